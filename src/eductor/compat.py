@@ -1,0 +1,78 @@
+"""Every difference between torch versions and every private name of torch that the lower rooms need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._dispatch.python import enable_python_dispatcher as enable_python_dispatcher
+from torch._guards import TracingContext, tracing
+from torch._ops import HigherOrderOperator as HigherOrderOperator
+from torch._ops import OpOverload as OpOverload
+from torch._ops import OpOverloadPacket as OpOverloadPacket
+from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+from torch._subclasses.fake_tensor import unset_fake_temporarily as unset_fake_temporarily
+from torch.fx import Node
+from torch.fx.experimental.proxy_tensor import make_fx as make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv as ShapeEnv
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols as free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import statically_known_true as statically_known_true
+from torch.fx.proxy import _COPY_META_FIELDS
+
+# What a node made in place of another inherits: torch's own list, and what Dynamo and export add.
+INHERITED_META: tuple[str, ...] = (*_COPY_META_FIELDS, "stack_trace", "seq_nr")
+
+# Operators whose schema does not tell everything: they may return an input, or write one.
+MAYBE_ALIASING_TAG: Any = getattr(torch.Tag, "maybe_aliasing_or_mutating", None)
+
+
+def sort_key(node: Node) -> Any:
+    """The place of a node in its graph, comparable with that of its neighbours and kept by torch.fx at each insertion."""
+    return node._sort_key
+
+
+def is_composite(op: OpOverload) -> bool:
+    """Whether the operator is written in terms of others, so that its schema need not say what it aliases."""
+    return bool(op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd))
+
+
+@contextmanager
+def without_tracing_context() -> Iterator[None]:
+    """Hides the ambient tracing context, so that a nested capture does not meet the outer compile's fake mode."""
+    with tracing(None):
+        yield
+
+
+def ambient_fake_mode() -> FakeTensorMode | None:
+    """The fake mode of the compile that is under way in this thread, if there is one."""
+    context = TracingContext.try_get()
+    return context.fake_mode if context is not None else None
+
+
+@contextmanager
+def keeping_dispatch_state() -> Iterator[None]:
+    """Restores grad mode and autocast afterwards, whatever the body switches."""
+    grad = torch.is_grad_enabled()
+    devices = [d for d in ("cpu", "cuda") if torch.amp.is_autocast_available(d)]
+    autocast = {d: (torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices}
+    cache = torch.is_autocast_cache_enabled()
+    try:
+        yield
+    finally:
+        torch._C._set_grad_enabled(grad)
+        for device, (enabled, dtype) in autocast.items():
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
+        torch.set_autocast_cache_enabled(cache)
+
+
+def dynamo_export(fn: Callable[..., Any], args: tuple[Any, ...], *, dynamic: bool) -> torch.fx.GraphModule:
+    """Dynamo's Torch-level graph of a function, without running or compiling it."""
+    import torch._dynamo
+
+    exported = torch._dynamo.export(fn, assume_static_by_default=not dynamic)(*args)
+    module: torch.fx.GraphModule = exported.graph_module
+    return module

@@ -1,0 +1,44 @@
+"""Every error that Eductor raises on purpose: what was given, what is allowed, what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class EductorError(Exception):
+    """The base of all errors that Eductor raises on purpose."""
+
+
+class UnknownName(EductorError):
+    """A name that nothing here has; the message suggests the nearest one."""
+
+    def __init__(self, kind: str, given: str, known: Iterable[str]) -> None:
+        names = sorted(set(known))
+        near = difflib.get_close_matches(given, names, n=1, cutoff=0.4)
+        hint = f"Did you mean {near[0]!r}? " if near else ""
+        super().__init__(f"unknown {kind} {given!r}. {hint}Known: {', '.join(names) or 'none'}.")
+
+
+class BadOption(EductorError):
+    """An option with a value of the wrong type or out of its range."""
+
+
+class BadPass(EductorError):
+    """A pass, an example or a slot that was declared wrongly."""
+
+
+class OrderConflict(EductorError):
+    """Constraints on the order of passes that cannot all hold."""
+
+
+class BadGraph(EductorError):
+    """A graph that cannot be read, sorted or brought to the dialect of a stage."""
+
+
+class PassFailed(EductorError):
+    """A pass that raised, left a broken graph or broke its contract, by its address."""
+
+
+class EductorWarning(UserWarning):
+    """Something is not supported or went wrong, and a simpler path with eager's result was taken."""

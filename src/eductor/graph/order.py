@@ -1,0 +1,103 @@
+"""A stable topological order of a graph, which also keeps writes where they belong."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+
+from torch.fx import Graph, Node
+
+from eductor.errors import BadGraph
+from eductor.graph.effects import Effects
+
+
+def is_sorted(graph: Graph) -> bool:
+    """Whether each node stands after all its operands."""
+    seen: set[Node] = set()
+    for node in graph.nodes:
+        if any(operand not in seen for operand in node.all_input_nodes):
+            return False
+        seen.add(node)
+    return True
+
+
+def sort_in_place(graph: Graph) -> None:
+    """Sorts a graph that somebody left unsorted."""
+    if is_sorted(graph):
+        return
+    at = next(iter(graph.nodes))
+    for node in sorted_nodes(graph):
+        if node is at:
+            at = at.next
+        else:
+            at.prepend(node)
+
+
+def sorted_nodes(graph: Graph) -> list[Node]:
+    """The nodes with operands first, otherwise in their present order; a cycle is an error that names it.
+
+    Nodes with effects (writes, barriers, random draws) keep their order among each other, and no node passes a write
+    to what it uses: such nodes are tied to their neighbours like operands.
+    """
+    nodes = list(graph.nodes)
+    position = {node: i for i, node in enumerate(nodes)}
+    waits: dict[Node, set[Node]] = {node: set(node.all_input_nodes) for node in nodes}
+    _tie_effects(graph, waits)
+    waiting: dict[Node, list[Node]] = defaultdict(list)
+    for node, operands in waits.items():
+        for operand in operands:
+            waiting[operand].append(node)
+    missing = {node: len(operands) for node, operands in waits.items()}
+    ready = [position[node] for node in nodes if not missing[node]]
+    heapq.heapify(ready)
+    result: list[Node] = []
+    while ready:
+        node = nodes[heapq.heappop(ready)]
+        result.append(node)
+        for user in waiting[node]:
+            missing[user] -= 1
+            if not missing[user]:
+                heapq.heappush(ready, position[user])
+    if len(result) < len(nodes):
+        raise BadGraph(f"the graph has a cycle: {' -> '.join(n.name for n in _cycle(waits, set(result)))}")
+    return result
+
+
+def _tie_effects(graph: Graph, waits: dict[Node, set[Node]]) -> None:
+    """Ties each node to the last effect before it that concerns it, and each effect to what it must not overtake."""
+    effects = Effects(graph)
+    barrier: Node | None = None
+    draw: Node | None = None
+    since_barrier: list[Node] = []
+    writer: dict[Node, Node] = {}
+    users: dict[Node, list[Node]] = defaultdict(list)
+    for node in graph.nodes:
+        effect = effects.of(node)
+        if barrier is not None and node.op != "placeholder":
+            waits[node].add(barrier)
+        if effect.barrier or node.op == "output":
+            waits[node].update(since_barrier)
+            barrier, since_barrier = node, []
+        else:
+            since_barrier.append(node)
+        if effect.random:
+            waits[node].update([] if draw is None else [draw])
+            draw = node
+        used = effects.reads(node)
+        waits[node].update(writer[place] for place in used if place in writer)
+        for place in effects.writes(node):
+            waits[node].update(users.pop(place, ()))
+            writer[place] = node
+        for place in used:
+            users[place].append(node)
+        waits[node].discard(node)
+
+
+def _cycle(waits: dict[Node, set[Node]], done: set[Node]) -> list[Node]:
+    """One cycle among the nodes that could not be placed."""
+    node = next(n for n in waits if n not in done)
+    path: list[Node] = []
+    while node not in path:
+        path.append(node)
+        node = next(n for n in waits[node] if n not in done)
+    return [*path[path.index(node) :], node]

@@ -1,0 +1,320 @@
+"""The only way to edit a graph: insert, replace, erase; each edit is an event, each new node knows where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch.fx import Node, map_arg
+
+from eductor.compat import INHERITED_META, FakeTensorMode, OpOverloadPacket, enable_python_dispatcher
+from eductor.errors import BadGraph
+from eductor.graph import meta
+from eductor.graph.bind import Bound, bind_call
+from eductor.graph.view import GraphView
+
+PROVENANCE = "eductor"
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Which match made a node, from which nodes, and where those stand in the user's program."""
+
+    address: str
+    sources: tuple[str, ...]
+    line: str
+    origins: tuple[Provenance, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One edit: `created`, `replaced`, `updated`, `moved` or `erased`, of which node, within which match."""
+
+    kind: str
+    node: str
+    detail: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """A candidate that was looked at and left, and why."""
+
+    reason: str
+    nodes: tuple[str, ...]
+    rule: str
+
+
+@dataclass(slots=True)
+class Match:
+    """The edits made while a pass looked at one candidate."""
+
+    address: str
+    rule: str
+    node: str
+    events: list[Event] = field(default_factory=list)
+
+
+class MatchListener(Protocol):
+    """Who is told of each match: when its first edit is made, when it is complete, when it is given up."""
+
+    def begin(self, match: Match) -> None: ...
+
+    def end(self, match: Match) -> None: ...
+
+    def fail(self, match: Match, error: Exception) -> None: ...
+
+
+def provenance_of(node: Node) -> Provenance | None:
+    """Which match made a node, if one did."""
+    found = node.meta.get(PROVENANCE)
+    return found if isinstance(found, Provenance) else None
+
+
+def source_line(node: Node) -> str:
+    """The last line of the user's program in a node's stack trace, as `file:line: code`."""
+    trace = node.stack_trace
+    if not trace:
+        return ""
+    lines = [line.strip() for line in trace.strip().splitlines()]
+    files = [i for i, line in enumerate(lines) if line.startswith("File ")]
+    if not files:
+        return ""
+    at = lines[files[-1]]
+    code = lines[files[-1] + 1] if files[-1] + 1 < len(lines) else ""
+    parts = at.removeprefix("File ").split(",")
+    number = parts[1].strip().removeprefix("line ") if len(parts) > 1 else "?"
+    return f"{parts[0].strip(chr(34))}:{number}: {code}"
+
+
+class Rewriter:
+    """Edits one graph on behalf of one pass. `limit` stops after that many matches, which is how a bisection works."""
+
+    def __init__(
+        self,
+        view: GraphView,
+        address: str = "",
+        *,
+        limit: int | None = None,
+        listener: MatchListener | None = None,
+    ) -> None:
+        self.view = view
+        self.address = address
+        self.matches: list[Match] = []
+        self.rejects: list[Reject] = []
+        self.place: Node | None = None
+        self._limit = limit
+        self._listener = listener
+        self._rule = ""
+        self._depth = 0
+        self._match: Match | None = None
+        self._numbers: dict[str, int] = {}
+        self._dirty: dict[Node, None] = {}
+        self._orphans: dict[Node, None] = {}
+        self._mode: FakeTensorMode | None = None
+
+    # ------------------------------------------------------------------------------------------------ the edits
+
+    def insert(self, op: Any, *args: Any, before: Node, like: Node | None = None, **kwargs: Any) -> Node:
+        """A new call in front of a node. It inherits source line and module from `like`, or from the candidate."""
+        origin = like or self.place or before
+        return self._create(op, args, kwargs, before, origin, (origin,))
+
+    def replace(self, old: Node, op: Any, *args: Any, **kwargs: Any) -> Node:
+        """Puts a new call, or an existing node, in place of a node, which is erased."""
+        if isinstance(op, Node):
+            if args or kwargs:
+                raise BadGraph(f"{old.name} is replaced by the node {op.name}, which takes no arguments")
+            new = op
+        else:
+            new = self._create(op, args, kwargs, old, old, (old,))
+        if not new < old:
+            raise BadGraph(f"{old.name} cannot be replaced by {new.name}, which is defined only after it")
+        self._event("replaced", old, f"by {new.name}")
+        users = list(old.users)
+        if meta.difference(meta.value_of(old), meta.value_of(new)):
+            self._dirty.update(dict.fromkeys(users))
+        old.replace_all_uses_with(new)
+        for user in users:
+            self.view.rewired(user)
+        self.erase(old)
+        return new
+
+    def update(
+        self,
+        node: Node,
+        *,
+        target: Any = None,
+        args: tuple[Any, ...] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Gives a node another target or other arguments; it keeps its name and its users."""
+        self._event("updated", node, "")
+        self._orphans.update(dict.fromkeys(node.all_input_nodes))
+        self.view.removed(node)
+        if target is not None:
+            node.op = "call_method" if isinstance(target, str) else "call_function"
+            node.target = target
+        if args is not None:
+            node.args = args
+        if kwargs is not None:
+            node.kwargs = dict(kwargs)
+        self._stamp(node, (node,))
+        self.view.added(node)
+        if node.op != "output":
+            self._dirty[node] = None
+
+    def move(self, node: Node, *, before: Node) -> None:
+        """Moves a node in front of another one; ask `effects.may_move` first."""
+        if node.next is before:
+            return
+        self._event("moved", node, f"before {before.name}")
+        self.view.removed(node)
+        before.prepend(node)
+        self.view.added(node)
+
+    def erase(self, node: Node) -> None:
+        """Removes a node without users. Operands that nobody needs any more go with it, at the end of the pass."""
+        self._event("erased", node, "")
+        self._orphans.update(dict.fromkeys(node.all_input_nodes))
+        self._orphans.pop(node, None)
+        self._dirty.pop(node, None)
+        self.view.removed(node)
+        self.view.graph.erase_node(node)
+
+    def reject(self, reason: str, *nodes: Node) -> None:
+        """Says why a candidate is left as it is."""
+        self.rejects.append(Reject(str(reason), tuple(n.name for n in nodes), self._rule))
+
+    @contextmanager
+    def rule(self, name: str) -> Iterator[None]:
+        """Edits inside are made by the rule of this name: `stage/pass:rule@match`."""
+        outer, self._rule = self._rule, name
+        try:
+            yield
+        finally:
+            self._rule = outer
+
+    # ------------------------------------------------------------------------------- candidates, as `find` shows them
+
+    def open(self, node: Node) -> bool:
+        """A candidate comes up. No more of them once the limit of matches is reached."""
+        if self._depth == 0:
+            if self._limit is not None and len(self.matches) >= self._limit:
+                return False
+            self.place = node
+        self._depth += 1
+        return True
+
+    def close(self) -> None:
+        """The candidate was dealt with."""
+        self._depth -= 1
+        if self._depth == 0:
+            self._finish_match()
+
+    def _finish_match(self) -> None:
+        match, self._match = self._match, None
+        if match is not None and self._listener is not None:
+            self._listener.end(match)
+
+    def failed(self, error: Exception) -> None:
+        """The pass raised: the match it was making is not going to be finished."""
+        match, self._match = self._match, None
+        if match is not None and self._listener is not None:
+            self._listener.fail(match, error)
+
+    # ------------------------------------------------------------------------------------------------ the aftermath
+
+    def finish(self) -> None:
+        """After a pass: erases what became useless, and brings fake values up to date."""
+        self._finish_match()
+        effects = self.view.effects if self._orphans else None
+        while self._orphans and effects is not None:
+            node, _ = self._orphans.popitem()
+            if node.op in ("placeholder", "output") or node.users or not effects.of(node).removable:
+                continue
+            self.erase(node)
+        self._finish_match()
+        meta.update(self.view.module, self._dirty)
+        self._dirty.clear()
+
+    @property
+    def edited(self) -> bool:
+        return bool(self.matches)
+
+    # ----------------------------------------------------------------------------------------------------- helpers
+
+    def _create(
+        self,
+        op: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        before: Node,
+        like: Node,
+        sources: tuple[Node, ...],
+    ) -> Node:
+        target = _resolve(op, args, kwargs)
+        late = next((n for n in _operands(args, kwargs) if not n < before), None)
+        if late is not None:
+            raise BadGraph(f"a new {op} in front of {before.name} uses {late.name}, which is defined only after it")
+        with self.view.graph.inserting_before(before):
+            node = self.view.graph.call_function(target, args, kwargs)
+        for key in INHERITED_META:
+            if key in like.meta:
+                node.meta[key] = like.meta[key]
+        self._event("created", node, "")
+        self._stamp(node, sources)
+        self._evaluate(node)
+        self._dirty[node] = None
+        self.view.added(node)
+        return node
+
+    def _evaluate(self, node: Node) -> None:
+        operands = [meta.value_of(n) for n in node.all_input_nodes]
+        if self._mode is None:
+            self._mode = meta.fake_mode_of(self.view.graph)
+        mode = self._mode
+        if mode is None or any(v is meta.UNKNOWN for v in operands):
+            return
+        with mode, enable_python_dispatcher():
+            value = meta.evaluate(self.view.module, node, mode)
+        if value is not meta.UNKNOWN:
+            meta.set_value(node, value)
+
+    def _stamp(self, node: Node, sources: tuple[Node, ...]) -> None:
+        origins = tuple(p for p in (provenance_of(s) for s in sources) if p is not None)
+        line = next((line for line in map(source_line, sources) if line), "")
+        address = self._match.address if self._match is not None else self.address
+        node.meta[PROVENANCE] = Provenance(address, tuple(s.name for s in sources), line, origins)
+
+    def _event(self, kind: str, node: Node, detail: str) -> None:
+        if self._match is None:
+            number = self._numbers.get(self._rule, 0)
+            self._numbers[self._rule] = number + 1
+            rule = f":{self._rule}" if self._rule else ""
+            place = self.place if self._depth and self.place is not None else node
+            self._match = Match(f"{self.address}{rule}@{number}", self._rule, place.name)
+            self.matches.append(self._match)
+            if self._listener is not None:
+                self._listener.begin(self._match)
+        if self._depth == 0:
+            self.place = node
+        self._match.events.append(Event(kind, node.name, detail, self._match.address))
+
+
+def _resolve(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A packet becomes the overload that fits; anything else is called as it is."""
+    if not isinstance(op, OpOverloadPacket):
+        return op
+    bound = bind_call(op, args, kwargs)
+    if not isinstance(bound, Bound):
+        raise BadGraph(f"{op} cannot be called so: {bound.reason}")
+    return bound.op
+
+
+def _operands(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Node]:
+    found: list[Node] = []
+    map_arg((args, kwargs), found.append)
+    return found

@@ -1,0 +1,186 @@
+"""A graph as a pass sees it: nodes by operator, arguments by name, effects, all kept true while the pass edits."""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from torch.fx import Graph, GraphModule, Node
+
+from eductor.compat import OpOverload, OpOverloadPacket, sort_key
+from eductor.errors import BadGraph
+from eductor.graph.bind import Bound, NotUnderstood, bind, packets_of
+from eductor.graph.effects import Effects
+
+
+class Scope(Protocol):
+    """Who is told which candidate a pass is looking at, so that edits can be counted and addressed by match."""
+
+    def open(self, node: Node) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+class GraphView:
+    """A graph with an index from operator to nodes, and with its effects, both built when first asked for."""
+
+    def __init__(self, module: GraphModule, *, inputs_distinct: bool = False) -> None:
+        self.module = module
+        self.scope: Scope | None = None
+        self._inputs_distinct = inputs_distinct
+        self._index: dict[Any, dict[Node, None]] | None = None
+        self._effects: Effects | None = None
+        self._queues: list[tuple[Callable[[Node], bool], deque[Node]]] = []
+
+    @property
+    def graph(self) -> Graph:
+        return self.module.graph
+
+    @property
+    def nodes(self) -> Iterator[Node]:
+        return iter(self.graph.nodes)
+
+    @property
+    def output(self) -> Node:
+        return self.graph.output_node()
+
+    @property
+    def effects(self) -> Effects:
+        if self._effects is None:
+            self._effects = Effects(self.graph, inputs_distinct=self._inputs_distinct)
+        return self._effects
+
+    def bind(self, node: Node) -> Bound | NotUnderstood:
+        return bind(node)
+
+    def find(self, *operators: OpOverloadPacket | OpOverload | Callable[..., Any]) -> Iterator[Node]:
+        """The calls of any of the operators, in whichever form they are spelled, in the order of the graph.
+
+        Each one is a candidate: what the pass edits while it looks at one is one match. Calls that the pass itself
+        creates are visited too, at the end, so that one run reaches a state in which a second finds nothing.
+        """
+        keys = {_key(op) for op in operators}
+        overloads = {op for op in operators if isinstance(op, OpOverload)}
+        wanted = functools.partial(_is_call_of, keys=keys, overloads=overloads)
+        index = self._indexed()
+        found = {node for key in keys for node in index.get(key, ()) if wanted(node)}
+        return self._visit(deque(sorted(found, key=sort_key)), wanted)
+
+    def each(self, *kinds: str) -> Iterator[Node]:
+        """The nodes of these kinds (`call_function`, `call_method`, ...) in the order of the graph, each a candidate."""
+        return self._visit(
+            deque(n for n in self.graph.nodes if n.op in kinds), lambda node: node.op in kinds, again=False
+        )
+
+    def is_call(self, node: Node, *operators: OpOverloadPacket | OpOverload | Callable[..., Any]) -> bool:
+        """Whether a node is a call of any of the operators."""
+        overloads = {op for op in operators if isinstance(op, OpOverload)}
+        return self._holds(node) and _is_call_of(node, {_key(op) for op in operators}, overloads)
+
+    def _visit(self, queue: deque[Node], wanted: Callable[[Node], bool], again: bool = True) -> Iterator[Node]:
+        limit = 10 * (len(self.graph.nodes) + 100)
+        entry = (wanted if again else lambda node: False, queue)
+        self._queues.append(entry)
+        opened = False
+        scope = self.scope
+        try:
+            while queue:
+                limit -= 1
+                if limit < 0:
+                    raise BadGraph("the pass does not settle: it keeps on creating what it looks for")
+                node = queue.popleft()
+                if not self._holds(node) or not wanted(node):
+                    continue
+                if scope is not None and not scope.open(node):
+                    return
+                opened = True
+                yield node
+                opened = False
+                if scope is not None:
+                    scope.close()
+        finally:
+            self._queues.remove(entry)
+            if opened and scope is not None:
+                scope.close()
+
+    def _indexed(self) -> dict[Any, dict[Node, None]]:
+        if self._index is None:
+            self._index = {}
+            for node in self.graph.nodes:
+                self._enter(self._index, node)
+        return self._index
+
+    def _enter(self, index: dict[Any, dict[Node, None]], node: Node) -> None:
+        for key in _keys(node):
+            index.setdefault(key, {})[node] = None
+
+    def _holds(self, node: Node) -> bool:
+        index = self._indexed()
+        return any(node in index.get(key, ()) for key in _keys(node))
+
+    # What the rewriter reports.
+
+    def added(self, node: Node) -> None:
+        """A node was created, or an existing one now calls something else."""
+        if self._index is not None:
+            self._enter(self._index, node)
+        if self._effects is not None:
+            self._effects.add(node)
+        for wanted, queue in self._queues:
+            if wanted(node):
+                queue.append(node)
+
+    def removed(self, node: Node) -> None:
+        """A node is about to be erased."""
+        if self._index is not None:
+            for key in _keys(node):
+                self._index[key].pop(node, None)
+        if self._effects is not None:
+            self._effects.remove(node)
+
+    def rewired(self, node: Node) -> None:
+        """A node reads other values than before: its effects may differ, its operator does not."""
+        if self._effects is not None:
+            self._effects.add(node)
+
+    def forget(self) -> None:
+        """Drops what was derived from the graph, after an edit that nobody reported."""
+        self._index = None
+        self._effects = None
+
+
+def _key(op: Any) -> Any:
+    packets = packets_of(op)
+    return packets[0] if packets else op
+
+
+def _keys(node: Node) -> tuple[Any, ...]:
+    """Under what a node is filed: its operator; and its target, for those that ask for a callable."""
+    if node.op not in ("call_function", "call_method"):
+        return ()
+    return _keys_of_target(node.target) or _keys_of_call(node)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _keys_of_target(target: Any) -> tuple[Any, ...]:
+    packets = packets_of(target)
+    if packets is None:
+        return ()
+    return packets or (target,)
+
+
+def _keys_of_call(node: Node) -> tuple[Any, ...]:
+    bound = bind(node)
+    return (bound.packet, node.target) if isinstance(bound, Bound) else (node.target,)
+
+
+def _is_call_of(node: Node, keys: set[Any], overloads: set[OpOverload]) -> bool:
+    if keys.isdisjoint(_keys(node)):
+        return False
+    if not overloads:
+        return True
+    bound = bind(node)
+    packets = {_key(o) for o in overloads}
+    return isinstance(bound, Bound) and (bound.op in overloads or bound.packet not in packets)

@@ -1,0 +1,117 @@
+"""The manual of the passes, made from the registry: every page shows its examples before and after by running them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch.fx import GraphModule
+
+from eductor.graph.capture import capture
+from eductor.graph.printer import to_function
+from eductor.options import Options
+from eductor.pipeline.base import Context, Example, Pass, Stage, describe_options
+from eductor.pipeline.instruments import PassRecord, Recorder
+from eductor.pipeline.registry import Registry, Step
+from eductor.pipeline.runner import run_steps
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleRun:
+    """An example after its pass ran over it."""
+
+    before: str
+    after: str
+    module: GraphModule
+    record: PassRecord
+
+
+def run_example(
+    pass_: Pass, stage: Stage, example: Example, *, dynamic: bool = False, inputs: list[Any] | None = None
+) -> ExampleRun:
+    """Captures an example in the dialect of the stage and runs the pass over it, strictly."""
+    module = capture_example(stage, example, dynamic=dynamic, inputs=inputs)
+    before = to_function(module.graph)
+    recorder = Recorder()
+    context = Context(stage, Options(strict=True, debug=True), is_inference=pass_.contract.inference_only)
+    run_steps([Step(stage, pass_.name, 1, "", "", pass_)], stage, module, context, [recorder])
+    return ExampleRun(before, to_function(module.graph), module, recorder.records[0])
+
+
+def capture_example(
+    stage: Stage, example: Example, *, dynamic: bool = False, inputs: list[Any] | None = None
+) -> GraphModule:
+    """The graph of an example, as the pass is going to see it."""
+    dialect = "torch" if stage == "pre_grad" else "aten"
+    module = capture(example.fn, inputs or example.make_inputs(), dialect, dynamic=dynamic)  # type: ignore[arg-type]
+    if example.prepare is not None:
+        example.prepare(module)
+        module.recompile()
+    return module
+
+
+def rows(registry: Registry, stage: str | None = None) -> list[dict[str, Any]]:
+    """Each step in the order of execution, as plain data."""
+    return [_row(step) for step in registry.steps() if stage in (None, step.stage)]
+
+
+def _row(step: Step) -> dict[str, Any]:
+    common = {
+        "stage": step.stage,
+        "name": step.name,
+        "address": step.address,
+        "reason": step.reason,
+        "source": step.source,
+    }
+    if step.is_slot:
+        purpose = "A place for your own passes."
+        return {**common, "kind": "slot", "purpose": purpose, "numerics": "yours", "on": False, "version": ""}
+    p = step.load()
+    return {
+        **common,
+        "kind": "pass",
+        "purpose": p.purpose,
+        "numerics": p.contract.numerics,
+        "on": p.on,
+        "version": p.version,
+    }
+
+
+def page(registry: Registry, name: str) -> str:
+    """The page of a pass or a slot, in Markdown."""
+    steps = [s for s in registry.steps() if s.is_called(name) or s.address == name]
+    step = steps[0]
+    places = "\n".join(f"- `{s.address}`: {s.reason}" for s in steps)
+    if step.is_slot:
+        return (
+            f"# {step.name}\n\nA place for your own passes.\n\n## Where it stands\n{places}\n\n## How to fill it\n"
+            f'```python\ntorch.compile(model, backend="eductor", options={{"{step.name}": [my_pass]}})\n```\n'
+        )
+    p = step.load()
+    options = (
+        f"\n- **options**: `{describe_options({n: o.default for n, o in p.parameters.items()})}`"
+        if p.parameters
+        else ""
+    )
+    parts = [
+        f"# {p.name}\n\n{_doc(p)}",
+        f"## Where it stands\n{places}",
+        f"## Contract\n- **numerics**: {p.contract}\n- **on by default**: {'yes' if p.on else 'no'}"
+        f"\n- **version**: `{p.version}`{options}",
+        *(_shown(p, step.stage, e) for e in p.examples),
+        *(_shown(p, step.stage, e) for e in p.refusals),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _doc(p: Pass) -> str:
+    return (p.fn.__doc__ or p.purpose).strip().replace("\n    ", "\n")
+
+
+def _shown(p: Pass, stage: Stage, example: Example) -> str:
+    ran = run_example(p, stage, example)
+    title = example.name.replace("_", " ")
+    if example.because:
+        why = "; ".join(r.reason for r in ran.record.rejects)
+        return f"## Left alone: {title}\n```python\n{ran.before}```\nIts reason: {why}."
+    return f"## Example: {title}\nBefore:\n```python\n{ran.before}```\nAfter:\n```python\n{ran.after}```"

@@ -1,0 +1,50 @@
+"""Rows as aligned text, or as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from eductor.pipeline.instruments import PassRecord
+
+
+def as_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Aligned columns; numbers to the right."""
+    cells = [[str(c) for c in row] for row in rows]
+    widths = [max([len(h), *(len(row[i]) for row in cells)]) for i, h in enumerate(header)]
+    numeric = [bool(cells) and all(_is_number(row[i]) for row in cells) for i in range(len(header))]
+
+    def line(row: Sequence[str]) -> str:
+        aligned = (c.rjust(w) if right else c.ljust(w) for c, w, right in zip(row, widths, numeric, strict=True))
+        return "  ".join(aligned).rstrip()
+
+    return "\n".join([line(header), line(["-" * w for w in widths]), *map(line, cells)])
+
+
+def as_markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table."""
+    lines = [list(header), ["---"] * len(header), *([str(c).replace("|", "\\|") for c in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def pass_table(records: Iterable[PassRecord]) -> str:
+    """What each pass did, in the order of execution."""
+    header = ("graph", "pass", "result", "matches", "nodes", "ms", "why")
+    return as_text(header, [_row(record) for record in records])
+
+
+def _row(r: PassRecord) -> tuple[object, ...]:
+    nodes = str(r.nodes_before) if r.nodes_before == r.nodes_after else f"{r.nodes_before} -> {r.nodes_after}"
+    why = r.reason or (_nearest_miss(r) if not r.changed else "")
+    return r.graph, r.address, r.status, len(r.matches) or "", nodes, f"{1000 * r.seconds:.2f}", why
+
+
+def _nearest_miss(r: PassRecord) -> str:
+    if not r.rejects:
+        return ""
+    reject = r.rejects[-1]
+    more = f" (and {len(r.rejects) - 1} more)" if len(r.rejects) > 1 else ""
+    return f"{', '.join(reject.nodes)}: {reject.reason}{more}" if reject.nodes else f"{reject.reason}{more}"
+
+
+def _is_number(cell: str) -> bool:
+    return cell.replace(".", "", 1).isdigit() or cell == ""

@@ -1,0 +1,87 @@
+"""Every option of a compile: its type, its default, and one line of why."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from eductor.errors import BadOption, UnknownName
+
+if TYPE_CHECKING:
+    from eductor.pipeline.base import Pass
+    from eductor.pipeline.instruments import Instrument
+    from eductor.pipeline.pipeline import Pipeline
+
+Profile = Literal["fast", "exact"]
+Passes = Sequence["Pass | Callable[..., Any]"]
+
+
+def _why(text: str, default: Any) -> Any:
+    return field(default=default, metadata={"why": text})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of one compile. They are valid for that compile alone."""
+
+    profile: Profile = _why("`fast` allows other roundings and other random draws; `exact` is bitwise eager", "fast")
+    engine: str | Callable[..., Any] = _why("what runs the final graph: the name of an engine, or a function", "aten")
+    pipeline: Pipeline | str | None = _why("the passes to run, as a value or as text; default: all that are on", None)
+    passes: Passes = _why("your own passes, placed by their `after=` and `before=`", ())
+    enable: Sequence[str] = _why("names of passes to switch on that are off by default", ())
+    disable: Sequence[str] = _why("names of passes to switch off", ())
+    pre_grad_custom_pass: Passes = _why("your passes for the slot at the end of the pre-grad stage", ())
+    joint_custom_pre_pass: Passes = _why("your passes for the slots before and after constant folding", ())
+    joint_custom_post_pass: Passes = _why("your passes for the slot at the end of the joint stage", ())
+    post_grad_custom_pre_pass: Passes = _why("your passes for the slot at the start of the post-grad stage", ())
+    post_grad_custom_post_pass: Passes = _why("your passes for the slot at the end of the post-grad stage", ())
+    fallback_random: bool = _why("draw random numbers as eager does, in program order", False)
+    strict: bool = _why("a pass that fails is an error, not a warning", False)
+    debug: bool = _why("check after each pass that the graph is legal for its stage", False)
+    instruments: Sequence[Instrument] = _why("observers of the passes: timing, recording, your own", ())
+    repro_dir: str | None = _why("where reproducers of failing passes are written; default: a temporary folder", None)
+
+    def __post_init__(self) -> None:
+        if self.profile not in get_args(Profile):
+            raise BadOption(f"option profile={self.profile!r}: it must be one of {', '.join(get_args(Profile))}.")
+        for name in ("fallback_random", "strict", "debug"):
+            if not isinstance(getattr(self, name), bool):
+                raise BadOption(f"option {name}={getattr(self, name)!r}: it must be True or False.")
+        for name in ("enable", "disable"):
+            object.__setattr__(self, name, _names(name, getattr(self, name)))
+        for name in ("passes", "instruments", *SLOT_OPTIONS):
+            value = getattr(self, name)
+            alone = callable(value) or not isinstance(value, Sequence)
+            object.__setattr__(self, name, (value,) if alone else tuple(value))
+        if isinstance(self.engine, str) is False and not callable(self.engine):
+            raise BadOption(f"option engine={self.engine!r}: it must be the name of an engine or a function.")
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any] | Options | None) -> Options:
+        """Options from a dictionary, as `torch.compile(..., options=...)` takes it."""
+        if isinstance(given, Options):
+            return given
+        known = {f.name for f in dataclasses.fields(cls)}
+        for name in given or {}:
+            if name not in known:
+                raise UnknownName("option", name, known)
+        return cls(**(given or {}))
+
+
+SLOT_OPTIONS = (
+    "pre_grad_custom_pass",
+    "joint_custom_pre_pass",
+    "joint_custom_post_pass",
+    "post_grad_custom_pre_pass",
+    "post_grad_custom_post_pass",
+)
+
+
+def _names(option: str, given: Any) -> tuple[str, ...]:
+    """A sequence of names, or one string with commas."""
+    names = [n.strip() for n in given.split(",")] if isinstance(given, str) else list(given or ())
+    if not all(isinstance(n, str) for n in names):
+        raise BadOption(f"option {option}={given!r}: it must be names of passes.")
+    return tuple(n for n in names if n)

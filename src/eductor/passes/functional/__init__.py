@@ -1,0 +1,1 @@
+"""Passes of both functional stages, joint and post-grad."""

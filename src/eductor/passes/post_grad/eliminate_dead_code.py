@@ -1,0 +1,60 @@
+"""Erases what nobody uses, unless leaving it out would be noticed: writes, asserts, random draws, collectives."""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import GraphModule, Node
+
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.pipeline.base import f32, graph_pass
+
+aten = torch.ops.aten
+
+
+@graph_pass(stage="post_grad", numerics="exact")
+def eliminate_dead_code(graph: GraphView, rewrite: Rewriter) -> None:
+    """Erases what nobody uses, unless leaving it out would be noticed: writes, asserts, random draws, collectives."""
+    for node in reversed(list(graph.nodes)):
+        if node.users or node.op in ("placeholder", "output"):
+            continue
+        reason = _why_needed(graph, node)
+        if reason:
+            rewrite.reject(reason, node)
+        else:
+            rewrite.erase(node)
+
+
+def _why_needed(graph: GraphView, node: Node) -> str:
+    effect = graph.effects.of(node)
+    if effect.writes:
+        return "it writes"
+    if effect.random:
+        return "it draws random numbers, and the next draw would be another"
+    if effect.barrier or effect.kept:
+        return f"it is {effect.barrier or 'a check or an effect'}"
+    return "torch calls it impure" if node.is_impure() else ""
+
+
+def _forget_the_sine(module: GraphModule) -> None:
+    """Tracing drops dead code by itself; here a value loses its only user afterwards, as in a rewrite."""
+    output = module.graph.output_node()
+    used = output.args[0]
+    assert isinstance(used, tuple)
+    output.args = (used[:1],)
+
+
+@eliminate_dead_code.example(prepare=_forget_the_sine)
+def value_without_users(x: torch.Tensor = f32(2, 3)) -> tuple[torch.Tensor, ...]:
+    return x + 1, x.sin().cos()
+
+
+@eliminate_dead_code.refuses("draws random numbers", prepare=_forget_the_sine)
+def draw_without_users(x: torch.Tensor = f32(2, 3)) -> tuple[torch.Tensor, ...]:
+    return x + 1, torch.rand_like(x)
+
+
+@eliminate_dead_code.refuses("a check")
+def assertion(x: torch.Tensor = f32(2, 3)) -> torch.Tensor:
+    aten._assert_async.msg((x < 100).all(), "too large")
+    return x + 1

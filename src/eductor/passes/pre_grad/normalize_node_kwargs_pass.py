@@ -1,0 +1,105 @@
+"""Brings every call to one form: tensors first, all else by keyword, defaults left out, methods as functions."""
+
+from __future__ import annotations
+
+import keyword
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.compat import OpOverload
+from eductor.graph import spellings
+from eductor.graph.bind import Bound, bind, bind_call
+from eductor.graph.compare import same_value
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.schema import Parameter, parameters
+from eductor.graph.view import GraphView
+from eductor.pipeline.base import f32, graph_pass
+
+
+@graph_pass(stage="pre_grad", numerics="exact")
+def normalize_node_kwargs_pass(graph: GraphView, rewrite: Rewriter) -> None:
+    """Brings every call to one form: tensors first, all else by keyword, defaults left out, methods as functions.
+
+    Passes read arguments through `bind` and need none of this; it is for eyes, for diffs, and for passes from elsewhere.
+    """
+    for node in graph.each("call_function", "call_method"):
+        bound = bind(node)
+        if not isinstance(bound, Bound):
+            rewrite.reject(bound.reason, node)
+            continue
+        target = _function_of(node, bound)
+        if target is None:
+            continue
+        args, kwargs = _layout(target, bound)
+        if target is node.target and args == node.args and kwargs == node.kwargs:
+            continue
+        again = bind_call(target, args, kwargs)
+        if not isinstance(again, Bound) or again.op is not bound.op or not same_value(again.arguments, bound.arguments):
+            rewrite.reject("the normal form would be read in another way", node)
+            continue
+        rewrite.update(node, target=target, args=args, kwargs=kwargs)
+
+
+def _function_of(node: Node, bound: Bound) -> Any:
+    """The function that calls the operator directly; None for a call that is no direct one, and keeps its form."""
+    if isinstance(node.target, OpOverload):
+        return node.target
+    name = bound.packet._qualified_op_name.removeprefix("aten::")
+    if spellings.adapter_of(node.target) is not None and not isinstance(node.target, str):
+        return None
+    if isinstance(node.target, str):
+        function = getattr(torch, name, None)
+        return function if function is not None and spellings.packet_of(function) is bound.packet else None
+    return node.target
+
+
+def _layout(target: Any, bound: Bound) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Leading tensors by position, the rest by keyword, without what is a default anyway."""
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for p in parameters(bound.op):
+        value = bound[p.name]
+        if p.has_default and same_value(value, p.default):
+            continue
+        by_position = not kwargs and not p.keyword_only and len(args) == _position(bound.op, p)
+        if by_position and ("Tensor" in p.kind or not _is_keyword(target, p)):
+            args.append(value)
+        else:
+            kwargs[p.name] = value
+    return tuple(args), kwargs
+
+
+def _position(op: OpOverload, p: Parameter) -> int:
+    return [q.name for q in parameters(op)].index(p.name)
+
+
+def _is_keyword(target: Any, p: Parameter) -> bool:
+    """`from` cannot be spelled as a keyword, and a function calls `self` something else."""
+    return not keyword.iskeyword(p.name) and p.name != "self"
+
+
+@normalize_node_kwargs_pass.example
+def numpy_spelling(a: torch.Tensor = f32(2, 3), b: torch.Tensor = f32(2, 3)) -> torch.Tensor:
+    return torch.cat([a, b], axis=1)  # type: ignore[call-overload, no-any-return]
+
+
+@normalize_node_kwargs_pass.example
+def varargs_method(x: torch.Tensor = f32(2, 3, 4)) -> torch.Tensor:
+    return x.permute(0, 2, 1)
+
+
+@normalize_node_kwargs_pass.example
+def spelled_out_default(x: torch.Tensor = f32(2, 3)) -> torch.Tensor:
+    return torch.cat((x, x), 0)
+
+
+@normalize_node_kwargs_pass.refuses("out= writes")
+def out_of_the_callers(x: torch.Tensor = f32(2, 3), y: torch.Tensor = f32(4, 3)) -> torch.Tensor:
+    return torch.cat([x, x], 0, out=y)
+
+
+@normalize_node_kwargs_pass.refuses("several parts")
+def compound_index(x: torch.Tensor = f32(2, 3)) -> torch.Tensor:
+    return x[:, None, 1:]
