@@ -14,10 +14,11 @@ differentiates it; what it computes is what the model computes.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch.fx import GraphModule
@@ -36,10 +37,9 @@ def compile(model: F, *, fullgraph: bool = False, dynamic: bool | None = None, *
     checked = Options.of(options)
     Pipeline.of(checked)
     find_engine(checked.engine)
-    compiled: F = torch.compile(
-        model, backend=backend, fullgraph=fullgraph, dynamic=dynamic, options={"eductor": checked}
-    )
-    return compiled
+    run: Any = functools.partial(backend, options={"eductor": checked})
+    compiled: Any = torch.compile(model, backend=run, fullgraph=fullgraph, dynamic=dynamic)
+    return cast(F, compiled)
 
 
 def backend(

@@ -134,10 +134,11 @@ def path_of(target: Any) -> str:
         return f"torch.ops.{target}"
     if isinstance(target, HigherOrderOperator):
         return f"torch.ops.higher_order.{target._name}"
-    name = getattr(target, "__name__", "")
+    name = str(getattr(target, "__name__", ""))
     module, qualified = getattr(target, "__module__", None), getattr(target, "__qualname__", name)
     homes = ["operator", "torch", "torch._C._nn", "torch.nn.functional", "torch.Tensor", "torch._C"]
-    for path in [f"{home}.{name}" for home in homes] + [f"{module}.{qualified}", name]:
+    paths = [*(f"{home}.{name}" for home in homes), f"{module}.{qualified}", name]
+    for path in paths:
         if find(path) is target:
             return path
     return f"unprintable({str(target)!r})"

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from eductor.graph.printer import to_python
-from eductor.pipeline.base import Pass, describe_options
+from eductor.pipeline.base import Pass
 from eductor.pipeline.instruments import PassRun
 
 _TEMPLATE = '''"""{title}
@@ -51,7 +51,7 @@ def write_reproducer(run: PassRun, folder: str | None) -> str:
             graph=text,
             stage=run.step.stage,
             where=where_is(run.step.load(), run.step.name),
-            options=(describe_options(run.step.load().options) and repr(run.step.load().options)) or "{}",
+            options=run.step.load().options,
             inference=run.context.is_inference,
             tensors=repr(str(path.with_suffix(".pt"))) if tensors else None,
         )

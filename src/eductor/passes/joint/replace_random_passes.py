@@ -42,7 +42,8 @@ def replace_random_passes(graph: GraphView, rewrite: Rewriter) -> None:
         if reason:
             rewrite.reject(reason, node)
             continue
-        assert isinstance(bound, Bound) and value is not None
+        assert isinstance(bound, Bound)
+        assert value is not None
         index = 0
         if value.device in seeds:
             index = seeds[value.device].args[0]  # type: ignore[assignment]
