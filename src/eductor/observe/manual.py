@@ -30,7 +30,11 @@ def run_example(
     pass_: Pass, stage: Stage, example: Example, *, dynamic: bool = False, inputs: list[Any] | None = None
 ) -> ExampleRun:
     """Captures an example in the dialect of the stage and runs the pass over it, strictly."""
-    module = capture_example(stage, example, dynamic=dynamic, inputs=inputs)
+    return run_pass(pass_, stage, capture_example(stage, example, dynamic=dynamic, inputs=inputs))
+
+
+def run_pass(pass_: Pass, stage: Stage, module: GraphModule) -> ExampleRun:
+    """Runs one pass over a graph, strictly."""
     before = to_function(module.graph)
     recorder = Recorder()
     context = Context(stage, Options(strict=True, debug=True), is_inference=pass_.contract.inference_only)
