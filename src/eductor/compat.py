@@ -8,17 +8,15 @@ from typing import Any
 
 import torch
 from torch._dispatch.python import enable_python_dispatcher as enable_python_dispatcher
-from torch._guards import TracingContext, tracing
+from torch._guards import tracing
 from torch._ops import HigherOrderOperator as HigherOrderOperator
 from torch._ops import OpOverload as OpOverload
 from torch._ops import OpOverloadPacket as OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
-from torch._subclasses.fake_tensor import unset_fake_temporarily as unset_fake_temporarily
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx as make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv as ShapeEnv
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols as free_unbacked_symbols
 from torch.fx.experimental.symbolic_shapes import statically_known_true as statically_known_true
 from torch.fx.proxy import _COPY_META_FIELDS
 
@@ -46,10 +44,15 @@ def without_tracing_context() -> Iterator[None]:
         yield
 
 
-def ambient_fake_mode() -> FakeTensorMode | None:
-    """The fake mode of the compile that is under way in this thread, if there is one."""
-    context = TracingContext.try_get()
-    return context.fake_mode if context is not None else None
+@contextmanager
+def taking_real_tensors(mode: FakeTensorMode) -> Iterator[None]:
+    """Lets parameters and constants of a module into a trace on fake inputs; they become attributes of its graph."""
+    strict, mode.allow_non_fake_inputs = mode.allow_non_fake_inputs, True
+    try:
+        with enable_python_dispatcher():
+            yield
+    finally:
+        mode.allow_non_fake_inputs = strict
 
 
 @contextmanager
@@ -76,3 +79,14 @@ def dynamo_export(fn: Callable[..., Any], args: tuple[Any, ...], *, dynamic: boo
     exported = torch._dynamo.export(fn, assume_static_by_default=not dynamic)(*args)
     module: torch.fx.GraphModule = exported.graph_module
     return module
+
+
+def new_symbol(env: ShapeEnv, name: str, hint: int) -> torch.SymInt:
+    """A size that is not known, with the value it had in an example."""
+    from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+    source = ConstantSource(name)
+    symbol = env.create_symbol(hint, source=source, dynamic_dim=DimDynamic.DYNAMIC)
+    size: torch.SymInt = env.create_symintnode(symbol, hint=hint, source=source)  # type: ignore[assignment]
+    return size

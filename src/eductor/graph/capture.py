@@ -85,7 +85,7 @@ def _trace(fn: Callable[..., Any], fakes: list[Any], mode: FakeTensorMode) -> Gr
     def flat(*args: Any) -> Any:
         return fn(*args)
 
-    with compat.without_tracing_context(), mode, compat.enable_python_dispatcher(), torch.no_grad():
+    with compat.without_tracing_context(), compat.taking_real_tensors(mode), mode, torch.no_grad():
         detached = [f.detach() if isinstance(f, torch.Tensor) else f for f in fakes]
         module = make_fx(flat)(*detached)
         if any(_writes(node) for node in module.graph.nodes):

@@ -8,11 +8,9 @@ from typing import Any
 
 import sympy
 import torch
-from torch._dynamo.source import ConstantSource
 from torch.fx import Graph, GraphModule, Node
-from torch.fx.experimental.symbolic_shapes import DimDynamic
 
-from eductor.compat import FakeTensorMode, ShapeEnv
+from eductor.compat import FakeTensorMode, ShapeEnv, new_symbol
 from eductor.errors import BadGraph
 from eductor.graph import meta, printer
 
@@ -124,9 +122,7 @@ def _give_values(module: GraphModule, text: str) -> None:
     env = ShapeEnv()
     sizes: dict[str, Any] = {}
     for symbol, hint in re.findall(r"^# (\w+) = (\d+)$", text, flags=re.MULTILINE):
-        source = ConstantSource(symbol)
-        made = env.create_symbol(int(hint), source=source, dynamic_dim=DimDynamic.DYNAMIC)
-        sizes[symbol] = env.create_symintnode(made, hint=int(hint), source=source)
+        sizes[symbol] = new_symbol(env, symbol, int(hint))
     mode = FakeTensorMode(shape_env=env)
     inputs = [_value(types[p.name], sizes, mode) for p in placeholders]
     if all(value is not meta.UNKNOWN for value in inputs):
