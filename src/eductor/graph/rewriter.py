@@ -12,7 +12,8 @@ from torch.fx import Node, map_arg
 from eductor.compat import INHERITED_META, FakeTensorMode, OpOverloadPacket, enable_python_dispatcher
 from eductor.errors import BadGraph
 from eductor.graph import meta
-from eductor.graph.bind import Bound, bind_call
+from eductor.graph.bind import Bound, NotUnderstood, bind, bind_call
+from eductor.graph.compare import same_value
 from eductor.graph.view import GraphView
 
 PROVENANCE = "eductor"
@@ -152,6 +153,7 @@ class Rewriter:
     ) -> None:
         """Gives a node another target or other arguments; it keeps its name and its users."""
         self._event("updated", node, "")
+        spelled = bind(node)
         self._orphans.update(dict.fromkeys(node.all_input_nodes))
         self.view.removed(node)
         if target is not None:
@@ -163,7 +165,7 @@ class Rewriter:
             node.kwargs = dict(kwargs)
         self._stamp(node, (node,))
         self.view.added(node)
-        if node.op != "output":
+        if node.op != "output" and not _is_respelled(spelled, bind(node)):
             self._dirty[node] = None
 
     def move(self, node: Node, *, before: Node) -> None:
@@ -230,19 +232,14 @@ class Rewriter:
     def finish(self) -> None:
         """After a pass: erases what became useless, and brings fake values up to date."""
         self._finish_match()
-        effects = self.view.effects if self._orphans else None
-        while self._orphans and effects is not None:
+        self._match = self.matches[-1] if self.matches else None
+        while self._orphans:
             node, _ = self._orphans.popitem()
-            if node.op in ("placeholder", "output") or node.users or not effects.of(node).removable:
-                continue
-            self.erase(node)
-        self._finish_match()
+            if node.op not in ("placeholder", "output") and not node.users and self.view.effects.of(node).removable:
+                self.erase(node)
+        self._match = None
         meta.update(self.view.module, self._dirty)
         self._dirty.clear()
-
-    @property
-    def edited(self) -> bool:
-        return bool(self.matches)
 
     # ----------------------------------------------------------------------------------------------------- helpers
 
@@ -312,6 +309,13 @@ def _resolve(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not isinstance(bound, Bound):
         raise BadGraph(f"{op} cannot be called so: {bound.reason}")
     return bound.op
+
+
+def _is_respelled(before: Bound | NotUnderstood, after: Bound | NotUnderstood) -> bool:
+    """Whether two readings of a node are the same call, so that its value is the same too."""
+    if not isinstance(before, Bound) or not isinstance(after, Bound):
+        return False
+    return before.op is after.op and same_value(dict(before.arguments), dict(after.arguments))
 
 
 def _operands(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Node]:
