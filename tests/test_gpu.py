@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 
-import eductor
 import pytest
 import torch
+from torch import nn
+
+import eductor
 from eductor.graph import capture
 from eductor.pipeline import Registry
-from torch import nn
 
 pytestmark = pytest.mark.gpu
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 
 from eductor import ops
 from eductor.graph.bind import Bound
@@ -116,9 +116,13 @@ def two_draws(x: torch.Tensor = f32(64, 64)) -> torch.Tensor:
     return x * torch.randn(64, 64) + torch.randn_like(x.t()).t()
 
 
-@replace_random_passes.refuses("a generator of its own")
+def _give_a_generator(module: GraphModule) -> None:
+    """Not every torch traces a call with a generator; what follows must not depend on that."""
+    (node,) = module.graph.find_nodes(op="call_function", target=aten.rand.default)
+    node.target = aten.rand.generator
+    node.kwargs = {**node.kwargs, "generator": torch.Generator()}
+
+
+@replace_random_passes.refuses("a generator of its own", prepare=_give_a_generator)
 def own_generator(x: torch.Tensor = f32(8, 8)) -> torch.Tensor:
-    return x + torch.rand(8, 8, generator=_GENERATOR)
-
-
-_GENERATOR = torch.Generator()
+    return x + torch.rand(8, 8)
