@@ -15,7 +15,7 @@ class UnknownName(EductorError):
 
     def __init__(self, kind: str, given: str, known: Iterable[str]) -> None:
         names = sorted(set(known))
-        near = difflib.get_close_matches(given, names, n=1, cutoff=0.4)
+        near = difflib.get_close_matches(str(given).rpartition("/")[2], names, n=1, cutoff=0.4)
         hint = f"Did you mean {near[0]!r}? " if near else ""
         super().__init__(f"unknown {kind} {given!r}. {hint}Known: {', '.join(names) or 'none'}.")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -41,7 +42,9 @@ class Options:
     strict: bool = _why("a pass that fails is an error, not a warning", False)
     debug: bool = _why("check after each pass that the graph is legal for its stage", False)
     instruments: Sequence[Instrument] = _why("observers of the passes: timing, recording, your own", ())
-    repro_dir: str | None = _why("where reproducers of failing passes are written; default: a temporary folder", None)
+    repro_dir: str | os.PathLike[str] | None = _why(
+        "where reproducers of failing passes are written; default: a temporary folder", None
+    )
 
     def __post_init__(self) -> None:
         if self.profile not in get_args(Profile):
@@ -52,17 +55,19 @@ class Options:
         for name in ("enable", "disable"):
             object.__setattr__(self, name, _names(name, getattr(self, name)))
         for name in ("passes", "instruments", *SLOT_OPTIONS):
-            value = getattr(self, name)
-            alone = callable(value) or not isinstance(value, Sequence)
-            object.__setattr__(self, name, (value,) if alone else tuple(value))
-        if isinstance(self.engine, str) is False and not callable(self.engine):
+            object.__setattr__(self, name, _several(getattr(self, name)))
+        if not isinstance(self.engine, str) and not callable(self.engine):
             raise BadOption(f"option engine={self.engine!r}: it must be the name of an engine or a function.")
+        if not isinstance(self.repro_dir, (str, os.PathLike, type(None))):
+            raise BadOption(f"option repro_dir={self.repro_dir!r}: it must be the path of a folder.")
 
     @classmethod
     def of(cls, given: Mapping[str, Any] | Options | None) -> Options:
         """Options from a dictionary, as `torch.compile(..., options=...)` takes it."""
         if isinstance(given, Options):
             return given
+        if not isinstance(given, (Mapping, type(None))):
+            raise BadOption(f"options={given!r}: they must be a dictionary from the names of options to values.")
         known = {f.name for f in dataclasses.fields(cls)}
         for name in given or {}:
             if name not in known:
@@ -80,8 +85,16 @@ SLOT_OPTIONS = (
 
 
 def _names(option: str, given: Any) -> tuple[str, ...]:
-    """A sequence of names, or one string with commas."""
-    names = [n.strip() for n in given.split(",")] if isinstance(given, str) else list(given or ())
+    """Names one by one, or as one string with commas."""
+    names = given.split(",") if isinstance(given, str) else _several(given)
     if not all(isinstance(n, str) for n in names):
         raise BadOption(f"option {option}={given!r}: it must be names of passes.")
-    return tuple(n for n in names if n)
+    return tuple(n.strip() for n in names if n.strip())
+
+
+def _several(given: Any) -> tuple[Any, ...]:
+    """One thing or several; None is none."""
+    if given is None:
+        return ()
+    alone = callable(given) or isinstance(given, str) or not isinstance(given, Iterable)
+    return (given,) if alone else tuple(given)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -11,15 +10,15 @@ from torch.fx import GraphModule
 
 from eductor.graph.rewriter import Match, Reject
 from eductor.graph.snapshot import Snapshot
-from eductor.pipeline.base import Context, Stage
-from eductor.pipeline.registry import Step
+from eductor.pipeline.base import STAGES, Context, Stage
+from eductor.pipeline.steps import Step
 
 Status = Literal["running", "changed", "unchanged", "skipped", "failed"]
 
 
 @dataclass
 class PassRun:
-    """One pass over one graph, while it runs and afterwards."""
+    """One pass over one graph, while it runs and afterwards. `seconds` counts the pass, not those who look on."""
 
     step: Step
     context: Context
@@ -30,6 +29,7 @@ class PassRun:
     matches: Sequence[Match] = ()
     rejects: Sequence[Reject] = ()
     reproducer: str = ""
+    seconds: float = 0.0
 
     @property
     def address(self) -> str:
@@ -39,7 +39,8 @@ class PassRun:
 class Instrument:
     """Called before and after a pipeline, a pass and a match, or when one of them failed. Override what you need.
 
-    An exception from `after_pass` says that the pass broke its contract: the pass is undone and reported.
+    A pass that does not apply is told by `skipped_pass` alone. An exception from `after_pass` says that the pass broke
+    its contract: the pass is undone, and all instruments get `failed_pass`, those that had `after_pass` already, too.
     """
 
     def before_pipeline(self, stage: Stage, module: GraphModule) -> None: ...
@@ -68,13 +69,13 @@ class Timer(Instrument):
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self._started = 0.0
+        self._before = 0.0
 
     def before_pass(self, run: PassRun) -> None:
-        self._started = time.perf_counter()
+        self._before = self.seconds.get(run.address, 0.0)
 
     def after_pass(self, run: PassRun) -> None:
-        self.seconds[run.address] = self.seconds.get(run.address, 0.0) + time.perf_counter() - self._started
+        self.seconds[run.address] = self._before + run.seconds
 
     def failed_pass(self, run: PassRun, error: Exception) -> None:
         self.after_pass(run)
@@ -107,25 +108,30 @@ class Recorder(Instrument):
 
     records: list[PassRecord] = field(default_factory=list)
     graphs: int = 0
-    _started: float = 0.0
+    _stage: Stage | None = None
+    _kept: int = 0
 
     def before_pipeline(self, stage: Stage, module: GraphModule) -> None:
-        if not self.records or stage == "pre_grad":
+        """A graph comes back in a later stage, in the last one as forward and as backward; any other is a new one."""
+        known = self._stage is not None and STAGES.index(stage) > STAGES.index(self._stage)
+        if not known and (stage, self._stage) != ("post_grad", "post_grad"):
             self.graphs += 1
+        self._stage = stage
 
     def before_pass(self, run: PassRun) -> None:
-        self._started = time.perf_counter()
+        self._kept = len(self.records)
 
     def after_pass(self, run: PassRun) -> None:
-        self._keep(run, time.perf_counter() - self._started)
+        self._keep(run)
 
     def failed_pass(self, run: PassRun, error: Exception) -> None:
-        self._keep(run, time.perf_counter() - self._started)
+        del self.records[self._kept :]
+        self._keep(run)
 
     def skipped_pass(self, run: PassRun) -> None:
-        self._keep(run, 0.0)
+        self._keep(run)
 
-    def _keep(self, run: PassRun, seconds: float) -> None:
+    def _keep(self, run: PassRun) -> None:
         self.records.append(
             PassRecord(
                 address=run.address,
@@ -138,7 +144,7 @@ class Recorder(Instrument):
                 nodes_after=len(run.module.graph.nodes),
                 matches=tuple(run.matches),
                 rejects=tuple(run.rejects),
-                seconds=seconds,
+                seconds=run.seconds,
             )
         )
 

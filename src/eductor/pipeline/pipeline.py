@@ -10,14 +10,13 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from eductor.errors import BadPass, OrderConflict, UnknownName
+from eductor.errors import BadOption, BadPass, UnknownName
 from eductor.options import SLOT_OPTIONS, Options
-from eductor.pipeline.base import STAGES, Context, Pass, Stage, describe_options, foreign_pass
+from eductor.pipeline.base import STAGES, Context, Pass, Stage, as_pass, describe_options
 from eductor.pipeline.instruments import Instrument
-from eductor.pipeline.registry import Registry, Step, numbered
+from eductor.pipeline.registry import Registry
 from eductor.pipeline.runner import run_steps
-
-SLOT_STAGES: dict[str, Stage] = {name: next(s for s in STAGES if name.startswith(s)) for name in SLOT_OPTIONS}
+from eductor.pipeline.steps import Extra, Step, numbered, place
 
 
 @dataclass(frozen=True)
@@ -25,6 +24,11 @@ class Pipeline:
     """The steps of all stages, in order. Every method returns another pipeline and leaves this one as it is."""
 
     steps: tuple[Step, ...]
+
+    def __post_init__(self) -> None:
+        """Stage by stage, and numbered as they stand here: `name#2` is the second of a name in this pipeline."""
+        ordered = [s for stage in STAGES for s in numbered(self.stage(stage))]
+        object.__setattr__(self, "steps", tuple(ordered))
 
     @staticmethod
     def default(
@@ -34,47 +38,47 @@ class Pipeline:
         steps = (registry or Registry.default()).steps()
         enable, disable = list(enable), list(disable)
         _check_names([*enable, *disable], steps)
-        chosen = [s for s in steps if s.is_slot or s.load().on or any(s.is_called(n) for n in enable)]
-        return Pipeline(tuple(chosen)).without(*disable) if disable else Pipeline(tuple(chosen))
+        on = [s for s in steps if s.is_slot or _is_any(s, enable) or s.load().on]
+        return Pipeline(tuple(s for s in on if not _is_any(s, disable)))
 
     @staticmethod
     def of(options: Options) -> Pipeline:
-        """The pipeline that the options ask for."""
-        slotted = [foreign_pass(p, SLOT_STAGES[slot], slot) for slot in SLOT_OPTIONS for p in getattr(options, slot)]
+        """The pipeline that the options ask for, with all passes that they give."""
+        _check_types(options)
         own = [p if isinstance(p, Pass) else _not_a_pass(p) for p in options.passes]
-        registry = Registry.default().with_passes([*own, *slotted])
+        slotted = [_in_slot(p, slot) for slot in SLOT_OPTIONS for p in getattr(options, slot)]
+        registry = Registry.default().with_passes(own)
         if options.pipeline is None:
-            pipeline = Pipeline.default(registry, enable=options.enable)
+            given = [f"{stage}/{p.name}" for p in own for stage in p.stages]
+            pipeline = Pipeline.default(registry, enable=[*given, *options.enable])._added(slotted)
         elif isinstance(options.pipeline, str):
-            pipeline = Pipeline.parse(options.pipeline, registry)
+            pipeline = Pipeline.parse(options.pipeline, registry.with_passes(slotted))
+            pipeline = pipeline._added(_unnamed(pipeline, [*own, *slotted]))
         else:
-            pipeline = options.pipeline
-            for p in [*own, *slotted]:
-                pipeline = pipeline.with_pass(p)
-            for name in options.enable:
-                pipeline = pipeline._enabled(name, registry)
-        return pipeline.without(*options.disable) if options.disable else pipeline
+            pipeline = options.pipeline._added([*own, *slotted])
+        known = [*registry.steps(), *pipeline.steps]
+        _check_names([*options.enable, *options.disable], known)
+        pipeline = pipeline._enabled(options.enable, registry)
+        return Pipeline(tuple(s for s in pipeline.steps if not _is_any(s, options.disable)))
 
     @staticmethod
     def parse(text: str, registry: Registry | None = None) -> Pipeline:
         """Reads what `text()` printed: `pre_grad(a, b(level=2)), joint(c)`."""
         registry = registry or Registry.default()
+        wrong = f"the pipeline {text!r} is not of the form stage(pass, pass(option=1)), ..."
         try:
-            tree = ast.parse(f"[{text.strip().rstrip(',')}]", mode="eval").body
-        except SyntaxError as error:
-            raise BadPass(
-                f"the pipeline {text!r} is not of the form stage(pass, pass(option=1)), ...: {error.msg}."
-            ) from None
-        assert isinstance(tree, ast.List)
+            tree = ast.parse(f"[{text.strip().rstrip(',')}\n]", mode="eval").body
+        except (SyntaxError, ValueError) as error:
+            raise BadPass(f"{wrong}: {error}.") from None
         steps: list[Step] = []
-        for call in tree.elts:
+        for call in tree.elts if isinstance(tree, ast.List) else [tree]:
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.keywords:
-                raise BadPass(f"the pipeline {text!r} is not of the form stage(pass, pass(option=1)), ...")
+                raise BadPass(f"{wrong}: found `{ast.unparse(call)}`.")
             stage = next((s for s in STAGES if s == call.func.id), None)
             if stage is None:
                 raise UnknownName("stage", call.func.id, STAGES)
             steps += [_read_step(registry, stage, item) for item in call.args]
-        return Pipeline(tuple(s for stage in STAGES for s in numbered([s for s in steps if s.stage == stage])))
+        return Pipeline(tuple(steps))
 
     def text(self) -> str:
         """The pipeline as text, which `parse` reads back."""
@@ -93,35 +97,54 @@ class Pipeline:
     def without(self, *names: str) -> Pipeline:
         """Drops passes by name: `name` drops all of that name, `name#2` the second, `joint/name` that of a stage."""
         _check_names(names, self.steps)
-        return Pipeline(tuple(s for s in self.steps if not any(_means(name, s) for name in names)))
+        return Pipeline(tuple(s for s in self.steps if not _is_any(s, names)))
 
     def only(self, *names: str) -> Pipeline:
         """Keeps nothing but these passes."""
         _check_names(names, self.steps)
-        return Pipeline(tuple(s for s in self.steps if any(_means(name, s) for name in names)))
+        return Pipeline(tuple(s for s in self.steps if _is_any(s, names)))
 
     def with_pass(
-        self, pass_: Pass, *, after: str | None = None, before: str | None = None, at: str | None = None
+        self,
+        pass_: Pass | Callable[..., Any],
+        *,
+        after: str | Iterable[str] = (),
+        before: str | Iterable[str] = (),
+        at: str | None = None,
     ) -> Pipeline:
-        """Adds a pass directly after one, directly before one, or at a slot; by default where it asks to be."""
-        own = (after, before, at) == (None, None, None)
-        afters = pass_.after if own else tuple(filter(None, [after]))
-        befores = pass_.before if own else tuple(filter(None, [before]))
-        slot = pass_.slot if own else at
-        steps = list(self.steps)
-        for stage in pass_.stages:
-            here = [s for s in steps if s.stage == stage]
-            placed = _insert(here, pass_, stage, afters, befores, slot)
-            steps = [s for s in steps if s.stage != stage] + placed
-        return Pipeline(tuple(s for stage in STAGES for s in steps if s.stage == stage))
+        """Adds a pass directly after one, directly before one, or at a slot; by default where it asks to be.
+
+        It may be a plain function of a `torch.fx.Graph`, too. It goes to those of its stages that have such a place.
+        """
+        added = as_pass(pass_)
+        if not (after or before or at):
+            if added.foreign:
+                raise BadPass(f"{added.name!r} is a plain function: say where it runs with after=, before= or at=.")
+            return self._added([added], "pipeline")
+        added = added.placed(after=after, before=before, slot=at)
+        names = [*added.after, *added.before, *([at] if at else [])]
+        stages = [s for s in added.stages if all(_is_known(name, self.stage(s)) for name in names)]
+        if not stages:
+            here = [s for s in self.steps if s.stage in added.stages]
+            _check_names(names, here)
+            raise BadPass(f"no stage of {added.name!r} has {' and '.join(names)} together.")
+        return self._added([added.staged(*stages)], "pipeline")
 
     def replaced(self, name: str, pass_: Pass) -> Pipeline:
         """Puts another pass in the place of one."""
         _check_names([name], self.steps)
+        for step in self.steps:
+            if step.is_called(name) and step.is_slot:
+                raise BadPass(f"{step.address} is a slot: put passes into it with with_pass(..., at={step.name!r}).")
+            if step.is_called(name) and step.stage not in pass_.stages:
+                raise BadPass(f"{pass_.name!r} cannot replace {step.address}: it is for {', '.join(pass_.stages)}.")
+            if step.name == pass_.name and step.stage in pass_.stages and not step.is_called(name):
+                raise BadPass(f"the stage {step.stage} already has a pass called {pass_.name!r}, from {step.source}.")
         new = [
-            replace(s, name=pass_.name, pass_=pass_, source="replaced") if _means(name, s) else s for s in self.steps
+            replace(s, name=pass_.name, pass_=pass_, module="", source="pipeline") if s.is_called(name) else s
+            for s in self.steps
         ]
-        return Pipeline(tuple(s for stage in STAGES for s in numbered([n for n in new if n.stage == stage])))
+        return Pipeline(tuple(new))
 
     def cache_key(self) -> str:
         """Changes with the name, the place, the version or the options of any pass."""
@@ -136,60 +159,26 @@ class Pipeline:
         """Runs the passes of a stage over a graph, in place."""
         run_steps(self.stage(stage), stage, module, context, instruments)
 
-    def _enabled(self, name: str, registry: Registry) -> Pipeline:
-        """With a pass that is off by default, at its place in the registry's order."""
-        for stage in STAGES:
+    def _added(self, passes: Iterable[Pass], source: str = "options") -> Pipeline:
+        """With passes where they ask to be."""
+        extras = [Extra(p, source) for p in passes]
+        placed = [place(stage, self.stage(stage), [e for e in extras if stage in e.pass_.stages]) for stage in STAGES]
+        return Pipeline(tuple(s for steps in placed for s in steps))
+
+    def _enabled(self, names: Iterable[str], registry: Registry) -> Pipeline:
+        """With passes that are off by default, at their place in the registry's order."""
+        names, steps = list(names), list(self.steps)
+        for stage in STAGES if names else ():
             order = registry.order(stage)
-            wanted = [s for s in order if s.is_called(name)]
-            here = list(self.stage(stage))
-            for step in wanted:
-                if not any(s.address == step.address for s in here):
-                    earlier = {s.address for s in order[: order.index(step)]}
-                    at = max((i + 1 for i, s in enumerate(here) if s.address in earlier), default=0)
-                    here.insert(at, step)
-            if wanted:
-                rest = [s for s in self.steps if s.stage != stage]
-                return Pipeline(tuple(s for st in STAGES for s in [*rest, *here] if s.stage == st))
-        raise UnknownName("pass", name, [s.name for s in registry.steps()])
-
-
-def _insert(
-    steps: list[Step], pass_: Pass, stage: Stage, afters: tuple[str, ...], befores: tuple[str, ...], slot: str | None
-) -> list[Step]:
-    if any(s.name == pass_.name for s in steps):
-        raise BadPass(
-            f"the stage {stage} already has a pass called {pass_.name!r}; use replaced() to put another in its place."
-        )
-    for name in (*afters, *befores, *([slot] if slot else [])):
-        if not any(_means(name, s) for s in steps):
-            raise UnknownName(f"pass of the stage {stage}", name, [s.name for s in steps])
-    step = Step(stage, pass_.name, 1, "added to the pipeline", "pipeline", pass_)
-    if slot or not (afters or befores):
-        ends = _slot_ends(steps, slot) if slot else [len(steps)]
-        for end in reversed(ends):
-            steps.insert(end, step)
-        return numbered(steps)
-    low = max((i + 1 for i, s in enumerate(steps) for a in afters if _means(a, s)), default=0)
-    high = min((i for i, s in enumerate(steps) for b in befores if _means(b, s)), default=len(steps))
-    if low > high:
-        raise OrderConflict(
-            f"{pass_.name!r} wants to run after {', '.join(afters)} and before {', '.join(befores)}, "
-            f"but {steps[low - 1].name!r} runs after {steps[high].name!r}. Drop one of these constraints."
-        )
-    steps.insert(low if afters else high, step)
-    return numbered(steps)
-
-
-def _slot_ends(steps: list[Step], slot: str) -> list[int]:
-    """Where a slot's passes end, for each slot of that name."""
-    ends = []
-    for i, step in enumerate(steps):
-        if step.is_slot and _means(slot, step):
-            end = i + 1
-            while end < len(steps) and steps[end].pass_ is not None and steps[end].source in ("pipeline", "options"):
-                end += 1
-            ends.append(end)
-    return ends
+            here = [s.address for s in steps]
+            for i, step in enumerate(order):
+                if _is_any(step, names) and step.address not in here:
+                    earlier = {s.address for s in order[:i]}
+                    at = max((k + 1 for k, s in enumerate(steps) if s.address in earlier), default=0)
+                    while at < len(steps) and steps[at].slot:
+                        at += 1
+                    steps.insert(at, step)
+        return Pipeline(tuple(steps))
 
 
 def _read_step(registry: Registry, stage: Stage, item: ast.expr) -> Step:
@@ -197,21 +186,57 @@ def _read_step(registry: Registry, stage: Stage, item: ast.expr) -> Step:
         return registry.get(stage, item.id)
     if isinstance(item, ast.Call) and isinstance(item.func, ast.Name) and not item.args:
         step = registry.get(stage, item.func.id)
-        options: dict[str, Any] = {str(k.arg): ast.literal_eval(k.value) for k in item.keywords}
-        return replace(step, pass_=step.load().configured(**options))
+        try:
+            options: dict[str, Any] = {str(k.arg): ast.literal_eval(k.value) for k in item.keywords}
+        except ValueError:
+            raise BadPass(
+                f"`{ast.unparse(item)}`: the value of an option is a literal, such as 2, 'a' or [1, 2]."
+            ) from None
+        if step.is_slot:
+            raise BadPass(f"`{ast.unparse(item)}`: {step.name} is a slot, which has no options.")
+        return replace(step, pass_=step.load().configured(**options)) if options else step
     raise BadPass(f"`{ast.unparse(item)}` is neither the name of a pass nor pass(option=value).")
 
 
-def _means(name: str, step: Step) -> bool:
-    stage, _, plain = name.rpartition("/")
-    return (not stage or stage == step.stage) and step.is_called(plain)
+def _is_any(step: Step, names: Iterable[str]) -> bool:
+    return any(step.is_called(name) for name in names)
+
+
+def _is_known(name: str, steps: Iterable[Step]) -> bool:
+    return any(step.is_called(name) for step in steps)
 
 
 def _check_names(names: Iterable[str], steps: Iterable[Step]) -> None:
     steps = list(steps)
     for name in names:
-        if not any(_means(name, step) for step in steps):
+        if not _is_known(name, steps):
             raise UnknownName("pass", name, [s.name for s in steps])
+
+
+def _check_types(options: Options) -> None:
+    """What the options cannot check themselves, because they know no pipeline."""
+    if not isinstance(options.pipeline, (Pipeline, str, type(None))):
+        raise BadOption(f"option pipeline={options.pipeline!r}: it must be a Pipeline or its text.")
+    for given in options.instruments:
+        if not isinstance(given, Instrument):
+            raise BadOption(
+                f"option instruments: {given!r} is no Instrument. Give objects of a subclass, such as Timer()."
+            )
+
+
+def _in_slot(given: Pass | Callable[..., Any], slot: str) -> Pass:
+    stage = next(s for s in STAGES if slot.startswith(s))
+    return as_pass(given).placed(slot=slot).staged(stage)
+
+
+def _unnamed(pipeline: Pipeline, passes: list[Pass]) -> list[Pass]:
+    """The passes that a text gave no place to."""
+    named = {(s.stage, s.name) for s in pipeline.steps}
+    by_name: dict[str, Pass] = {}
+    for p in passes:
+        if any((stage, p.name) in named for stage in p.stages) and by_name.setdefault(p.name, p).fn is not p.fn:
+            raise BadPass(f"the text of the pipeline names {p.name!r}, and the options have two passes of that name.")
+    return [p for p in passes if not any((stage, p.name) in named for stage in p.stages)]
 
 
 def _not_a_pass(given: Callable[..., Any]) -> Pass:

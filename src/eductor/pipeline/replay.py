@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ from eductor.errors import BadPass
 from eductor.graph.parser import from_python
 from eductor.graph.printer import to_python
 from eductor.options import Options
-from eductor.pipeline.base import Context, Pass, Stage
-from eductor.pipeline.registry import Step
+from eductor.pipeline.base import Context, Pass, Stage, as_pass
 from eductor.pipeline.runner import run_steps
+from eductor.pipeline.steps import Step
 
 
 def replay(
@@ -24,46 +25,56 @@ def replay(
     *,
     stage: Stage,
     pass_: str,
+    home: str = "",
     options: Mapping[str, Any] | None = None,
-    is_inference: bool = False,
-    tensors: str | None = None,
+    context: Mapping[str, Any] | None = None,
+    attributes: str | Path | None = None,
 ) -> None:
-    """Runs a pass, found as `module:name` or `file.py:name`, strictly on a printed graph, and prints the result."""
+    """Runs a pass, found as `module:name` or `file.py:name`, strictly on a printed graph, and prints the result.
+
+    `home` is the folder from which the pass is imported, `attributes` the file with what the graph takes from `self`.
+    """
+    if home:
+        sys.path.append(home)
+    found = load_pass(pass_).configured(**dict(options or {}))
     root = torch.nn.Module()
-    for name, value in (torch.load(tensors) if tensors else {}).items():
+    # The file stands beside the reproducer and was written with it, so it is as trusted as that.
+    for name, value in (torch.load(attributes, weights_only=False) if attributes else {}).items():
         _set(root, name, value)
     module = from_python(graph, root)
-    found = load_pass(pass_).configured(**dict(options or {}))
+    known = dict(context or {})
+    is_inference = known.pop("is_inference", False)
     step = Step(stage, found.name, 1, "replayed", pass_, found)
-    run_steps([step], stage, module, Context(stage, Options(strict=True, debug=True), is_inference), ())
+    run_steps([step], stage, module, Context(stage, Options(strict=True, **known), is_inference), ())
     print(to_python(module.graph))
     print(f"# {step.address} did not fail here.")
 
 
 def load_pass(where: str) -> Pass:
-    """The pass at `module:name` or `file.py:name`."""
+    """The pass or plain function at `module:name` or `file.py:name`."""
     home, _, name = where.rpartition(":")
     if home.endswith(".py"):
         spec = importlib.util.spec_from_file_location(Path(home).stem, home)
         if spec is None or spec.loader is None:
             raise BadPass(f"cannot import {home}")
         module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
         spec.loader.exec_module(module)
-    else:
+    elif home:
         module = importlib.import_module(home)
-    found = [p for p in vars(module).values() if isinstance(p, Pass) and p.name == name]
-    if not found:
+    found = getattr(module, name, None) if home else None
+    if not isinstance(found, Pass) and not callable(found):
         raise BadPass(
-            f"{home} defines no pass called {name!r} at its top level, so it cannot be replayed from here: "
-            "move the pass to the top level of a module that can be imported."
+            f"{home or 'what was typed into a console'} defines no pass called {name!r} at its top level, so it cannot be "
+            "replayed from here: move the pass to the top level of a module that can be imported."
         )
-    return found[0]
+    return as_pass(found)
 
 
-def _set(root: torch.nn.Module, path: str, value: torch.Tensor) -> None:
+def _set(root: torch.nn.Module, path: str, value: Any) -> None:
     *parents, name = path.split(".")
     for parent in parents:
         if not hasattr(root, parent):
             root.add_module(parent, torch.nn.Module())
         root = getattr(root, parent)
-    root.register_buffer(name, value)
+    setattr(root, name, value)

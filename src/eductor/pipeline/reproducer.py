@@ -6,71 +6,98 @@ import hashlib
 import os
 import sys
 import tempfile
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch.fx import Graph
 
 from eductor.graph.printer import to_python
 from eductor.pipeline.base import Pass
 from eductor.pipeline.instruments import PassRun
 
-_TEMPLATE = '''"""{title}
+_TEMPLATE = """# {title}
+#
+# The graph as it was before that pass. Run `python {name}` to see the pass fail on it.
 
-The graph as it was before that pass. Run `python {name}` to see the pass fail on it.
-"""
-
-import torch
+from pathlib import Path
 
 from eductor.pipeline import replay
 
-GRAPH = {quotes}
-{graph}{quotes}
+GRAPH = {graph}
 
 if __name__ == "__main__":
-    replay(GRAPH, stage={stage!r}, pass_={where!r}, options={options}, is_inference={inference}, tensors={tensors})
-'''
+    replay(
+        GRAPH,
+        stage={stage!r},
+        pass_={where!r},
+        home={home!r},
+        options={options!r},
+        context={context!r},
+        attributes={attributes},
+    )
+"""
 
 
-def write_reproducer(run: PassRun, folder: str | None) -> str:
-    """Writes the reproducer of a failed pass, and the tensors of its graph beside it; returns its path."""
-    home = Path(folder or os.path.join(tempfile.gettempdir(), f"eductor-{os.getuid()}"))
-    home.mkdir(parents=True, exist_ok=True)
+def write_reproducer(run: PassRun, folder: str | os.PathLike[str] | None) -> str:
+    """Writes the reproducer of a failed pass, and what its graph takes from its module beside it; returns its path."""
+    place = Path(folder or os.path.join(tempfile.gettempdir(), f"eductor-{os.getuid()}"))
+    place.mkdir(parents=True, exist_ok=True)
     graph = run.before.graph()
     text = to_python(graph)
     key = hashlib.blake2b(f"{run.address} {text}".encode(), digest_size=4).hexdigest()
-    path = home / f"{run.address.replace('/', '-').replace('#', '-')}-{key}.py"
-    tensors = {str(n.target): _attribute(run.module, str(n.target)) for n in graph.find_nodes(op="get_attr")}
-    tensors = {name: value for name, value in tensors.items() if isinstance(value, torch.Tensor)}
-    if tensors:
-        torch.save(tensors, path.with_suffix(".pt"))
+    path = place / f"{run.address.replace('/', '-').replace('#', '-')}-{key}.py"
+    attributes = _attributes(run.module, graph)
+    if attributes:
+        torch.save(attributes, path.with_suffix(".pt"))
+    where, home = where_is(run.step.load())
+    options = run.context.options
+    first_line = run.reason.split("\n")[0]
     path.write_text(
         _TEMPLATE.format(
-            title=f"{run.address} failed: {run.reason}".replace('"""', "'''"),
+            title=f"{run.address} failed: {first_line}",
             name=path.name,
-            quotes='"""' if '"""' not in text else "'''",
-            graph=text,
+            graph=_quoted(text),
             stage=run.step.stage,
-            where=where_is(run.step.load(), run.step.name),
+            where=where,
+            home=home,
             options=run.step.load().options,
-            inference=run.context.is_inference,
-            tensors=repr(str(path.with_suffix(".pt"))) if tensors else None,
-        )
+            context={
+                "profile": options.profile,
+                "fallback_random": options.fallback_random,
+                "debug": options.debug,
+                "is_inference": run.context.is_inference,
+            },
+            attributes='Path(__file__).with_suffix(".pt")' if attributes else None,
+        ),
+        encoding="utf-8",
+        errors="backslashreplace",
     )
     return str(path)
 
 
-def where_is(pass_: Pass, name: str) -> str:
-    """Where a pass can be imported from, as `file.py:name` or `module:name`."""
-    module = getattr(pass_.fn, "__module__", "") or ""
-    found = sys.modules.get(module)
-    file = getattr(found, "__file__", None)
-    if module == "__main__" and file:
-        return f"{os.path.abspath(file)}:{name}"
-    return f"{module}:{name}"
+def where_is(pass_: Pass) -> tuple[str, str]:
+    """Where a pass can be imported from, as `module:name` or `file.py:name`, and the folder that makes it importable."""
+    module = sys.modules.get(getattr(pass_.fn, "__module__", ""))
+    if module is None:
+        return f":{pass_.name}", ""
+    found = [n for n, v in vars(module).items() if v is pass_.fn or (isinstance(v, Pass) and v.fn is pass_.fn)]
+    name = found[0] if found else pass_.name
+    spec, file = getattr(module, "__spec__", None), getattr(module, "__file__", None)
+    path = Path(os.path.abspath(file)) if file else None
+    imported = spec.name if spec is not None else module.__name__
+    if imported == "__main__":
+        return f"{path or ''}:{name}", str(path.parent) if path else ""
+    depth = imported.count(".") + (path is not None and path.name == "__init__.py")
+    return f"{imported}:{name}", str(path.parents[depth]) if path else ""
 
 
-def _attribute(module: torch.nn.Module, path: str) -> object:
-    value: object = module
-    for atom in path.split("."):
-        value = getattr(value, atom, None)
-    return value
+def _quoted(text: str) -> str:
+    """Raw and readable, if that is possible."""
+    return repr(text) if '"""' in text else f'r"""\n{text}"""'
+
+
+def _attributes(module: torch.nn.Module, graph: Graph) -> dict[str, Any]:
+    nodes = [n for op in ("get_attr", "call_module") for n in graph.find_nodes(op=op)]
+    return {str(n.target): attrgetter(str(n.target))(module) for n in nodes}

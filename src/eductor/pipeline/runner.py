@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 
 import torch
 from torch.fx import GraphModule
@@ -14,20 +15,16 @@ from torch.fx import GraphModule
 from eductor.errors import EductorWarning, PassFailed
 from eductor.graph import meta
 from eductor.graph.compare import is_equal
-from eductor.graph.legal import violations
-from eductor.graph.order import is_sorted, sort_in_place
-from eductor.graph.printer import around, type_of
+from eductor.graph.order import sort_in_place
+from eductor.graph.printer import around
 from eductor.graph.rewriter import Match, Rewriter
 from eductor.graph.snapshot import Snapshot
 from eductor.graph.view import GraphView
 from eductor.pipeline.base import Context, Pass, Stage
+from eductor.pipeline.checks import ContractBroken, Interface, check_reported, check_sound, check_stage, check_whole
 from eductor.pipeline.instruments import Instrument, PassRun
-from eductor.pipeline.registry import Step
 from eductor.pipeline.reproducer import write_reproducer
-
-
-class ContractBroken(Exception):
-    """A pass did what it had promised not to do."""
+from eductor.pipeline.steps import Step
 
 
 def run_steps(
@@ -37,11 +34,11 @@ def run_steps(
     for instrument in instruments:
         instrument.before_pipeline(stage, module)
     try:
-        view = GraphView(module)
+        view, interface = GraphView(module), Interface(module.graph)
         before = Snapshot(module.graph)
         for step in steps:
             if not step.is_slot:
-                before = _Runner(step, context, view, instruments).run(before)
+                before = _Runner(step, context, view, interface, instruments).run(before)
         module.recompile()
     except Exception as error:
         for instrument in instruments:
@@ -58,14 +55,18 @@ class _Runner:
     step: Step
     context: Context
     view: GraphView
+    interface: Interface
     instruments: Sequence[Instrument]
 
     def run(self, before: Snapshot) -> Snapshot:
         """Runs the pass; returns the graph as it is afterwards, for the next one to compare with."""
-        module = self.view.module
         pass_ = self.step.load()
-        run = PassRun(self.step, self.context, module, before)
-        run.reason = _why_skipped(pass_, self.context, self.view)
+        run = PassRun(self.step, self.context, self.view.module, before)
+        failure: Exception | None = None
+        try:
+            run.reason = _why_skipped(pass_, self.context, self.view)
+        except Exception as error:
+            failure = error
         if run.reason:
             run.status = "skipped"
             for instrument in self.instruments:
@@ -76,64 +77,66 @@ class _Runner:
         rewriter = Rewriter(
             self.view, self.step.address, listener=_Matches(run, self.instruments) if self.instruments else None
         )
-        started = time.perf_counter()
+        held = _attributes(self.view.module)
         try:
-            after = self._apply(pass_, rewriter, run)
+            if failure is not None:
+                raise failure
+            after = self._timed(pass_, rewriter, run)
             for instrument in self.instruments:
                 instrument.after_pass(run)
             return after
         except Exception as error:
-            self._undo(run, rewriter, error, time.perf_counter() - started)
-            return Snapshot(module.graph)
+            _give_back(self.view.module, held)
+            self._undo(run, rewriter, error)
+            return Snapshot(self.view.graph)
+
+    def _timed(self, pass_: Pass, rewriter: Rewriter, run: PassRun) -> Snapshot:
+        started = time.perf_counter()
+        try:
+            return self._apply(pass_, rewriter, run)
+        finally:
+            run.seconds = time.perf_counter() - started
 
     def _apply(self, pass_: Pass, rewriter: Rewriter, run: PassRun) -> Snapshot:
-        module, before = self.view.module, run.before
-        outputs = [type_of(meta.value_of(n)) for n in self.view.output.all_input_nodes]
+        graph, before = self.view.graph, run.before
         with _scope(self.view, rewriter):
             pass_.run(self.view, rewriter, self.context)
             rewriter.finish()
-        run.matches, run.rejects = rewriter.matches, rewriter.rejects
-        if before.is_same(module.graph):
+        run.rejects = rewriter.rejects
+        if not rewriter.matches and before.is_same(graph):
             run.status = "unchanged"
-            run.matches = ()
-            return before
+            return Snapshot(graph) if pass_.foreign else before  # it may have tagged nodes in their meta
+        check_whole(graph)
         if pass_.foreign:
             self.view.forget()
-            sort_in_place(module.graph)
-            meta.update(module, before.changed_nodes(module.graph))
-        elif not rewriter.matches:
-            raise ContractBroken(
-                "it edited the graph behind the rewriter's back: use rewrite.insert, replace, update, erase"
-            )
-        self._check(outputs, before)
-        run.status = "unchanged" if is_equal(before.graph(), module.graph) else "changed"
-        return Snapshot(module.graph)
-
-    def _check(self, outputs: list[str], before: Snapshot) -> None:
-        """A pass leaves a sound graph with the same interface; in debug mode, one that is legal for its stage."""
-        if is_sorted(self.view.graph) or is_sorted(before.graph()):
-            self.view.graph.lint()
-        now = [type_of(meta.value_of(n)) for n in self.view.output.all_input_nodes]
-        if now != outputs:
-            raise ContractBroken(f"the outputs were ({', '.join(outputs)}) and are now ({', '.join(now)})")
+            sort_in_place(graph)
+            meta.update(self.view.module, before.changed_nodes(graph))
+        else:
+            check_reported(graph, before, rewriter.matches)
+        check_sound(graph, before)
+        self.interface.check(graph, self.context.stage)
         if self.context.options.debug:
-            for broken in violations(self.view.graph, self.context.stage)[:1]:
-                raise ContractBroken(f"{broken.node.name} breaks the law {broken.law!r} of the stage: {broken.text}")
+            check_stage(graph, before, self.context.stage)
+        changed = len(before) != len(graph.nodes) or not is_equal(before.graph(), graph)
+        run.status = "changed" if changed else "unchanged"
+        run.matches = rewriter.matches if changed else ()
+        return Snapshot(graph)
 
-    def _undo(self, run: PassRun, rewriter: Rewriter, error: Exception, seconds: float) -> None:
-        module = self.view.module
-        place = rewriter.place.name if rewriter.place is not None else None
-        surroundings = around(module.graph, place)
-        run.before.restore(module)
+    def _undo(self, run: PassRun, rewriter: Rewriter, error: Exception) -> None:
+        place = error.node if isinstance(error, ContractBroken) and error.node is not None else rewriter.place
+        surroundings = _around(self.view.module, run.before, _stand_in(rewriter, place.name) if place else None)
+        run.before.restore(self.view.module)
         self.view.forget()
         run.status, run.matches, run.rejects = "failed", (), rewriter.rejects
-        run.reason = f"{type(error).__name__}: {error}" if not isinstance(error, ContractBroken) else str(error)
-        run.reproducer = write_reproducer(run, self.context.options.repro_dir)
+        run.reason = str(error) if isinstance(error, ContractBroken) else f"{type(error).__name__}: {error}"
+        try:
+            run.reproducer = write_reproducer(run, self.context.options.repro_dir)
+            where = f"The graph before it: python {run.reproducer}"
+        except Exception as problem:
+            where = f"The graph before it could not be written: {problem!r}"
         for instrument in self.instruments:
             instrument.failed_pass(run, error)
-        message = (
-            f"the pass {run.address} failed: {run.reason}\n{surroundings}\nThe graph before it: python {run.reproducer}"
-        )
+        message = f"the pass {run.address} failed: {run.reason}\n{surroundings}\n{where}"
         if self.context.options.strict:
             raise PassFailed(message) from error
         warnings.warn(f"{message}\nThe compile goes on without it.", EductorWarning, stacklevel=2)
@@ -184,6 +187,38 @@ def _why_skipped(pass_: Pass, context: Context, view: GraphView) -> str:
             return f"only on {', '.join(contract.devices)}; the graph is on {', '.join(sorted(found)) or 'no device'}"
     if pass_.when is not None:
         wanted = pass_.when(context)
-        if wanted is not True:
-            return wanted if isinstance(wanted, str) and wanted else "its condition `when` does not hold"
+        if isinstance(wanted, str) or not wanted:
+            return wanted or "its condition `when` does not hold"
     return ""
+
+
+def _stand_in(rewriter: Rewriter, name: str) -> str:
+    """What a pass has put in the place of a node, or the node itself."""
+    for event in (event for match in rewriter.matches for event in match.events):
+        if event.kind == "replaced" and event.node == name:
+            name = event.detail.removeprefix("by ")
+    return name
+
+
+def _around(module: GraphModule, before: Snapshot, place: str | None) -> str:
+    """The lines around the place, in what the pass made of the graph; in the graph before it, if the place is only there."""
+    try:
+        if place is None or any(n.name == place for n in module.graph.nodes):
+            return around(module.graph, place)
+    except Exception:  # what the pass left cannot even be printed
+        pass
+    return around(before.graph(), place)
+
+
+def _attributes(module: GraphModule) -> dict[str, object]:
+    """What the graph takes from its module: a pass may drop it from there, and be undone."""
+    nodes = [n for op in ("get_attr", "call_module") for n in module.graph.find_nodes(op=op)]
+    return {str(n.target): attrgetter(str(n.target))(module) for n in nodes}
+
+
+def _give_back(module: GraphModule, held: dict[str, object]) -> None:
+    for path, value in held.items():
+        parent, _, name = path.rpartition(".")
+        home = module.get_submodule(parent)
+        if getattr(home, name, None) is not value:
+            setattr(home, name, value)

@@ -1,0 +1,116 @@
+"""What a pass must leave behind: a sound graph, the same interface, nothing unreported, what its stage allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node, map_arg
+
+from eductor.graph import meta
+from eductor.graph.legal import violations
+from eductor.graph.order import is_sorted
+from eductor.graph.printer import type_of
+from eductor.graph.rewriter import Match
+from eductor.graph.snapshot import Snapshot
+from eductor.pipeline.base import Stage
+
+
+class ContractBroken(Exception):
+    """A pass did what it had promised not to do, at a node."""
+
+    def __init__(self, message: str, node: Node | None = None) -> None:
+        super().__init__(message)
+        self.node = node
+
+
+def check_whole(graph: Graph) -> None:
+    """A graph ends in its one output, and uses only nodes that it has."""
+    nodes = list(graph.nodes)
+    if [n for n in nodes if n.op == "output"] != nodes[-1:]:
+        raise ContractBroken("the graph does not end in its one output", nodes[-1] if nodes else None)
+    here = set(nodes)
+    for node in nodes:
+        missing = next((operand for operand in node.all_input_nodes if operand not in here), None)
+        if missing is not None:
+            raise ContractBroken(f"{node.name} uses {missing.name}, which is not in the graph", node)
+
+
+def check_sound(graph: Graph, before: Snapshot) -> None:
+    """A graph that was sorted stays so, and torch finds nothing wrong with it."""
+    if not is_sorted(graph) and not is_sorted(before.graph()):
+        return
+    try:
+        graph.lint()
+    except (RuntimeError, ValueError) as error:
+        raise ContractBroken(str(error).split("\n")[0]) from error
+
+
+def check_reported(graph: Graph, before: Snapshot, matches: Sequence[Match]) -> None:
+    """All that changed is among the events of the rewriter, or reads a node that was put in place of another."""
+    events = [event for match in matches for event in match.events]
+    touched = {event.node for event in events}
+    stand_ins = {event.detail.removeprefix("by ") for event in events if event.kind == "replaced"}
+    kinds = [event.kind for event in events]
+    behind_the_back = "it edited the graph behind the rewriter's back: use rewrite.insert, replace, update, move, erase"
+    for node in before.changed_nodes(graph):
+        if node.name not in touched and stand_ins.isdisjoint(n.name for n in node.all_input_nodes):
+            raise ContractBroken(behind_the_back, node)
+    if not events or len(before) + kinds.count("created") - kinds.count("erased") != len(graph.nodes):
+        raise ContractBroken(behind_the_back)
+
+
+def check_stage(graph: Graph, before: Snapshot, stage: Stage) -> None:
+    """A pass breaks no law of its stage; one that was broken before is not its doing."""
+    broken = violations(graph, stage)
+    known = {(v.law, v.node.name) for v in violations(before.graph(), stage)} if broken else set()
+    for v in broken:
+        if (v.law, v.node.name) not in known:
+            raise ContractBroken(f"{v.node.name} breaks the law {v.law!r} of the stage {stage}: {v.text}", v.node)
+
+
+class Interface:
+    """What a caller sees of a graph: the names and types of its inputs, the structure and types of its outputs."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.inputs = {str(n.target): meta.value_of(n) for n in graph.find_nodes(op="placeholder")}
+        self.structure, outputs = _outputs(graph)
+        self.outputs = [meta.value_of(n) for n in outputs]
+
+    def check(self, graph: Graph, stage: Stage) -> None:
+        """No pass changes the interface of its graph."""
+        now = Interface(graph)
+        if list(now.inputs) != list(self.inputs):
+            raise ContractBroken(f"the inputs were ({', '.join(self.inputs)}) and are now ({', '.join(now.inputs)})")
+        if now.structure != self.structure:
+            raise ContractBroken(f"the outputs were {self.structure} and are now {now.structure}", graph.output_node())
+        for name, old in self.inputs.items():
+            _check_value(f"the input {name}", old, now.inputs[name], stage)
+        for i, (old, new) in enumerate(zip(self.outputs, now.outputs, strict=True)):
+            _check_value(f"the output {i}", old, new, stage, graph.output_node())
+
+
+def _outputs(graph: Graph) -> tuple[Any, list[Node]]:
+    """What the graph returns, with an ellipsis for each node, and these nodes one by one."""
+    nodes: list[Node] = []
+
+    def keep(node: Node) -> Any:
+        nodes.append(node)
+        return ...
+
+    return map_arg(graph.output_node().args[0], keep), nodes
+
+
+def _check_value(what: str, old: Any, new: Any, stage: Stage, node: Node | None = None) -> None:
+    if old is new or old is meta.UNKNOWN or new is meta.UNKNOWN:
+        return
+    unlike = meta.difference(old, new)
+    if not unlike and stage == "pre_grad" and _requires_grad(old) != _requires_grad(new):
+        unlike = "requires_grad"
+    if unlike:
+        raise ContractBroken(f"{what} was {type_of(old)} and is now {type_of(new)}: {unlike}", node)
+
+
+def _requires_grad(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad

@@ -1,0 +1,244 @@
+"""A place in the order of a stage, and how passes that ask for one are placed among those that have one."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from eductor.errors import BadPass, OrderConflict, UnknownName
+from eductor.pipeline.base import Pass, Stage
+
+DEFAULT_SLOTS: dict[Stage, str] = {
+    "pre_grad": "pre_grad_custom_pass",
+    "joint": "joint_custom_post_pass",
+    "post_grad": "post_grad_custom_post_pass",
+}
+"""Where a pass goes that asks for no place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A place in the order of a stage: a pass, or a slot, which is followed by the passes that fill it."""
+
+    stage: Stage
+    name: str
+    number: int
+    reason: str
+    source: str
+    pass_: Pass | None = None
+    module: str = ""
+    slot: str = ""
+
+    @property
+    def address(self) -> str:
+        return f"{self.stage}/{self.name}" + (f"#{self.number}" if self.number > 1 else "")
+
+    @property
+    def is_slot(self) -> bool:
+        return self.pass_ is None and not self.module
+
+    def load(self) -> Pass:
+        """The pass itself; a built-in one is imported when it is first needed."""
+        if self.pass_ is not None:
+            return self.pass_
+        found = getattr(importlib.import_module(self.module), self.name)
+        assert isinstance(found, Pass), f"{self.module}:{self.name} is not a pass"
+        return found
+
+    def is_called(self, name: str) -> bool:
+        """Whether a name means this step: `name` means all of that name, `name#2` the second, `joint/name` a stage's."""
+        return name.removeprefix(f"{self.stage}/") in (self.name, f"{self.name}#{self.number}")
+
+
+def numbered(steps: Iterable[Step]) -> list[Step]:
+    """The steps of one stage, those of one name told apart by their number."""
+    seen: dict[str, int] = {}
+    result = []
+    for step in steps:
+        seen[step.name] = seen.get(step.name, 0) + 1
+        result.append(replace(step, number=seen[step.name]))
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """A pass that asks for a place in the order, and who brought it."""
+
+    pass_: Pass
+    source: str
+
+    @property
+    def has_wishes(self) -> bool:
+        return bool(self.pass_.after or self.pass_.before)
+
+    def step(self, stage: Stage, slot: str = "") -> Step:
+        p = self.pass_
+        wants = [f"after {a}" for a in p.after] + [f"before {b}" for b in p.before] + ([f"in {p.slot}"] * bool(p.slot))
+        reason = f"asked for by {self.source}" + (f": {', '.join(wants)}" if wants else "")
+        return Step(stage, p.name, 1, reason, self.source, p, slot=slot)
+
+
+def place(stage: Stage, steps: Iterable[Step], extras: Sequence[Extra]) -> list[Step]:
+    """Places extras among steps, which keep their order: in a slot, or as near as can be to what they ask for.
+
+    Those in slots stand there in the order given. Where the others stand depends on names and constraints alone.
+    """
+    steps = list(steps)
+    _check_names(stage, steps, extras)
+    for extra in extras:
+        if not extra.has_wishes:
+            steps = _fill(stage, steps, extra)
+    wishing = sorted((e for e in extras if e.has_wishes), key=lambda e: e.pass_.name)
+    return numbered(_Order(stage, numbered(steps), wishing).resolve() if wishing else steps)
+
+
+def _check_names(stage: Stage, steps: list[Step], extras: Sequence[Extra]) -> None:
+    """A name means one pass; only slots may hold several of a name: plain functions, or a pass that runs elsewhere, too."""
+    taken: dict[str, Step] = {s.name: s for s in steps}
+    for extra in extras:
+        p = extra.pass_
+        other = taken.setdefault(p.name, step := extra.step(stage))
+        if other is not step and not (p.slot and not other.is_slot and _may_share_name(p, other.load())):
+            raise BadPass(
+                f"two passes of the stage {stage} are called {p.name!r}: one from {other.source}, one from "
+                f"{extra.source}. Rename one, or put one in the place of the other with Pipeline.replaced."
+            )
+
+
+def _may_share_name(a: Pass, b: Pass) -> bool:
+    return a.fn is b.fn or (a.foreign and b.foreign)
+
+
+def _fill(stage: Stage, steps: list[Step], extra: Extra) -> list[Step]:
+    """Adds a pass to the end of its slot, wherever that occurs; to the end of the stage where the default slot is gone."""
+    wanted = extra.pass_.slot or DEFAULT_SLOTS[stage]
+    ends = [_end_of_slot(steps, i) for i, s in enumerate(steps) if s.is_slot and s.is_called(wanted)]
+    if not ends and extra.pass_.slot:
+        raise UnknownName(f"slot of the stage {stage}", wanted, [s.name for s in steps if s.is_slot])
+    for end in reversed(ends or [len(steps)]):
+        steps.insert(end, extra.step(stage, _plain(wanted) if ends else ""))
+    return steps
+
+
+def _end_of_slot(steps: list[Step], at: int) -> int:
+    """Where the passes end that fill the slot at a place."""
+    end = at + 1
+    while steps[at].is_slot and end < len(steps) and steps[end].slot == steps[at].name:
+        end += 1
+    return end
+
+
+def _plain(name: str) -> str:
+    return name.rpartition("/")[2].partition("#")[0]
+
+
+class _Order:
+    """What runs before what, and why: the given steps among each other, and what the others ask for."""
+
+    def __init__(self, stage: Stage, steps: list[Step], wishing: list[Extra]) -> None:
+        self.stage = stage
+        self.fixed = len(steps)
+        self.items = [*steps, *(e.step(stage) for e in wishing)]
+        self.asked: dict[int, list[int]] = {}
+        self.earlier: list[dict[int, str]] = [{} for _ in self.items]
+        for i in range(1, self.fixed):
+            self.earlier[i][i - 1] = ""
+        for i, extra in enumerate(wishing, start=self.fixed):
+            self._ask(i, extra)
+        self.above = [self._all_before(i) for i in range(len(self.items))]
+
+    def _ask(self, i: int, extra: Extra) -> None:
+        """After a name is after its last step, before a name is before its first."""
+        who = f"{extra.pass_.name!r} (from {extra.source}) wants to run"
+        after = [(name, self._called(name, extra)[-1]) for name in extra.pass_.wishes("after", self.stage)]
+        before = [(name, self._called(name, extra)[0]) for name in extra.pass_.wishes("before", self.stage)]
+        for name, other in after:
+            last = _end_of_slot(self.items[: self.fixed], other) - 1 if other < self.fixed else other
+            self.earlier[i][last] = f"{who} after {name!r}"
+        for name, other in before:
+            self.earlier[other][i] = f"{who} before {name!r}"
+        self.asked[i] = [other for _, other in (*after, *before)]
+
+    def _called(self, name: str, extra: Extra) -> list[int]:
+        found = [i for i, step in enumerate(self.items) if step.is_called(name)]
+        if not found:
+            kind = f"pass of the stage {self.stage} (in the constraints of {extra.pass_.name!r}, from {extra.source})"
+            raise UnknownName(kind, name, [s.name for s in self.items])
+        return found
+
+    def _all_before(self, item: int) -> set[int]:
+        found: set[int] = set()
+        pending = [item]
+        while pending:
+            new = self.earlier[pending.pop()].keys() - found
+            found |= new
+            pending += new
+        return found
+
+    def resolve(self) -> list[Step]:
+        """Inserts one after the other between what it must follow and what it must precede. There always is a gap:
+        the steps that stand already obey all constraints, those that pass through the missing ones, too."""
+        for i in range(self.fixed, len(self.items)):
+            if i in self.above[i]:
+                raise OrderConflict(self._explain(i))
+        order = list(range(self.fixed))
+        waiting = list(range(self.fixed, len(self.items)))
+        while waiting:
+            i = self._next(waiting)
+            waiting.remove(i)
+            order.insert(self._gap(i, order), i)
+        return [self.items[i] for i in order]
+
+    def _next(self, waiting: list[int]) -> int:
+        """One whose neighbours stand already, if there is one. The order makes alphabetical neighbours of equals."""
+        ready = [i for i in waiting if not set(self.asked[i]) & set(waiting)]
+        followers = [i for i in ready if self._follows(i)]
+        return max(followers) if followers else min(ready or waiting)
+
+    def _follows(self, i: int) -> bool:
+        """Whether a pass asked to run after something; it then stands behind that, and otherwise in front of something."""
+        return bool(self.items[i].load().wishes("after", self.stage))
+
+    def _gap(self, i: int, order: list[int]) -> int:
+        behind = max((at + 1 for at, other in enumerate(order) if other in self.above[i]), default=None)
+        front = min((at for at, other in enumerate(order) if i in self.above[other]), default=None)
+        wanted = (behind, front) if self._follows(i) else (front, behind)
+        return next((at for at in wanted if at is not None), self._default_gap(order))
+
+    def _default_gap(self, order: list[int]) -> int:
+        """The place of passes that ask only for each other."""
+        steps = [self.items[i] for i in order]
+        slot = next((at for at, s in enumerate(steps) if s.is_slot and s.name == DEFAULT_SLOTS[self.stage]), None)
+        return len(steps) if slot is None else _end_of_slot(steps, slot)
+
+    def _explain(self, item: int) -> str:
+        """Names both sides of each constraint on the way from a pass round to itself."""
+        path = self._way_back(item)
+        reasons: list[str] = []
+        first: Step | None = None
+        for earlier, later in itertools.pairwise(path):
+            if reason := self.earlier[later][earlier]:
+                reasons.append(reason)
+                first = None
+                continue
+            if first is not None:
+                reasons.pop()
+            first = first or self.items[earlier]
+            reasons.append(f"{first.name!r} (from {first.source}) runs before {self.items[later].name!r}")
+        return f"the passes of the stage {self.stage} cannot be ordered: {'; '.join(reasons)}. Drop one of these constraints."
+
+    def _way_back(self, item: int) -> list[int]:
+        """The shortest way from an item to itself, each running before the next."""
+        later: dict[int, int] = {}
+        pending = [item]
+        for i in pending:
+            for other in self.earlier[i]:
+                if other not in later:
+                    later[other] = i
+                    pending.append(other)
+        path = [item, later[item]]
+        while path[-1] != item:
+            path.append(later[path[-1]])
+        return path
