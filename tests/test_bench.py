@@ -1,0 +1,67 @@
+"""The benchmark of an idle pipeline runs, finds nothing to do, and sees no quadratic growth."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from eductor.pipeline import STAGES, Registry
+
+SIZES = (200, 2000)
+
+
+@pytest.fixture(scope="module")
+def bench() -> ModuleType:
+    path = Path(__file__).parent.parent / "bench" / "idle_pipeline.py"
+    spec = importlib.util.spec_from_file_location("idle_pipeline", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["idle_pipeline"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_time_grows_with_the_nodes_and_not_with_their_square(bench: ModuleType) -> None:
+    report = bench.measure(SIZES, repeats=2)  # asserts that no pass changed anything
+    assert [(m.name, m.nodes) for m in report.stages] == [(stage, size) for stage in STAGES for size in SIZES]
+    for m in report.stages:
+        # Quadratic growth would make it 10; what shares the machine with the tests may make it 2 or 3.
+        assert report.ratio(m) < 5, f"{m.name}: {report.ratio(m):.1f} times as long a node at {m.nodes} nodes"
+
+
+def test_every_pass_is_measured(bench: ModuleType) -> None:
+    report = bench.measure((100,), repeats=1)
+    passes = {step.address for step in Registry.default().steps() if not step.is_slot}
+    assert passes <= {m.name for m in report.passes} | set(report.skipped)
+
+
+def test_a_graph_that_gives_work_is_an_error(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_graph = bench.make_graph
+
+    def busy(stage: str, size: int) -> object:
+        module = make_graph(stage, size)
+        node = next(n for n in module.graph.nodes if n.target is bench.TORCH.sin)
+        node.op, node.target = "call_method", "sin"
+        return module
+
+    monkeypatch.setattr(bench, "make_graph", busy)
+    with pytest.raises(AssertionError, match="found something to do"):
+        bench.run_once(bench.every_pass(), "pre_grad", 100)
+
+
+def test_json(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.main(["--json", "--sizes", "100,200", "--repeats", "1"])
+    content = json.loads(capsys.readouterr().out)
+    assert {m["name"] for m in content["stages"]} == set(STAGES)
+    assert all(m["us_per_node"] > 0 for m in content["stages"])
+
+
+def test_a_steep_stage_is_reported(bench: ModuleType) -> None:
+    steep = [bench.Measurement("joint", 1000, 0.001, 0.001), bench.Measurement("joint", 10_000, 0.02, 0.02)]
+    assert bench.Report(steep, [], {}).too_steep() == [steep[1]]
