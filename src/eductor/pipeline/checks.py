@@ -26,10 +26,11 @@ class ContractBroken(Exception):
 
 
 def check_whole(graph: Graph) -> None:
-    """A graph ends in its one output, and uses only nodes that it has."""
+    """A graph has one output, and uses only nodes that it has."""
     nodes = list(graph.nodes)
-    if [n for n in nodes if n.op == "output"] != nodes[-1:]:
-        raise ContractBroken("the graph does not end in its one output", nodes[-1] if nodes else None)
+    outputs = [n for n in nodes if n.op == "output"]
+    if len(outputs) != 1:
+        raise ContractBroken(f"the graph has {len(outputs)} outputs, not one", outputs[0] if outputs else None)
     here = set(nodes)
     for node in nodes:
         missing = next((operand for operand in node.all_input_nodes if operand not in here), None)
@@ -38,7 +39,10 @@ def check_whole(graph: Graph) -> None:
 
 
 def check_sound(graph: Graph, before: Snapshot) -> None:
-    """A graph that was sorted stays so, and torch finds nothing wrong with it."""
+    """A graph ends in its output, stays sorted if it was, and torch finds nothing wrong with it."""
+    last = next(iter(reversed(graph.nodes)))
+    if last.op != "output":
+        raise ContractBroken(f"{last.name} stands after the output", last)
     if not is_sorted(graph) and not is_sorted(before.graph()):
         return
     try:

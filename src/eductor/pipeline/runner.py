@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
 
 from eductor.errors import EductorWarning, PassFailed
 from eductor.graph import meta
@@ -109,7 +109,7 @@ class _Runner:
         check_whole(graph)
         if pass_.foreign:
             self.view.forget()
-            sort_in_place(graph)
+            _tidy(graph)
             meta.update(self.view.module, before.changed_nodes(graph))
         else:
             check_reported(graph, before, rewriter.matches)
@@ -124,7 +124,9 @@ class _Runner:
 
     def _undo(self, run: PassRun, rewriter: Rewriter, error: Exception) -> None:
         place = error.node if isinstance(error, ContractBroken) and error.node is not None else rewriter.place
-        surroundings = _around(self.view.module, run.before, _stand_in(rewriter, place.name) if place else None)
+        surroundings = _around(
+            self.view.module, run.before, _stand_in(rewriter, place.name) if place is not None else None
+        )
         run.before.restore(self.view.module)
         self.view.forget()
         run.status, run.matches, run.rejects = "failed", (), rewriter.rejects
@@ -190,6 +192,15 @@ def _why_skipped(pass_: Pass, context: Context, view: GraphView) -> str:
         if isinstance(wanted, str) or not wanted:
             return wanted or "its condition `when` does not hold"
     return ""
+
+
+def _tidy(graph: Graph) -> None:
+    """Sorts what was inserted anywhere, even after the output, where torch.fx puts a new node by default."""
+    (output,) = graph.find_nodes(op="output")
+    last = next(iter(reversed(graph.nodes)))
+    if output is not last:
+        last.append(output)
+    sort_in_place(graph)
 
 
 def _stand_in(rewriter: Rewriter, name: str) -> str:
