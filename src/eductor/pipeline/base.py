@@ -435,8 +435,10 @@ def _source_hash(fn: Any) -> str:
     return _digest(source, _spell(fn))
 
 
-def _spell(value: Any, depth: int = 4) -> str:
+def _spell(value: Any, depth: int = 8) -> str:
     """A value as text that is the same in every process; the state of objects is spelled as far as the depth goes."""
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+        return repr(value)
     if isinstance(value, types.CodeType):
         return f"({value.co_code.hex()} {value.co_names} {' '.join(_spell(c, depth) for c in value.co_consts)})"
     if depth == 0:
