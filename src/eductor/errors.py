@@ -13,11 +13,14 @@ class EductorError(Exception):
 class UnknownName(EductorError):
     """A name that nothing here has; the message suggests the nearest one."""
 
-    def __init__(self, kind: str, given: str, known: Iterable[str]) -> None:
-        names = sorted(set(known))
-        near = difflib.get_close_matches(str(given).rpartition("/")[2], names, n=1, cutoff=0.4)
+    def __init__(self, kind: str, given: object, known: Iterable[str]) -> None:
+        super().__init__(kind, given, sorted(set(known)))
+
+    def __str__(self) -> str:
+        kind, given, known = self.args
+        near = difflib.get_close_matches(str(given).rpartition("/")[2], known, n=1, cutoff=0.4)
         hint = f"Did you mean {near[0]!r}? " if near else ""
-        super().__init__(f"unknown {kind} {given!r}. {hint}Known: {', '.join(names) or 'none'}.")
+        return f"unknown {kind} {given!r}. {hint}Known: {', '.join(known) or 'none'}."
 
 
 class BadOption(EductorError):
