@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 
+from eductor import __version__
 from eductor.errors import EductorError, UnknownName
 from eductor.observe import manual, table
 from eductor.pipeline.base import STAGES
@@ -29,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="eductor", description="A graph compiler for PyTorch that shows its work.")
+    parser.add_argument("--version", action="version", version=f"eductor {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     passes = commands.add_parser(
         "passes", help="list the passes in the order in which they run, or show the page of one"
@@ -45,7 +47,8 @@ def _passes(args: argparse.Namespace) -> None:
     registry = Registry.default()
     rows = manual.rows(registry, args.stage)
     if args.name is not None:
-        rows = [r for r in rows if args.name in (r["name"], r["address"])]
+        called = {s.address for s in registry.steps() if s.is_called(args.name)}
+        rows = [r for r in rows if r["address"] in called]
         if not rows:
             raise UnknownName("pass", args.name, [s.name for s in registry.steps() if args.stage in (None, s.stage)])
     if args.json:

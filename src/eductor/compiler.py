@@ -14,7 +14,6 @@ differentiates it; what it computes is what the model computes.
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,8 +36,11 @@ def compile(model: F, *, fullgraph: bool = False, dynamic: bool | None = None, *
     checked = Options.of(options)
     Pipeline.of(checked)
     find_engine(checked.engine)
-    run: Any = functools.partial(backend, options={"eductor": checked})
-    compiled: Any = torch.compile(model, backend=run, fullgraph=fullgraph, dynamic=dynamic)
+
+    def eductor(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        return backend(module, inputs, options={"eductor": checked})
+
+    compiled: Any = torch.compile(model, backend=eductor, fullgraph=fullgraph, dynamic=dynamic)
     return cast(F, compiled)
 
 

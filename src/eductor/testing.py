@@ -87,7 +87,7 @@ def assert_pass(
     *,
     stage: Stage | None = None,
 ) -> None:
-    """The pass turns one program into another one, and does it right."""
+    """The pass turns one program into another one, and does it right. The two are compared as they are spelled."""
     stage = stage or pass_.stages[0]
     example = Example(getattr(before, "__name__", "before"), before, tuple(inputs))
     run = run_example(pass_, stage, example)

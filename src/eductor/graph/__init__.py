@@ -18,6 +18,7 @@ from eductor.graph.effects import effect_of as effect_of
 from eductor.graph.legal import LAWS as LAWS
 from eductor.graph.legal import violations as violations
 from eductor.graph.meta import UNKNOWN as UNKNOWN
+from eductor.graph.meta import difference as difference
 from eductor.graph.meta import known_equal as known_equal
 from eductor.graph.meta import known_true as known_true
 from eductor.graph.meta import propagate as propagate
@@ -27,6 +28,7 @@ from eductor.graph.order import is_sorted as is_sorted
 from eductor.graph.order import sorted_nodes as sorted_nodes
 from eductor.graph.parser import from_python as from_python
 from eductor.graph.printer import around as around
+from eductor.graph.printer import to_function as to_function
 from eductor.graph.printer import to_python as to_python
 from eductor.graph.printer import type_of as type_of
 from eductor.graph.rewriter import Event as Event

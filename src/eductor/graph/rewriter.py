@@ -115,6 +115,7 @@ class Rewriter:
         self._dirty: dict[Node, None] = {}
         self._orphans: dict[Node, None] = {}
         self._mode: FakeTensorMode | None = None
+        self._switches: bool | None = None
 
     # ------------------------------------------------------------------------------------------------ the edits
 
@@ -264,9 +265,16 @@ class Rewriter:
         self._event("created", node, "")
         self._stamp(node, sources)
         self._evaluate(node)
-        self._dirty[node] = None
+        if self._has_switches():
+            self._dirty[node] = None
         self.view.added(node)
         return node
+
+    def _has_switches(self) -> bool:
+        """Whether a value depends on the grad mode or autocast at its place, which only a sweep over the graph knows."""
+        if self._switches is None:
+            self._switches = any(meta.is_context_switch(n.target) for n in self.view.graph.nodes)
+        return self._switches
 
     def _evaluate(self, node: Node) -> None:
         operands = [meta.value_of(n) for n in node.all_input_nodes]

@@ -10,36 +10,53 @@ from torch.fx import Graph, GraphModule, Node, map_arg
 class Snapshot:
     """The nodes of a graph with their targets and arguments at one moment.
 
-    Taking one and comparing it are linear and cheap (tuples are compared by identity first), so the pipeline holds
+    Taking one and comparing it are linear and cheap (arguments are compared by identity first), so the pipeline holds
     one before every pass, and a pass that raises halfway can be undone without a copy of the graph made in advance.
+    Its columns are flat lists: an object a node would set off the garbage collector on a large graph.
     """
 
     def __init__(self, graph: Graph) -> None:
-        self._rows = _rows(graph)
-        self._metas = [dict(node.meta) for node in graph.nodes]
+        self._nodes, self._calls = _columns(graph)
+        self._meta_sizes = [len(node.meta) for node in self._nodes]
+        self._meta_items: list[Any] = []
+        for node in self._nodes:
+            self._meta_items.extend(node.meta)
+            self._meta_items.extend(node.meta.values())
         self._codegen = graph._codegen
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._nodes)
 
     def is_same(self, graph: Graph) -> bool:
         """Whether nothing was added, removed, moved or rewired since."""
-        return self._rows == _rows(graph)
+        return (self._nodes, self._calls) == _columns(graph)
 
     def changed_nodes(self, graph: Graph) -> list[Node]:
         """The nodes that are new or call something else, or with other arguments, than then."""
-        old = {row[0]: row for row in self._rows}
-        return [row[0] for row in _rows(graph) if old.get(row[0]) != row]
+        place = {node: i for i, node in enumerate(self._nodes)}
+        nodes, calls = _columns(graph)
+
+        def is_changed(i: int, node: Node) -> bool:
+            at = place.get(node)
+            return at is None or self._calls[4 * at : 4 * at + 4] != calls[4 * i : 4 * i + 4]
+
+        return [node for i, node in enumerate(nodes) if is_changed(i, node)]
 
     def graph(self) -> Graph:
         """The graph as it was, made of new nodes under the old names."""
         graph = Graph()
         graph.set_codegen(self._codegen)
         new: dict[Node, Node] = {}
-        for (node, op, target, _, _), meta in zip(self._rows, self._metas, strict=True):
+        at = 0
+        for i, node in enumerate(self._nodes):
+            op, target = self._calls[4 * i : 4 * i + 2]
             new[node] = graph.create_node(op, target, (), {}, node.name, node.type)
-            new[node].meta = dict(meta)
-        for node, _, _, args, kwargs in self._rows:
+            size = self._meta_sizes[i]
+            keys, values = self._meta_items[at : at + size], self._meta_items[at + size : at + 2 * size]
+            new[node].meta = dict(zip(keys, values, strict=True))
+            at += 2 * size
+        for i, node in enumerate(self._nodes):
+            args, kwargs = self._calls[4 * i + 2 : 4 * i + 4]
             new[node].args, new[node].kwargs = map_arg((args, kwargs), new.__getitem__)
         return graph
 
@@ -48,5 +65,10 @@ class Snapshot:
         module.graph = self.graph()
 
 
-def _rows(graph: Graph) -> list[tuple[Node, str, Any, tuple[Any, ...], dict[str, Any]]]:
-    return [(n, n.op, n.target, n.args, n.kwargs) for n in graph.nodes]
+def _columns(graph: Graph) -> tuple[list[Node], list[Any]]:
+    """The nodes, and for each of them four entries: kind, target, positional and keyword arguments."""
+    nodes = list(graph.nodes)
+    calls: list[Any] = []
+    for node in nodes:
+        calls += (node.op, node.target, node.args, node.kwargs)
+    return nodes, calls

@@ -83,7 +83,7 @@ def _row(step: Step) -> dict[str, Any]:
 
 def page(registry: Registry, name: str) -> str:
     """The page of a pass or a slot, in Markdown."""
-    steps = [s for s in registry.steps() if s.is_called(name) or s.address == name]
+    steps = [s for s in registry.steps() if s.is_called(name)]
     step = steps[0]
     places = "\n".join(f"- `{s.address}`: {s.reason}" for s in steps)
     if step.is_slot:

@@ -9,7 +9,11 @@ ORDER: tuple[Row, ...] = (
     Row("joint_custom_pre_pass", "your passes see the graph as autograd left it"),
     Row("remove_noop_ops", "what does nothing hides what stands on both sides of it", f"{_FUNCTIONAL}.remove_noop_ops"),
     Row("joint_custom_pre_pass", "your passes once more, on the cleaned graph"),
-    Row("replace_random_passes", "after the patterns that look for dropout", f"{_HERE}.replace_random_passes"),
+    Row(
+        "replace_random_passes",
+        "late, so that the passes before it see plain random operators",
+        f"{_HERE}.replace_random_passes",
+    ),
     Row("joint_custom_post_pass", "your passes see the stage's result"),
     Row(
         "stable_topological_sort",

@@ -119,8 +119,12 @@ def two_draws(x: torch.Tensor = f32(64, 64)) -> torch.Tensor:
 def _give_a_generator(module: GraphModule) -> None:
     """Not every torch traces a call with a generator; what follows must not depend on that."""
     (node,) = module.graph.find_nodes(op="call_function", target=aten.rand.default)
+    module.generator = torch.Generator()
+    with module.graph.inserting_before(node):
+        generator = module.graph.get_attr("generator")
+    generator.meta["val"] = module.generator
     node.target = aten.rand.generator
-    node.kwargs = {**node.kwargs, "generator": torch.Generator()}
+    node.kwargs = {**node.kwargs, "generator": generator}
 
 
 @replace_random_passes.refuses("a generator of its own", prepare=_give_a_generator)

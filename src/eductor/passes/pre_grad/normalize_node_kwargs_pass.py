@@ -32,7 +32,7 @@ def normalize_node_kwargs_pass(graph: GraphView, rewrite: Rewriter) -> None:
         target = _function_of(node, bound)
         if target is None:
             continue
-        args, kwargs = _layout(target, bound)
+        args, kwargs = _layout(bound)
         if target is node.target and args == node.args and kwargs == node.kwargs:
             continue
         again = bind_call(target, args, kwargs)
@@ -55,27 +55,23 @@ def _function_of(node: Node, bound: Bound) -> Any:
     return node.target
 
 
-def _layout(target: Any, bound: Bound) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _layout(bound: Bound) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Leading tensors by position, the rest by keyword, without what is a default anyway."""
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
-    for p in parameters(bound.op):
+    for position, p in enumerate(parameters(bound.op)):
         value = bound[p.name]
-        if p.has_default and same_value(value, p.default):
+        if p.has_default and (p.name not in bound.given or same_value(value, p.default)):
             continue
-        by_position = not kwargs and not p.keyword_only and len(args) == _position(bound.op, p)
-        if by_position and ("Tensor" in p.kind or not _is_keyword(target, p)):
+        may_lead = position == len(args) and not p.keyword_only
+        if may_lead and ("Tensor" in p.kind or not _is_keyword(p)):
             args.append(value)
         else:
             kwargs[p.name] = value
     return tuple(args), kwargs
 
 
-def _position(op: OpOverload, p: Parameter) -> int:
-    return [q.name for q in parameters(op)].index(p.name)
-
-
-def _is_keyword(target: Any, p: Parameter) -> bool:
+def _is_keyword(p: Parameter) -> bool:
     """`from` cannot be spelled as a keyword, and a function calls `self` something else."""
     return not keyword.iskeyword(p.name) and p.name != "self"
 
