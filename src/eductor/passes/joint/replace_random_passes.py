@@ -119,10 +119,10 @@ def two_draws(x: torch.Tensor = f32(64, 64)) -> torch.Tensor:
 def _give_a_generator(module: GraphModule) -> None:
     """Not every torch traces a call with a generator; what follows must not depend on that."""
     (node,) = module.graph.find_nodes(op="call_function", target=aten.rand.default)
-    module.generator = torch.Generator()
+    module.generator = own = torch.Generator()  # type: ignore[assignment]
     with module.graph.inserting_before(node):
-        generator = module.graph.get_attr("generator")
-    generator.meta["val"] = module.generator
+        generator = module.graph.create_node("get_attr", "generator")
+    generator.meta["val"] = own
     node.target = aten.rand.generator
     node.kwargs = {**node.kwargs, "generator": generator}
 
