@@ -146,6 +146,24 @@ def inserts_what_cannot_be_computed(graph: GraphView, rewrite: Rewriter) -> None
     rewrite.insert(aten.mm.default, node, before=graph.output)
 
 
+def swaps_the_graph(graph: GraphView, rewrite: Rewriter) -> None:
+    """Gives its module another graph."""
+    other = Graph()
+    other.graph_copy(graph.graph, {})
+    other.output(next(n for n in other.nodes if n.op == "call_function"))
+    graph.module.graph = other
+
+
+def returns_a_graph(graph: GraphView, rewrite: Rewriter) -> Graph:
+    """Does its work on a copy, which nobody would look at."""
+    return Graph()
+
+
+def yields(graph: GraphView, rewrite: Rewriter):
+    """Is a generator, so its body never runs."""
+    yield graph
+
+
 WRONG = {
     raises_at_once: "ValueError: I give up",
     raises_in_an_edit: "ValueError: I give up",
@@ -167,6 +185,9 @@ WRONG = {
     changes_the_strides: r"the output 0 was f32\[2, 3\] and is now f32\[2, 3\]\{1, 2\}: strides",
     never_settles: "does not settle",
     inserts_what_cannot_be_computed: "mm",
+    swaps_the_graph: "behind the rewriter's back",
+    returns_a_graph: "returned a Graph, which nobody reads: a pass edits the graph in place",
+    yields: "returned a generator, which nobody reads",
 }
 
 
@@ -329,6 +350,12 @@ def calls_nonsense(graph: Graph) -> None:
     first_sine(graph).target = aten.mm.default
 
 
+def returns_a_copy(graph: Graph) -> Graph:
+    other = Graph()
+    other.graph_copy(graph, {})
+    return other
+
+
 def plain_raises(graph: Graph) -> None:
     first_sine(graph).target = aten.cos.default
     raise KeyError("plain")
@@ -336,7 +363,15 @@ def plain_raises(graph: Graph) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [forgets_the_output, returns_the_input, uses_a_node_of_another_graph, makes_a_cycle, calls_nonsense, plain_raises],
+    [
+        forgets_the_output,
+        returns_the_input,
+        uses_a_node_of_another_graph,
+        makes_a_cycle,
+        calls_nonsense,
+        returns_a_copy,
+        plain_raises,
+    ],
 )
 @pytest.mark.parametrize("stage", ["joint", "post_grad"])
 def test_a_plain_function_that_goes_wrong_is_undone(wrong, stage, tmp_path):
@@ -349,6 +384,23 @@ def test_a_plain_function_that_goes_wrong_is_undone(wrong, stage, tmp_path):
     assert facts(module) == known
     assert torch.equal(module(x), expected)
     assert all(n.meta["tag"] == "seen" for n in module.graph.nodes)
+
+
+def test_a_plain_function_may_give_the_module_another_graph_of_the_same_interface():
+    def swap(graph: Graph) -> Graph:
+        other = Graph()
+        result = other.graph_copy(graph, {})
+        other.output(result)
+        for node in other.find_nodes(op="call_function", target=aten.sin.default):
+            node.target = aten.cos.default
+        graph.owning_module.graph = other
+        return other
+
+    module = graph_of(lambda x: x.sin() + 1)
+    x = torch.randn(2, 3)
+    records = run(module, swap, sin_to_cos, strict=True)
+    assert [r.status for r in records] == ["changed", "unchanged"]
+    assert torch.equal(module(x), x.cos() + 1)
 
 
 # ------------------------------------------------------------------------------------------ attributes of the module

@@ -192,6 +192,13 @@ def test_a_replaced_pass_stands_where_the_other_stood_and_runs_instead():
     assert not module.graph.find_nodes(op="call_function", target=aten.sin.default)
 
 
+def test_a_pass_can_be_replaced_by_a_plain_function():
+    pipeline = Pipeline.default().replaced("joint/remove_noop_ops", plain_cos)
+    recorder = Recorder()
+    pipeline.run("joint", graph_of(), Context("joint"), [recorder])
+    assert recorder.changed() == ["joint/plain_cos"]
+
+
 def test_a_pass_can_be_replaced_by_itself_with_other_options():
     pipeline = Pipeline.default().with_pass(leveled).replaced("leveled", leveled.configured(level=7))
     assert "leveled(level=7)" in pipeline.text()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule
 
-from eductor.graph import GraphView, Rewriter, capture, from_python, to_python
+from eductor.graph import GraphView, Rewriter, capture, to_python
 from eductor.options import Options
 from eductor.pipeline import Context, Pass, PassRecord, Pipeline, Recorder, Stage, graph_pass
 from eductor.pipeline.base import as_pass
@@ -70,10 +70,6 @@ def named(name: str, **declared: Any) -> Pass:
 
 def text_of(module: GraphModule) -> str:
     return to_python(module.graph)
-
-
-def reread(module: GraphModule) -> GraphModule:
-    return from_python(to_python(module.graph))
 
 
 @graph_pass(stage=("joint", "post_grad"), numerics="changes", on=False)

@@ -9,12 +9,12 @@ import inspect
 import keyword
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 from eductor.errors import BadPass, UnknownName
 from eductor.graph.rewriter import Rewriter
@@ -217,7 +217,7 @@ class Pass:
 
     def run(self, view: GraphView, rewriter: Rewriter, context: Context) -> None:
         """Runs the function: with the graph and the rewriter, and with the context if it asks for it."""
-        self.fn(view, rewriter, **self._wanted(context), **self.options)
+        _check_result(view, self.fn(view, rewriter, **self._wanted(context), **self.options))
 
     def _wanted(self, context: Context | None) -> dict[str, Any]:
         return {"context": context} if "context" in inspect.signature(self.fn).parameters else {}
@@ -343,7 +343,7 @@ class ForeignPass(Pass):
             wants = "is_inference" in inspect.signature(self.fn).parameters
         except ValueError:  # a builtin
             wants = False
-        self.fn(view.graph, **({"is_inference": context.is_inference} if wants else {}))
+        _check_result(view, self.fn(view.graph, **({"is_inference": context.is_inference} if wants else {})))
 
 
 def graph_pass(
@@ -388,6 +388,12 @@ def describe_options(options: Mapping[str, Any]) -> str:
 
 
 # -------------------------------------------------------------------------------------------------------- declarations
+
+
+def _check_result(view: GraphView, result: Any) -> None:
+    """What a pass returns is ignored, which whoever returns a graph or a generator does not expect."""
+    if isinstance(result, (Graph, GraphModule, Generator, Coroutine)) and result not in (view.graph, view.module):
+        raise BadPass(f"it returned a {type(result).__name__}, which nobody reads: a pass edits the graph in place.")
 
 
 def _words(given: Any) -> tuple[Any, ...]:

@@ -130,9 +130,10 @@ class Pipeline:
             raise BadPass(f"no stage of {added.name!r} has {' and '.join(names)} together.")
         return self._added([added.staged(*stages)], "pipeline")
 
-    def replaced(self, name: str, pass_: Pass) -> Pipeline:
-        """Puts another pass in the place of one."""
+    def replaced(self, name: str, pass_: Pass | Callable[..., Any]) -> Pipeline:
+        """Puts another pass, or a plain function of a `torch.fx.Graph`, in the place of one."""
         _check_names([name], self.steps)
+        pass_ = as_pass(pass_)
         for step in self.steps:
             if step.is_called(name) and step.is_slot:
                 raise BadPass(f"{step.address} is a slot: put passes into it with with_pass(..., at={step.name!r}).")

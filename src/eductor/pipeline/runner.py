@@ -98,10 +98,10 @@ class _Runner:
             run.seconds = time.perf_counter() - started
 
     def _apply(self, pass_: Pass, rewriter: Rewriter, run: PassRun) -> Snapshot:
-        graph, before = self.view.graph, run.before
         with _scope(self.view, rewriter):
             pass_.run(self.view, rewriter, self.context)
             rewriter.finish()
+        graph, before = self.view.graph, run.before
         run.rejects = rewriter.rejects
         if not rewriter.matches and before.is_same(graph):
             run.status = "unchanged"
