@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -117,30 +117,38 @@ def propagate(module: GraphModule, inputs: Iterable[Any] | None = None) -> None:
 def update(module: GraphModule, changed: Iterable[Node], mode: FakeTensorMode | None = None) -> int:
     """Recomputes the fake values of changed nodes and of those that depend on them, as far as anything differs.
 
-    Returns how many nodes were recomputed. Switches of grad mode and autocast on the way are really made, and undone.
+    Returns how many nodes were recomputed.
     """
     pending = set(changed)
-    mode = mode or fake_mode_of(module.graph)
-    if not pending or mode is None:
-        return 0
     computed = 0
+    for node, new in reevaluated(module, pending, mode):
+        computed += 1
+        old = value_of(node)
+        if old is UNKNOWN or difference(old, new) or _requires_grad(old) != _requires_grad(new):
+            set_value(node, new)
+            pending.update(node.users)
+    return computed
+
+
+def reevaluated(
+    module: GraphModule, nodes: Collection[Node], mode: FakeTensorMode | None = None
+) -> Iterator[tuple[Node, Any]]:
+    """Each of the nodes, in the order of the graph, with the fake value that its operands give now.
+
+    The nodes may grow on the way. Switches of grad mode and autocast are really made, and undone.
+    """
+    mode = mode or fake_mode_of(module.graph)
+    if not nodes or mode is None:
+        return
     contexts: dict[Node, Any] = {}
     with compat.keeping_dispatch_state(), mode, compat.enable_python_dispatcher():
         for node in module.graph.nodes:
             if is_context_switch(node.target):
                 contexts[node] = node.target(*map_arg(node.args, contexts.__getitem__), **node.kwargs)
-                continue
-            if node not in pending or node.op in ("placeholder", "output"):
-                continue
-            old = value_of(node)
-            new = evaluate(module, node, mode)
-            computed += 1
-            if new is UNKNOWN:
-                continue
-            if old is UNKNOWN or difference(old, new) or _requires_grad(old) != _requires_grad(new):
-                set_value(node, new)
-                pending.update(node.users)
-    return computed
+            elif node in nodes and node.op not in ("placeholder", "output"):
+                value = evaluate(module, node, mode)
+                if value is not UNKNOWN:
+                    yield node, value
 
 
 def _requires_grad(value: Any) -> bool:
