@@ -18,7 +18,7 @@ from torch.fx import Node
 from eductor.compat import OpOverload, OpOverloadPacket
 from eductor.graph import spellings
 from eductor.graph.meta import value_of
-from eductor.graph.schema import Parameter, accepts, candidates, code_of, parameters
+from eductor.graph.schema import Parameter, accepts, candidates, code_of, is_dispatched, parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +81,11 @@ def bind_call(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
         return _match((target,), args, kwargs, exact=True)
     if isinstance(target, OpOverloadPacket):
         return _match(candidates(target), args, kwargs, exact=True)
-    form = _form(target)
+    form = _form_of(target)
     if isinstance(form, NotUnderstood):
         return form
-    if isinstance(form, OpOverloadPacket):
-        return _match(candidates(form), args, kwargs)
+    if isinstance(form, _Direct):
+        return _match(candidates(form.packet), args, kwargs, receiver=form.receiver)
     try:
         spelled = form(*args, **kwargs)
     except TypeError as error:
@@ -102,35 +102,59 @@ def packets_of(target: Any) -> tuple[OpOverloadPacket, ...] | None:
         return (spellings.canonical(target.overloadpacket),)
     if isinstance(target, OpOverloadPacket):
         return (spellings.canonical(target),)
-    form = _form(target)
+    form = _form_of(target)
     if isinstance(form, NotUnderstood):
         return ()
-    if isinstance(form, OpOverloadPacket):
-        return (spellings.canonical(form),)
+    if isinstance(form, _Direct):
+        return (spellings.canonical(form.packet),)
     return None
 
 
-@functools.cache
-def _form(target: Any) -> OpOverloadPacket | Callable[..., Any] | NotUnderstood:
-    """How a Torch-level target is read: as a packet, through a spelling's adapter, or not at all."""
+@dataclass(frozen=True, slots=True)
+class _Direct:
+    """A function or a method that has the name of its operator; a method's receiver is the schema's `self`."""
+
+    packet: OpOverloadPacket
+    receiver: bool
+
+
+_Form = _Direct | Callable[..., Any] | NotUnderstood
+
+
+def _form_of(target: Any) -> _Form:
+    try:
+        return _form(target)
+    except TypeError:
+        return NotUnderstood(f"{spellings.name_of(target)} cannot be looked up, it has no hash")
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _form(target: Any) -> _Form:
+    """How a Torch-level target is read: as an operator of its name, through a spelling's adapter, or not at all."""
     adapter = spellings.adapter_of(target)
     if adapter is not None:
         return adapter
     packet = spellings.packet_of(target)
-    if packet is not None:
-        return packet
+    if packet is not None and candidates(packet):
+        return _Direct(packet, receiver=spellings.is_method(target))
     return NotUnderstood(f"{spellings.name_of(target)} is not a known operator")
 
 
 def _match(
-    overloads: tuple[OpOverload, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any], exact: bool = False
+    overloads: tuple[OpOverload, ...],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    exact: bool = False,
+    receiver: bool = False,
 ) -> Bound | NotUnderstood:
     """Binds to the first overload that takes the arguments; `exact` keywords are the schema's own."""
-    if "out" in kwargs and kwargs["out"] is not None:
-        return NotUnderstood("out= writes into a tensor of the caller's")
+    if "out" in kwargs or "requires_grad" in kwargs:
+        if kwargs.get("out") is not None:
+            return NotUnderstood("out= writes into a tensor of the caller's")
+        kwargs = {k: v for k, v in kwargs.items() if k != "out" and not (k == "requires_grad" and v is False)}
     values = [*args, *kwargs.values()]
     codes = tuple(code_of(value_of(v)) for v in values)
-    plan = _plan(overloads, len(args), tuple(kwargs), codes, exact)
+    plan = _plan(overloads, len(args), tuple(kwargs), codes, exact, receiver)
     if isinstance(plan, NotUnderstood):
         return plan
     arguments: dict[str, Any] = {}
@@ -155,15 +179,22 @@ class _Plan:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _plan(
-    overloads: tuple[OpOverload, ...], positional: int, keywords: tuple[str, ...], codes: tuple[str, ...], exact: bool
+    overloads: tuple[OpOverload, ...],
+    positional: int,
+    keywords: tuple[str, ...],
+    codes: tuple[str, ...],
+    exact: bool,
+    receiver: bool,
 ) -> _Plan | NotUnderstood:
     """The reading of all calls with arguments of these kinds: worked out once, then looked up."""
     found: list[_Plan] = []
-    reason = "it takes no tensors"
+    reasons: dict[str, None] = {}
     for op in overloads:
-        plan = _fit(op, positional, keywords, codes, exact, checked=not (exact and len(overloads) == 1))
+        plan = _fit(op, positional, keywords, codes, exact, receiver, checked=not (exact and len(overloads) == 1))
+        if plan is _UNCLEAR:
+            return plan
         if isinstance(plan, NotUnderstood):
-            reason = plan.reason
+            reasons[plan.reason] = None
             continue
         found.append(plan)
         if not any("?" in code for code in codes):
@@ -172,30 +203,46 @@ def _plan(
         return found[0]
     if found:
         return NotUnderstood("an argument has no fake value, so that several overloads would fit")
-    name = overloads[0].overloadpacket._qualified_op_name.replace("::", ".") if overloads else "the operator"
-    return NotUnderstood(f"no overload of {name} takes these arguments: {reason}")
+    if not overloads:
+        return NotUnderstood("it is an operator of TorchScript alone")
+    name = overloads[0].overloadpacket._qualified_op_name.replace("::", ".")
+    return NotUnderstood(f"no overload of {name} takes these arguments: {'; '.join(reasons)}")
+
+
+_UNCLEAR = NotUnderstood("an argument has no fake value, it may be one number or a list of them")
 
 
 def _fit(
-    op: OpOverload, positional: int, keywords: tuple[str, ...], codes: tuple[str, ...], exact: bool, checked: bool
+    op: OpOverload,
+    positional: int,
+    keywords: tuple[str, ...],
+    codes: tuple[str, ...],
+    exact: bool,
+    receiver: bool,
+    checked: bool,
 ) -> _Plan | NotUnderstood:
+    if not is_dispatched(op):
+        return NotUnderstood("it is an operator of TorchScript alone")
     params = parameters(op)
     by_name = {p.name: p for p in params}
-    sources: dict[str, int | slice] = {}
     in_order = [p for p in params if not p.keyword_only]
-    if positional > len(in_order) or _is_varargs(in_order, positional, codes, exact):
-        if exact or not _is_varargs(in_order, positional, codes, exact):
-            return NotUnderstood(f"{len(in_order)} positional arguments are allowed, {positional} were given")
+    if receiver:
+        if "self" not in by_name:
+            return NotUnderstood("it is no method")
+        in_order.sort(key=lambda p: p.name != "self")
+    sources: dict[str, int | slice] = {}
+    spelled_out = not exact and _spelled_out(in_order, codes[:positional])
+    if spelled_out is None:
+        return _UNCLEAR
+    if spelled_out:
         sources[in_order[-1].name] = slice(len(in_order) - 1, positional)
-        positional_names = [p.name for p in in_order[:-1]]
-    else:
-        positional_names = [p.name for p in in_order[:positional]]
-    sources.update({name: i for i, name in enumerate(positional_names)})
+    elif positional > len(in_order):
+        return NotUnderstood(f"{len(in_order)} positional arguments are allowed, {positional} were given")
+    by_position = in_order[:-1] if spelled_out else in_order[:positional]
+    sources.update({p.name: i for i, p in enumerate(by_position)})
     for i, keyword in enumerate(keywords):
         name = keyword if exact or keyword in by_name else spellings.keyword(keyword, by_name)
         if name not in by_name:
-            if keyword == "out":
-                continue
             return NotUnderstood(f"it has no argument {keyword!r}")
         if name in sources:
             return NotUnderstood(f"the argument {name!r} is given twice")
@@ -207,6 +254,8 @@ def _fit(
                 return NotUnderstood(f"the argument {p.name!r} is missing")
         elif checked and isinstance(source, int) and not accepts(op, p, codes[source]):
             return NotUnderstood(f"the argument {p.name!r} takes {p.kind}")
+        elif p.broadcast and isinstance(source, int) and codes[source] == "?":
+            return _UNCLEAR
     unread = not any("T" in code or "?" in code for code in codes)
     if checked and not exact and unread and any("Tensor" in p.kind and not p.optional for p in params):
         return NotUnderstood("it takes no tensors")
@@ -215,16 +264,17 @@ def _fit(
     return _Plan(op, filled, frozenset(q.name for q, source in filled if source is not None))
 
 
-def _is_varargs(in_order: list[Parameter], positional: int, codes: tuple[str, ...], exact: bool) -> bool:
-    """`x.view(2, 3)`: a single list of integers after `self` (or alone) may be spelled out."""
-    if exact or not in_order or in_order[-1].kind != "List[int]":
+def _spelled_out(in_order: list[Parameter], codes: tuple[str, ...]) -> bool | None:
+    """`x.view(2, 3)`: a list of integers, alone or after `self`, may be spelled out. None: it cannot be told."""
+    names = [p.name for p in in_order]
+    if not in_order or in_order[-1].kind != "List[int]" or names[:-1] not in ([], ["self"]):
         return False
-    first = len(in_order) - 1
-    lone = first == 0 or (first == 1 and in_order[0].name == "self")
-    rest = codes[first:positional]
-    return (
-        lone and len(rest) > 0 and all(c in ("i", "?") for c in rest) and (len(rest) > 1 or not in_order[-1].broadcast)
-    )
+    rest = codes[len(in_order) - 1 :]
+    if len(rest) > 1:
+        return all(code in ("i", "?") for code in rest)
+    if in_order[-1].broadcast:
+        return False
+    return None if rest == ("?",) else rest == ("i",)
 
 
 def is_tensor(value: Any) -> bool:

@@ -1,13 +1,15 @@
 """What a node reads, writes and aliases; what nothing may move across; may this move, may this alias.
 
 Every tensor lives in a *place*: values that may share memory share a place. A place is found by the schema of the
-operator: an argument marked `Tensor(a!)` is written, a result marked `Tensor(a)` lives where the argument does. What
-the schema does not tell (an operator written in terms of others, a Python callable) is assumed to do the worst.
+operator: an argument marked `Tensor(a!)` is written, a result marked `Tensor(a)` lives where the argument does. Where
+schemas are known to be silent, a table here says it. What nobody tells (a Python callable) is assumed to do the worst.
 """
 
 from __future__ import annotations
 
 import bisect
+import functools
+import inspect
 import itertools
 import operator
 from collections.abc import Iterable, Iterator
@@ -15,14 +17,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from eductor.compat import MAYBE_ALIASING_TAG, HigherOrderOperator, OpOverload, is_composite, sort_key
 from eductor.graph.bind import Bound, bind
-from eductor.graph.meta import is_context_switch, tensor_of, value_of
+from eductor.graph.meta import UNKNOWN, difference, is_context_switch, tensor_of, value_of
 from eductor.graph.schema import parameters
-
-aten = torch.ops.aten
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,56 +38,44 @@ class Verdict:
 
 YES = Verdict()
 
+RANDOM = "draws random numbers"
+COLLECTIVE = "is a collective"
+ACT = "is called for what it does, not for a result"
+
 
 @dataclass(frozen=True, slots=True)
 class Effect:
     """What one node does besides computing its result.
 
     `writes` are the operands it changes, `shares` those with which its result may share memory (and does, for a view).
-    Nothing moves across a `barrier`; a switch (of grad mode, autocast) is one that touches no memory. A node that is
-    `kept` has no effect on others, but must stay.
+    Nothing moves across a `barrier`; a switch (of grad mode, autocast) is one that touches no memory. Nodes that are
+    `ordered` alike keep their order among each other. A node that is `kept` must stay, though nobody uses it.
     """
 
     writes: tuple[Node, ...] = ()
     shares: tuple[Node, ...] = ()
     barrier: str = ""
-    random: bool = False
+    ordered: str = ""
     kept: str = ""
     is_view: bool = False
     is_switch: bool = False
 
     @property
+    def random(self) -> bool:
+        return self.ordered == RANDOM
+
+    @property
+    def opaque(self) -> bool:
+        """Whether it may read, write, keep and return any memory it can reach."""
+        return bool(self.barrier) and not self.is_switch
+
+    @property
     def removable(self) -> bool:
         """Whether nobody would notice if a node without users were gone."""
-        return not (self.writes or self.barrier or self.random or self.kept)
+        return not (self.writes or self.barrier or self.ordered or self.kept)
 
 
 PURE = Effect()
-
-# Operators that only check something: they must stay, and may be passed by.
-_CHECKS = {
-    "aten::_assert_async",
-    "aten::_assert_scalar",
-    "aten::_assert_tensor_metadata",
-    "aten::_functional_assert_async",
-    "aten::_functional_assert_scalar",
-    "aten::sym_constrain_range",
-    "aten::sym_constrain_range_for_size",
-}
-
-# Written in terms of others, yet known to return new memory: what models use everywhere.
-_FRESH = {
-    f"aten::{name}"
-    for name in (
-        *("linear", "matmul", "conv1d", "conv2d", "conv3d", "layer_norm", "group_norm", "rms_norm", "softmax"),
-        *("log_softmax", "cross_entropy_loss", "embedding", "scaled_dot_product_attention", "where", "stack", "cat"),
-        *("hstack", "vstack", "dstack", "tile", "outer", "one_hot", "gelu", "silu", "relu6", "selu", "batch_norm"),
-        *("max_pool1d", "max_pool2d", "max_pool3d", "repeat_interleave", "clone", "pad", "square", "floor_divide"),
-    )
-}
-
-# Factories draw nothing and read nothing, but a generator does.
-_RANDOM_METHODS = {"manual_seed", "seed", "set_rng_state", "get_rng_state"}
 
 
 def effect_of(node: Node) -> Effect:
@@ -96,85 +85,307 @@ def effect_of(node: Node) -> Effect:
     if node.op == "call_module":
         return Effect(barrier=f"a call of the module {node.target}")
     target = node.target
-    if target is operator.getitem and not isinstance(value_of(node.args[0]), torch.Tensor):
-        return Effect(shares=tuple(node.all_input_nodes), is_view=True)
     if target is operator.getitem:
-        return _indexing(node)
-    if target in (operator.setitem, "__setitem__") and isinstance(node.args[0], Node):
-        return Effect(writes=(node.args[0],), kept="an assignment to an index")
-    if is_context_switch(target):
-        return Effect(barrier="a switch of grad mode or autocast", is_switch=True)
+        return _getitem(node)
+    if target in (operator.setitem, "__setitem__") and tensor_of(node.args[0]) is not None:
+        return Effect(writes=_nodes(node.args[:1]), kept="an assignment to an index")
+    if is_context_switch(target) or _is_in(target, _INFERENCE_MODE):
+        return Effect(barrier="a switch of grad mode, inference mode or autocast", is_switch=True)
     if isinstance(target, HigherOrderOperator):
         return Effect(barrier=f"the higher-order operator {target}")
     bound = bind(node)
-    if isinstance(bound, Bound):
-        return _by_schema(node, bound)
-    if _is_arithmetic_on_sizes(node):
-        return PURE
-    return _unknown(node, bound.reason)
+    return _by_schema(node, bound) if isinstance(bound, Bound) else _by_spelling(node, bound.reason)
+
+
+# ------------------------------------------------------------------------------------------------------- by schema
+
+# Operators that must stay, and may be passed by: they check something, or wait for it.
+_KEPT = {
+    "aten::_assert_async",
+    "aten::_assert_scalar",
+    "aten::_assert_tensor_metadata",
+    "aten::_functional_assert_async",
+    "aten::_functional_assert_scalar",
+    "aten::_functional_sym_constrain_range",
+    "aten::_functional_sym_constrain_range_for_size",
+    "aten::sym_constrain_range",
+    "aten::sym_constrain_range_for_size",
+    "_c10d_functional::wait_tensor",
+}
+
+# Norms that update `running_mean` and `running_var` without saying so, and the argument that switches it on.
+_STATISTICS: dict[str, str | None] = {
+    "aten::batch_norm": "training",
+    "aten::_batch_norm_impl_index": "training",
+    "aten::native_batch_norm": "training",
+    "aten::cudnn_batch_norm": "training",
+    "aten::miopen_batch_norm": "training",
+    "aten::instance_norm": "use_input_stats",
+    "aten::batch_norm_update_stats": None,
+    "aten::batch_norm_gather_stats": None,
+    "aten::batch_norm_gather_stats_with_counts": None,
+}
+
+# Operators that return an argument, a view of it, or something that lives in it, without saying so.
+_SHARING = {
+    *("aten::_unsafe_view", "aten::unsafe_split", "aten::unsafe_split_with_sizes"),  # they promise that nobody writes
+    *("aten::lift", "aten::dequantize", "prims::device_put"),  # nothing is to be done: the argument itself
+    *("aten::set", "aten::set_"),  # the tensor moves into the memory of the source
+    "_c10d_functional::wait_tensor",  # the argument, once it has arrived
+}
+
+# Written in terms of others, so that the schema need not say what is shared: known to return new memory.
+_FRESH = {
+    f"aten::{name}"
+    for name in (
+        *("linear", "matmul", "bilinear", "outer", "conv1d", "conv2d", "conv3d"),
+        *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+        *("layer_norm", "group_norm", "rms_norm", "batch_norm", "instance_norm"),
+        *("softmax", "log_softmax", "cross_entropy_loss", "embedding", "scaled_dot_product_attention", "one_hot"),
+        *("where", "stack", "cat", "hstack", "vstack", "dstack", "column_stack", "tile", "repeat_interleave", "pad"),
+        *("gelu", "silu", "relu6", "selu", "prelu", "log_sigmoid", "square", "floor_divide", "isclose", "isfinite"),
+        *("max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d"),
+        *("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"),
+        *("var", "std", "var_mean", "std_mean", "max", "min", "argsort", "linalg_norm", "cosine_similarity"),
+    )
+}
+
+# Written in terms of others, and always a view, where most of their kind may copy.
+_VIEWS = {
+    f"aten::{name}"
+    for name in (
+        *("expand_as", "view_as", "narrow", "movedim", "unflatten", "numpy_T", "mT", "mH", "matrix_H", "adjoint"),
+        *("chunk", "split", "tensor_split", "hsplit", "vsplit", "dsplit"),
+    )
+}
+
+# Operators whose schema hides a write.
+_HIDDEN_WRITES = {
+    *("aten::_copy_from", "aten::_copy_from_and_resize", "aten::_saturate_weight_to_fp16"),
+    "aten::_cudnn_rnn_flatten_weight",  # moves the weights into one buffer
+}
+
+_COLLECTIVES = {"_c10d_functional", "_c10d_functional_autograd", "_dtensor"}
+
+# Where no element is dropped nothing is drawn; `native_dropout` draws all the same.
+_DROPOUTS = {"aten::dropout", "aten::alpha_dropout", "aten::feature_dropout", "aten::feature_alpha_dropout"}
 
 
 def _by_schema(node: Node, bound: Bound) -> Effect:
     op = bound.op
-    name = op._schema.name
-    writes = [bound[p.name] for p in parameters(op) if p.written]
-    shares = [bound[p.name] for p in parameters(op) if p.aliased]
-    if name in ("aten::batch_norm", "aten::instance_norm") and bound.get("training", bound.get("use_input_stats")):
-        writes += [bound["running_mean"], bound["running_var"]]
-    if name in ("aten::native_batch_norm", "aten::cudnn_batch_norm") and bound["training"]:
-        writes += [bound["running_mean"], bound["running_var"]]
-    if name == "aten::embedding_renorm_":
-        writes.append(bound["self"])
-    is_view = bool(shares) and not writes and not is_composite(op)
-    if not writes and not shares and name not in _FRESH and _schema_may_lie(op):
-        shares = [bound[p.name] for p in parameters(op)]
-    shares += writes
-    random = torch.Tag.nondeterministic_seeded in op.tags and not _is_inactive_dropout(bound)
-    effectful = not op.namespace.startswith(("aten", "prims", "eductor")) and not op._schema.returns
-    kept = name if name in _CHECKS or (effectful and not writes) else ""
-    return Effect(_nodes(writes), _nodes(shares), "", random, kept, is_view)
+    name, params = op._schema.name, parameters(op)
+    if distrust := _distrust(op):
+        return Effect(barrier=f"{name}, {distrust}")
+    writes = [bound[p.name] for p in params if p.written] + _statistics(bound)
+    shares = [bound[p.name] for p in params if p.shared]
+    composite = is_composite(op)
+    is_view = bool(shares) and not writes and (name in _VIEWS or not composite)
+    if name in _SHARING or _is_made_of_parts(name) or (not shares and name not in _FRESH and _may_share(op)):
+        shares = [bound[p.name] for p in params]
+    operands = _nodes(shares)
+    if composite and not writes:
+        operands = tuple(n for n in operands if not _is_other_memory(node, n))
+    ordered = RANDOM if _draws(bound) else _order(op)
+    kept = name if name in _KEPT or ordered in (COLLECTIVE, ACT) else ""
+    return Effect(_nodes(writes), operands, ordered=ordered, kept=kept, is_view=is_view)
 
 
-def _schema_may_lie(op: OpOverload) -> bool:
+def _order(op: OpOverload) -> str:
+    """Which operators, other than random ones, keep their order among each other: what others can observe."""
+    if op._schema.name in _KEPT:
+        return ""
+    if op.namespace in _COLLECTIVES:
+        return COLLECTIVE
+    return "" if op._schema.returns or op._schema.is_mutable else ACT
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _distrust(op: OpOverload) -> str:
+    """Why the schema of an operator cannot be believed."""
+    name, params = op._schema.name, parameters(op)
+    if op.namespace in ("c10d", "fsdp", "streams", "symm_mem"):
+        return "whose schema does not say what it waits for, writes and returns"
+    named_as_write = name.endswith("_") and not name.endswith("__")
+    if name in _HIDDEN_WRITES or (named_as_write and not any(p.written for p in params)):
+        return "whose schema does not say what it writes"
+    if MAYBE_ALIASING_TAG in op.tags and op.namespace != "aten":
+        return "which may write and return its operands"
+    tensors = any("Tensor" in p.kind for p in params)
+    if not tensors and not op._schema.returns and name not in _KEPT:
+        return "which takes and returns nothing, so that it changes something else"
+    return ""
+
+
+def _statistics(bound: Bound) -> list[Any]:
+    name = bound.op._schema.name
+    if name not in _STATISTICS:
+        return []
+    switch = _STATISTICS[name]
+    is_on = switch is None or bound[switch] is not False
+    return [bound["running_mean"], bound["running_var"]] if is_on else []
+
+
+def _may_share(op: OpOverload) -> bool:
     """An operator written in terms of others may return one of its arguments, or a view, without saying so."""
     returns_tensor = any("Tensor" in str(r.type) for r in op._schema.returns)
-    return returns_tensor and (MAYBE_ALIASING_TAG in op.tags or (op.namespace == "aten" and is_composite(op)))
+    return returns_tensor and (MAYBE_ALIASING_TAG in op.tags or is_composite(op))
 
 
-def _is_inactive_dropout(bound: Bound) -> bool:
-    return bound.get("train", bound.get("training")) is False
+def _is_made_of_parts(name: str) -> bool:
+    """Sparse and nested tensors are made of strided ones, whose memory they keep."""
+    return "sparse" in name or "nested" in name
 
 
-def _indexing(node: Node) -> Effect:
-    """Indexing by integers, slices and None is a view; by tensors, lists and booleans a copy."""
-    index = node.args[1]
-    parts = index if isinstance(index, tuple) else (index,)
-    copies = any(isinstance(p, (list, bool)) or tensor_of(p) is not None for p in parts)
-    return PURE if copies else Effect(shares=_nodes([node.args[0]]), is_view=True)
+def _is_other_memory(node: Node, operand: Node) -> bool:
+    """A result of another dtype or device is a copy, but for the parts of a complex number."""
+    result, given = tensor_of(node), tensor_of(operand)
+    if result is None or given is None or result.is_complex() or given.is_complex():
+        return False
+    return result.dtype != given.dtype or result.device != given.device
 
 
-def _is_arithmetic_on_sizes(node: Node) -> bool:
-    operands = [value_of(n) for n in node.all_input_nodes]
-    sizes = all(isinstance(v, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)) for v in operands)
-    module = getattr(node.target, "__module__", "")
-    return bool(operands) and sizes and module in ("_operator", "math", "builtins", "torch")
+def _draws(bound: Bound) -> bool:
+    """Whether random numbers are drawn: not where dropout is switched off, or drops nothing."""
+    op, arguments = bound.op, bound.arguments
+    if torch.Tag.nondeterministic_seeded not in op.tags or arguments.get("train", arguments.get("training")) is False:
+        return False
+    probability = "p" if op._schema.name.removesuffix("_") in _DROPOUTS else "dropout_p"
+    return not any(arguments.get(name, 1.0) == 0 for name in (probability, "dropout"))
 
 
-def _unknown(node: Node, reason: str) -> Effect:
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    if name in _RANDOM_METHODS:
+# ----------------------------------------------------------------------------------------------------- by spelling
+
+# Functions and methods that are several operators, none of which writes or draws; what they return is new.
+_COMPUTING: frozenset[Any] = frozenset(
+    {
+        *(operator.truediv, operator.floordiv, operator.lshift, operator.rshift),
+        *(torch.cdist, torch.nonzero, torch.norm, torch.stft, torch.tensor, torch.tensordot),
+        *(torch.unique, torch.unique_consecutive, torch.unravel_index),
+        *("istft", "lu", "new_tensor", "nonzero", "norm", "stft", "unique", "unique_consecutive"),
+        *(getattr(F, f"adaptive_{kind}_pool{d}d") for kind in ("avg", "max") for d in (1, 2, 3)),
+        *(getattr(F, f"{kind}pool{d}d") for kind in ("max_", "max_un", "lp_") for d in (1, 2, 3)),
+        *(F.softmax, F.log_softmax, F.softmin, F.softsign, F.tanhshrink, F.normalize),
+        *(F.interpolate, F.upsample, F.unfold, F.fold, F.grid_sample, F.affine_grid),
+        *(F.binary_cross_entropy, F.binary_cross_entropy_with_logits, F.cross_entropy, F.ctc_loss, F.nll_loss),
+        *(F.cosine_embedding_loss, F.gaussian_nll_loss, F.hinge_embedding_loss, F.poisson_nll_loss, F.kl_div),
+        *(F.huber_loss, F.l1_loss, F.mse_loss, F.smooth_l1_loss, F.soft_margin_loss, F.margin_ranking_loss),
+        *(F.multi_margin_loss, F.multilabel_margin_loss, F.multilabel_soft_margin_loss, F.triplet_margin_loss),
+    }
+)
+
+# The same, but that they may return an argument, or a view of it.
+_PASSING_ON: frozenset[Any] = frozenset(
+    {
+        *(torch.atleast_1d, torch.atleast_2d, torch.atleast_3d, torch.as_tensor, torch.asarray),
+        *(torch.broadcast_tensors, torch.einsum, torch.meshgrid, F.local_response_norm, "type"),
+    }
+)
+
+_METADATA = frozenset(
+    {
+        *("shape", "ndim", "dtype", "device", "layout", "names", "itemsize", "nbytes", "requires_grad", "is_leaf"),
+        *("is_cpu", "is_cuda", "is_meta", "is_mkldnn", "is_nested", "is_quantized", "is_sparse", "is_sparse_csr"),
+    }
+)
+
+_INFERENCE_MODE: frozenset[Any] = frozenset(
+    {torch.autograd.grad_mode._enter_inference_mode, torch.autograd.grad_mode._exit_inference_mode}
+)
+
+_SIZE_CHECKS: frozenset[Any] = frozenset({torch._check, torch._check_is_size, torch._check_value})
+
+_SIZE_FUNCTIONS = frozenset({"abs", "bool", "divmod", "float", "int", "len", "max", "min", "pow", "round", "sum"})
+
+
+def _by_spelling(node: Node, reason: str) -> Effect:
+    target, name = node.target, getattr(node.target, "__name__", str(node.target))
+    if _is_in(target, _COMPUTING) and not _has_out(node):
+        return PURE
+    if _is_in(target, _PASSING_ON):
+        return Effect(shares=_nodes(node.all_input_nodes))
+    if target is getattr and tensor_of(node.args[0]) is not None and node.args[1] in _METADATA:
+        return PURE
+    if all(_is_number(value_of(n)) for n in node.all_input_nodes):
+        if _is_in(target, _SIZE_CHECKS):
+            return Effect(kept="a check of sizes")
+        if _is_arithmetic(target, name):
+            return PURE
+    if name in ("manual_seed", "seed", "set_rng_state", "get_rng_state"):
         return Effect(barrier="a change of the state of random numbers")
     return Effect(barrier=f"an unknown callable ({reason})")
 
 
+def _has_out(node: Node) -> bool:
+    """Whether a function was given a tensor to write into, which may also be by position."""
+    try:
+        given = inspect.signature(node.target).bind(*node.args, **node.kwargs).arguments  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        given = dict(node.kwargs)
+    return given.get("out") is not None
+
+
+def _is_in(target: Any, known: frozenset[Any]) -> bool:
+    try:
+        return target in known
+    except TypeError:
+        return False
+
+
+def _is_arithmetic(target: Any, name: str) -> bool:
+    """Whether a function of numbers does nothing but compute; `print` and `torch.set_num_threads` do more."""
+    home = getattr(target, "__module__", "")
+    if home == "builtins":
+        return name in _SIZE_FUNCTIONS
+    if home == "torch":
+        return name.startswith(("sym_", "_sym_"))
+    return home == "math" or (home == "_operator" and name != "call")
+
+
+def _getitem(node: Node) -> Effect:
+    """Indexing by integers, slices and None is a view; by tensors, lists and booleans a copy; else it may be either."""
+    source, index = node.args
+    shares = _nodes([source])
+    if tensor_of(source) is None:
+        return Effect(shares=shares, is_view=isinstance(source, Node) and value_of(source) is not UNKNOWN)
+    kinds = [_kind_of_index(p) for p in (index if isinstance(index, tuple) else (index,))]
+    if "copy" in kinds:
+        return PURE
+    return Effect(shares=shares, is_view=all(kind == "view" for kind in kinds))
+
+
+def _kind_of_index(part: Any) -> str:
+    value = value_of(part)
+    if isinstance(value, bool) or (isinstance(value, torch.Tensor) and value.dim() > 0):
+        return "copy"
+    if isinstance(value, (int, torch.SymInt, slice)) or value is None or value is Ellipsis:
+        return "view"
+    if isinstance(value, (list, tuple)) and all(isinstance(value_of(v), (int, torch.SymInt)) for v in value):
+        return "copy"
+    return "either"  # an integer tensor without dimensions selects, a list with a slice in it is a tuple
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def _may_be_tensor(node: Node) -> bool:
+    value = value_of(node)
+    return not (_is_number(value) or value is None or isinstance(value, (str, torch.dtype, torch.device, torch.Size)))
+
+
 def _nodes(values: Iterable[Any]) -> tuple[Node, ...]:
+    """The nodes among values, and in lists of them, that may be tensors."""
     found: dict[Node, None] = {}
     for value in values:
         if isinstance(value, Node):
-            found[value] = None
+            if _may_be_tensor(value):
+                found[value] = None
         elif isinstance(value, (list, tuple)):
             found.update(dict.fromkeys(_nodes(value)))
     return tuple(found)
+
+
+# ------------------------------------------------------------------------------------------------------ of a graph
 
 
 class Effects:
@@ -191,37 +402,35 @@ class Effects:
         self._members: dict[Node, list[Node]] = {}
         self._marks: list[Node] = []
         self._external: set[Node] = set()
-        self._input: Node | None = None
+        self._stranger: Node | None = None
         self._output_places: set[Node] | None = None
         for node in graph.nodes:
             self.add(node)
 
     def add(self, node: Node) -> None:
         """Takes a node in, or reads it anew."""
+        if node in self._effects:
+            self.remove(node)
         effect = self._effects[node] = effect_of(node)
         self._output_places = None
         for known in (node, *node.all_input_nodes):
             if known not in self._parents:
                 self._parents[known] = known
                 self._members[known] = [known]
-        if node.op in ("placeholder", "get_attr") and _may_be_tensor(node):
-            self._external.add(self.place(node))
-            self._input = self._input or node
-            if not self.inputs_distinct:
-                self._join(node, self._input)
-        shared = node.all_input_nodes if effect.barrier and not effect.is_switch else effect.shares
-        for operand in shared:
+        for operand in _nodes(node.all_input_nodes) if effect.opaque else effect.shares:
             self._join(node, operand)
-        if effect.writes or effect.barrier or effect.random:
-            i = bisect.bisect_left(self._marks, sort_key(node), key=sort_key)
-            if i == len(self._marks) or self._marks[i] is not node:
-                self._marks.insert(i, node)
+        if effect.opaque or (node.op in ("placeholder", "get_attr") and _may_be_tensor(node)):
+            self._external.add(self.place(node))
+            if effect.opaque or not self.inputs_distinct:
+                self._stranger = self._stranger or node
+                self._join(node, self._stranger)
+        if _is_mark(effect):
+            bisect.insort(self._marks, node, key=sort_key)
 
     def remove(self, node: Node) -> None:
         """Forgets an erased node."""
-        effect = self._effects.pop(node)
         self._output_places = None
-        if effect.writes or effect.barrier or effect.random:
+        if _is_mark(self._effects.pop(node)):
             self._marks.remove(node)
 
     def of(self, node: Node) -> Effect:
@@ -243,20 +452,22 @@ class Effects:
         return {self.place(n) for n in self.of(node).writes}
 
     def escapes(self, node: Node) -> Verdict:
-        """Yes if somebody outside of the graph can hold the memory of a node's value: an output shares it."""
-        held = self.place(node) in self._places_of_outputs()
-        return YES if held else Verdict(f"no output shares memory with {node.name}")
+        """Yes if somebody outside of the graph can hold the memory of a node's value: an input, output, opaque call."""
+        place = self.place(node)
+        held = place in self._external or place in self._places_of_outputs()
+        return YES if held else Verdict(f"nothing outside of the graph shares memory with {node.name}")
 
     def may_move(self, node: Node, before: Node) -> Verdict:
         """May the node stand directly before another one instead of where it is?"""
-        earlier = before < node
+        if node.op in ("placeholder", "output") or before.op == "placeholder":
+            return Verdict("inputs come first and the output last")
         operand = next((n for n in node.all_input_nodes if not n < before), None)
         if operand is not None:
             return Verdict(f"its operand {operand.name} is defined only at or after {before.name}")
         user = next((u for u in node.users if u < before), None)
         if user is not None:
             return Verdict(f"its user {user.name} stands before {before.name}")
-        first, last = (before, node) if earlier else (node, before)
+        first, last = (before, node) if before < node else (node, before)
         effect = self.of(node)
         if effect.barrier:
             return Verdict(f"{node.name} is {effect.barrier}")
@@ -267,8 +478,8 @@ class Effects:
             mark = self.of(other)
             if mark.barrier:
                 return Verdict(f"{other.name} stands between: {mark.barrier}")
-            if mark.random and effect.random:
-                return Verdict(f"{other.name} draws random numbers between")
+            if mark.ordered and mark.ordered == effect.ordered:
+                return Verdict(f"{other.name} stands between, and {mark.ordered} as well")
             if self.writes(other) & (reads | writes):
                 return Verdict(f"{other.name} writes between what {node.name} uses")
         reader = (
@@ -277,28 +488,31 @@ class Effects:
         return YES if reader is None else Verdict(f"{reader.name} reads between what {node.name} writes")
 
     def may_alias(self, old: Node, new: Node) -> Verdict:
-        """May `new` stand for `old` everywhere, though `old` may have had memory of its own?"""
+        """May `new` stand for `old` everywhere, though `old` may have had memory of its own?
+
+        It is for the caller to know that both are equal where `old` stands.
+        """
         outputs = self.graph.output_node().all_input_nodes
         if old in outputs and (new.op in ("placeholder", "get_attr") or new in outputs):
             return Verdict(f"{old.name} is an output of its own, {new.name} is an input or another output")
-        mine, other = self.place(old), self.place(new)
-        if mine is other and self.of(old).is_view:
+        if self._is_same_memory(old, new):
             return YES
-        escaping = self._places_of_outputs()
-        if mine in escaping and (other in self._external or (other in escaping and other is not mine)):
+        mine, other = self.place(old), self.place(new)
+        made = self._made_of(old) if mine is other else set()
+        leaving = [n for n in outputs if self.place(n) is mine and (mine is not other or n in made)]
+        staying_held = other in self._external or any(self.place(n) is other and n not in made for n in outputs)
+        if leaving and staying_held:
             return Verdict(f"{old.name} leaves the graph, and would share memory with {new.name}")
         for mark in self._marks_between(old, None):
-            effect = self.of(mark)
             written = self.writes(mark)
             if mine in written:
                 return Verdict(f"{mark.name} writes {old.name}")
-            opaque = effect.barrier and not effect.is_switch
-            if (other in written or opaque) and self._is_used_from(mine, mark):
+            if (other in written or self.of(mark).opaque) and self._is_used_from(mine, mark):
                 return Verdict(f"{mark.name} may write {new.name} while {old.name} is in use")
         return YES
 
     def same_kind(self, nodes: Iterable[Node]) -> Verdict:
-        """May these values be computed together: same dtype, device, layout, class, requires_grad, switches around them?"""
+        """May these values be computed together: same dtype, device, layout, class, requires_grad, no barrier between?"""
         nodes = list(nodes)
         facts: dict[str, Any] = {}
         for node in nodes:
@@ -311,17 +525,43 @@ class Effects:
                 "layout": value.layout,
                 "class": type(value),
                 "requires_grad": value.requires_grad,
-                "grad mode or autocast": self._switches_before(node),
+                "the barrier before it": self._last_barrier(node),
             }
             for what, fact in here.items():
                 if facts.setdefault(what, fact) != fact:
                     return Verdict(f"{node.name} differs from {nodes[0].name} in {what}")
         return YES
 
+    def _is_same_memory(self, old: Node, new: Node) -> bool:
+        """Whether both are, for certain, the same view of the same memory."""
+        known = value_of(old) is not UNKNOWN and difference(value_of(old), value_of(new)) is None
+        return known and self._memory(old) == self._memory(new)
+
+    def _memory(self, node: Node) -> tuple[Any, ...]:
+        """The value on whose memory a view is, as far as that is certain; of several results, which one."""
+        picked: list[Any] = []
+        while (effect := self.of(node)).is_view and effect.shares:
+            if tensor_of(effect.shares[0]) is None:
+                picked.append(node.args[1])
+            node = effect.shares[0]
+        return (node, picked) if tensor_of(node) is None else (node,)
+
     def _places_of_outputs(self) -> set[Node]:
         if self._output_places is None:
             self._output_places = {self.place(n) for n in self.graph.output_node().all_input_nodes}
         return self._output_places
+
+    def _made_of(self, node: Node) -> set[Node]:
+        """A node, and what may share its memory because it was computed from it."""
+        found = {node}
+        pending = [node]
+        while pending:
+            value = pending.pop()
+            for user in value.users:
+                if user not in found and (value in self.of(user).shares or self.of(user).opaque):
+                    found.add(user)
+                    pending.append(user)
+        return found
 
     def _marks_between(self, first: Node, last: Node | None) -> Iterator[Node]:
         """The nodes with effects from `first` up to `last`, or to the end."""
@@ -332,8 +572,9 @@ class Effects:
         """Whether a value in a place is used at or after a node, or leaves the graph."""
         return any(not user < mark for n in self._members[place] for user in n.users)
 
-    def _switches_before(self, node: Node) -> tuple[str, ...]:
-        return tuple(m.name for m in self._marks if self.of(m).is_switch and m < node)
+    def _last_barrier(self, node: Node) -> Node | None:
+        end = bisect.bisect_left(self._marks, sort_key(node), key=sort_key)
+        return next((m for m in reversed(self._marks[:end]) if self.of(m).barrier), None)
 
     def _join(self, a: Node, b: Node) -> None:
         a, b = self.place(a), self.place(b)
@@ -347,12 +588,11 @@ class Effects:
             self._external.add(b)
 
 
+def _is_mark(effect: Effect) -> bool:
+    return bool(effect.writes or effect.barrier or effect.ordered)
+
+
 def _from(first: Node, last: Node) -> Iterator[Node]:
     while first is not last:
         yield first
         first = first.next
-
-
-def _may_be_tensor(node: Node) -> bool:
-    value = value_of(node)
-    return not isinstance(value, (int, float, bool, str, torch.SymInt, torch.SymFloat, torch.SymBool, type(None)))

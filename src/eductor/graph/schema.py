@@ -31,18 +31,16 @@ class Parameter:
     default: Any
     broadcast: int | None
     written: bool
-    aliased: bool
+    shared: bool
 
     def coerce(self, value: Any) -> Any:
-        """A single integer where a list is wanted stands for the whole list."""
-        if (
-            self.kind.startswith("List[")
-            and value is not None
-            and not isinstance(value, (list, tuple))
-            and self.broadcast
-        ):
+        """A single number where a list is wanted stands for the whole list."""
+        if self.broadcast and self.kind.startswith("List[") and code_of(value_of(value)) in _NUMBERS:
             return [value] * self.broadcast
         return value
+
+
+_NUMBERS = ("i", "f", "b", "c")
 
 
 @functools.cache
@@ -52,25 +50,44 @@ def parameters(op: OpOverload) -> tuple[Parameter, ...]:
     for a in op._schema.arguments:
         kind = str(a.real_type)
         optional = kind.startswith("Optional[")
+        kind = kind[len("Optional[") : -1] if optional else kind
+        default = a.default_value if a.has_default_value() else None
         found.append(
             Parameter(
                 name=a.name,
-                kind=kind[len("Optional[") : -1] if optional else kind,
+                kind=kind,
                 optional=optional,
                 keyword_only=a.kwarg_only,
                 has_default=a.has_default_value(),
-                default=a.default_value if a.has_default_value() else None,
+                default=_DEFAULTS.get((kind, default), default) if isinstance(default, int) else default,
                 broadcast=a.N,  # type: ignore[attr-defined]
                 written=a.alias_info is not None and a.alias_info.is_write,
-                aliased=a.alias_info is not None and not a.alias_info.is_write,
+                shared=a.alias_info is not None and (not a.alias_info.is_write or _is_returned(op, a.alias_info)),
             )
         )
     return tuple(found)
 
 
+# A schema writes these defaults as the numbers that C++ has for them.
+_DEFAULTS: dict[tuple[str, int], Any] = {
+    ("ScalarType", 4): torch.int64,
+    ("MemoryFormat", 0): torch.contiguous_format,
+}
+
+
+def _is_returned(op: OpOverload, alias: Any) -> bool:
+    """Whether what is written is also returned: training batch norm writes its statistics and returns something new.
+
+    A list has no names of its aliases, and what returns nothing by its schema may return its argument in Python.
+    """
+    returned = [r.alias_info for r in op._schema.returns]
+    named = all(r is None or r.before_set for r in returned) and bool(alias.before_set)
+    return not returned or not named or any(r is not None and r.before_set & alias.before_set for r in returned)
+
+
 @functools.cache
 def candidates(packet: OpOverloadPacket) -> tuple[OpOverload, ...]:
-    """The overloads that a Torch-level call can mean: those on tensors, without an `out` of the caller's."""
+    """The overloads that a Torch-level call can mean: those of eager, without an `out` of the caller's."""
     overloads = (getattr(packet, name) for name in packet.overloads())
     return tuple(op for op in overloads if _is_readable(op))
 
@@ -79,7 +96,12 @@ def _is_readable(op: OpOverload) -> bool:
     params = parameters(op)
     if any(p.written and p.keyword_only for p in params) or any(_element(p.kind) not in _ACCEPTED for p in params):
         return False
-    return any("Tensor" in p.kind for p in params) or any("Tensor" in str(r.real_type) for r in op._schema.returns)
+    return is_dispatched(op)
+
+
+def is_dispatched(op: OpOverload) -> bool:
+    """Whether the dispatcher knows the operator; TorchScript has others of its own (`aten::cpu`, `aten::add.int`)."""
+    return bool(torch._C._dispatch_has_kernel(op.name()))
 
 
 def _element(kind: str) -> str:

@@ -25,6 +25,7 @@ aten = torch.ops.aten
 
 Spelled = tuple[OpOverloadPacket, tuple[Any, ...], dict[str, Any]] | str
 Adapter = Callable[..., Spelled]
+Reflected = OpOverloadPacket | str | None
 
 # Names that torch keeps for one and the same operator.
 SYNONYMS: dict[str, str] = {
@@ -109,16 +110,18 @@ def packet_of(target: Any) -> OpOverloadPacket | None:
     """The operator of a builtin function or of a tensor's method, which have its name."""
     if isinstance(target, str):
         found = getattr(torch.Tensor, target, None)
-        builtin = found is not None and not isinstance(found, (FunctionType, property))
-        return _packet(target) if builtin else None
+        return _packet(target) if callable(found) and not isinstance(found, FunctionType) else None
     if isinstance(target, HigherOrderOperator):
         return None
     name = getattr(target, "__name__", "")
     if isinstance(target, BuiltinFunctionType) and target in _builtins():
         return _packet(name)
-    if getattr(target, "__objclass__", None) is torch._C.TensorBase:
-        return packet_of(name)
-    return None
+    return packet_of(name) if is_method(target) else None
+
+
+def is_method(target: Any) -> bool:
+    """Whether the first argument of a call is the tensor whose method it is."""
+    return isinstance(target, str) or getattr(target, "__objclass__", None) is torch._C.TensorBase
 
 
 def _packet(name: str) -> OpOverloadPacket | None:
@@ -155,17 +158,25 @@ def _is_tensor(value: Any) -> bool:
 _SIZES = "arithmetic on sizes, not an operator on tensors"
 
 
-def _binary(packet: OpOverloadPacket, reflected: OpOverloadPacket | str | None = None) -> Adapter:
+def _binary(packet: OpOverloadPacket, reflected: Reflected = None) -> Adapter:
     """`a + b`, where `a` may be a number: then Python asks the tensor's reflected operator."""
+    reflect = _reflect(packet, reflected)
 
     def adapter(a: Any, b: Any, /) -> Spelled:
         if _is_tensor(a):
             return packet, (a, b), {}
-        if not _is_tensor(b):
-            return _SIZES
+        return reflect(b, a) if _is_tensor(b) else _SIZES
+
+    return adapter
+
+
+def _reflect(packet: OpOverloadPacket, reflected: Reflected) -> Adapter:
+    """`x.__rsub__(2)`: an operator of its own, the operator with its operands exchanged, or why it is neither."""
+
+    def adapter(self: Any, other: Any, /) -> Spelled:
         if isinstance(reflected, str):
             return reflected
-        return (reflected, (b, a), {}) if reflected is not None else (packet, (a, b), {})
+        return (packet, (other, self), {}) if reflected is None else (reflected, (self, other), {})
 
     return adapter
 
@@ -185,7 +196,8 @@ def _getitem(a: Any, index: Any, /) -> Spelled:
         return aten.slice, (a, 0, index.start, index.stop, 1 if index.step is None else index.step), {}
     if index is None:
         return aten.unsqueeze, (a, 0), {}
-    if not isinstance(index, bool) and isinstance(value_of(index), (int, torch.SymInt)):
+    number = value_of(index)
+    if isinstance(number, (int, torch.SymInt)) and not isinstance(number, bool):
         return aten.select, (a, 0, index), {}
     return "an index of several parts is a chain of operators"
 
@@ -201,28 +213,30 @@ def _getattr(a: Any, name: str, /) -> Spelled:
     return (known[name], (a,), {}) if name in known else f"the attribute {name!r} is not an operator"
 
 
-_TWO_OPERATORS = "a number divided by a tensor is a reciprocal and a product"
+_BINARY: dict[Any, tuple[OpOverloadPacket, Reflected]] = {
+    operator.add: (aten.add, aten.add),
+    operator.sub: (aten.sub, aten.rsub),
+    operator.mul: (aten.mul, aten.mul),
+    operator.truediv: (aten.div, "a number divided by a tensor is a reciprocal and a product"),
+    operator.floordiv: (aten.floor_divide, "a number floor-divided by a tensor is several operators"),
+    operator.mod: (aten.remainder, None),
+    operator.pow: (aten.pow, None),
+    operator.matmul: (aten.matmul, None),
+    operator.and_: (aten.bitwise_and, aten.bitwise_and),
+    operator.or_: (aten.bitwise_or, aten.bitwise_or),
+    operator.xor: (aten.bitwise_xor, aten.bitwise_xor),
+    operator.lshift: (aten.__lshift__, "a number shifted by a tensor is not one operator"),
+    operator.rshift: (aten.__rshift__, "a number shifted by a tensor is not one operator"),
+    operator.eq: (aten.eq, aten.eq),
+    operator.ne: (aten.ne, aten.ne),
+    operator.lt: (aten.lt, aten.gt),
+    operator.le: (aten.le, aten.ge),
+    operator.gt: (aten.gt, aten.lt),
+    operator.ge: (aten.ge, aten.le),
+}
 
 _OPERATORS: dict[Any, Adapter] = {
-    operator.add: _binary(aten.add, aten.add),
-    operator.sub: _binary(aten.sub, aten.rsub),
-    operator.mul: _binary(aten.mul, aten.mul),
-    operator.truediv: _binary(aten.div, _TWO_OPERATORS),
-    operator.floordiv: _binary(aten.floor_divide, "a number floor-divided by a tensor is several operators"),
-    operator.mod: _binary(aten.remainder),
-    operator.pow: _binary(aten.pow),
-    operator.matmul: _binary(aten.matmul),
-    operator.and_: _binary(aten.bitwise_and, aten.bitwise_and),
-    operator.or_: _binary(aten.bitwise_or, aten.bitwise_or),
-    operator.xor: _binary(aten.bitwise_xor, aten.bitwise_xor),
-    operator.lshift: _binary(aten.__lshift__, "a number shifted by a tensor is not one operator"),
-    operator.rshift: _binary(aten.__rshift__, "a number shifted by a tensor is not one operator"),
-    operator.eq: _binary(aten.eq, aten.eq),
-    operator.ne: _binary(aten.ne, aten.ne),
-    operator.lt: _binary(aten.lt, aten.gt),
-    operator.le: _binary(aten.le, aten.ge),
-    operator.gt: _binary(aten.gt, aten.lt),
-    operator.ge: _binary(aten.ge, aten.le),
+    **{function: _binary(*forms) for function, forms in _BINARY.items()},
     operator.neg: _unary(aten.neg),
     operator.pos: _unary(aten.positive),
     operator.invert: _unary(aten.bitwise_not),
@@ -275,6 +289,17 @@ def _cast(dtype: torch.dtype) -> Adapter:
     return lambda self, memory_format=None: (aten.to, (self, dtype), {"memory_format": memory_format})
 
 
+def _cpu(self: Any, memory_format: torch.memory_format | None = None) -> Spelled:
+    return aten.to, (self,), {"device": torch.device("cpu"), "memory_format": memory_format}
+
+
+def _special_methods() -> dict[str, Adapter]:
+    """What Python calls for its operators: `__add__`, `__radd__`, `__iadd__` and their like."""
+    plain = {f"__{function.__name__.strip('_')}__": adapter for function, adapter in _OPERATORS.items()}
+    reflected = {f"__r{function.__name__.strip('_')}__": _reflect(*forms) for function, forms in _BINARY.items()}
+    return {name: adapter for name, adapter in {**plain, **reflected}.items() if hasattr(torch.Tensor, name)}
+
+
 def _split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> Spelled:
     return aten.split, (tensor, split_size_or_sections, dim), {}
 
@@ -288,6 +313,7 @@ def _unflatten(self: Any, dim: int, sizes: Any) -> Spelled:
 
 
 _METHODS: dict[str, Adapter] = {
+    **_special_methods(),
     "to": _to,
     "split": _split_method,
     "unflatten": _unflatten,
@@ -301,9 +327,9 @@ _METHODS: dict[str, Adapter] = {
     "short": _cast(torch.int16),
     "char": _cast(torch.int8),
     "byte": _cast(torch.uint8),
-    "__rsub__": lambda self, other, /: (aten.rsub, (self, other), {}),
-    "__getitem__": _getitem,
-    "__setitem__": _setitem,
+    "cfloat": _cast(torch.complex64),
+    "cdouble": _cast(torch.complex128),
+    "cpu": _cpu,
 }
 
 
@@ -334,15 +360,17 @@ def _positional_inplace(name: str, *params: str) -> Adapter:
     return adapter
 
 
-def _dropout(name: str) -> Adapter:
-    def adapter(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Spelled:
+def _dropout(name: str, *, active: bool) -> Adapter:
+    def adapter(input: Any, p: float = 0.5, training: bool = active, inplace: bool = False) -> Spelled:
         return getattr(aten, name + "_" if inplace else name), (input, p, training), {}
 
     return adapter
 
 
-def _alpha_dropout(input: Any, p: float = 0.5, training: bool = False, inplace: bool = False) -> Spelled:
-    return aten.alpha_dropout_ if inplace else aten.alpha_dropout, (input, p, training), {}
+def _rrelu(
+    input: Any, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, inplace: bool = False
+) -> Spelled:
+    return aten.rrelu_ if inplace else aten.rrelu, (input, lower, upper, training), {}
 
 
 def _softmax(packet: OpOverloadPacket) -> Adapter:
@@ -378,6 +406,20 @@ def _batch_norm(
 ) -> Spelled:
     args = (input, weight, bias, running_mean, running_var, training, momentum, eps, torch.backends.cudnn.enabled)
     return aten.batch_norm, args, {}
+
+
+def _instance_norm(
+    input: Any,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Spelled:
+    args = (input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps)
+    return aten.instance_norm, (*args, torch.backends.cudnn.enabled), {}
 
 
 def _embedding(
@@ -479,8 +521,10 @@ def _functions() -> dict[Any, Adapter]:
         "hardtanh": _positional_inplace("hardtanh", "min_val", "max_val"),
         "threshold": _positional_inplace("threshold", "threshold", "value"),
         "_threshold": _positional_inplace("threshold", "threshold", "value"),
-        "dropout": _dropout("dropout"),
-        "alpha_dropout": _alpha_dropout,
+        "rrelu": _rrelu,
+        "dropout": _dropout("dropout", active=True),
+        "alpha_dropout": _dropout("alpha_dropout", active=False),
+        "feature_alpha_dropout": _dropout("feature_alpha_dropout", active=False),
         "softmax": _softmax(aten.softmax),
         "log_softmax": _softmax(aten.log_softmax),
         "tanh": lambda input: (aten.tanh, (input,), {}),
@@ -489,6 +533,7 @@ def _functions() -> dict[Any, Adapter]:
         "rms_norm": _rms_norm,
         "group_norm": _group_norm,
         "batch_norm": _batch_norm,
+        "instance_norm": _instance_norm,
         "embedding": _embedding,
         "pad": _pad,
         "glu": _glu,
@@ -511,6 +556,5 @@ def _functions() -> dict[Any, Adapter]:
             function = getattr(home, name, None)
             if function is not None and packet_of(function) is None:
                 found[function] = adapter
-    for name, adapter in _METHODS.items():
-        found[getattr(torch.Tensor, name)] = adapter
-    return {**_OPERATORS, **found}
+    methods = {getattr(torch.Tensor, name): adapter for name, adapter in _METHODS.items()}
+    return {**_OPERATORS, **found, **methods}
