@@ -63,13 +63,21 @@ def pairs(problem: Problem) -> list[tuple[str, str]]:
     """All that must hold, as pairs of steps: the first runs before the second."""
     base = tagged(problem.base())
     steps = [*base, *(f"{w.name}#1" for w in problem.wishes if not w.slot)]
+    fills = {w.name: w.slot for w in problem.wishes}
 
     def called(name: str) -> list[str]:
         return [s for s in steps if s == name] if "#" in name else [s for s in steps if s.split("#")[0] == name]
 
     found = list(itertools.pairwise(base))
+
+    def filling(slot: str) -> list[str]:
+        """What stands between a step that is a slot and the next row."""
+        after = base[base.index(slot) + 1 :] if slot in base else []
+        return list(itertools.takewhile(lambda s: fills.get(s.split("#")[0]) == slot.split("#")[0], after))
+
     for wish in problem.wishes:
-        found += [(other, f"{wish.name}#1") for name in wish.after for other in called(name)]
+        for name in wish.after:
+            found += [(other, f"{wish.name}#1") for step in called(name) for other in [step, *filling(step)]]
         found += [(f"{wish.name}#1", other) for name in wish.before for other in called(name)]
     return found
 
@@ -237,6 +245,13 @@ def test_a_conflict_through_several_rows_names_the_ends_alone():
     with pytest.raises(OrderConflict, match=r"'a' \(from eductor\) runs before 'd'") as caught:
         order("a b c d", Wish("p", after=("d",), before=("q",)), Wish("q", before=("a",)))
     assert "'b'" not in str(caught.value)
+
+
+def test_a_conflict_about_what_fills_a_slot_says_so():
+    with pytest.raises(OrderConflict) as caught:
+        order("a S b", Wish("p", slot="S"), Wish("q", after=("S",), before=("p",)))
+    assert "'q' (from package-of-q) wants to run before 'p'" in str(caught.value)
+    assert "'q' (from package-of-q) wants to run after 'S', which 'p' fills" in str(caught.value)
 
 
 def test_a_pass_that_wants_to_run_after_itself():

@@ -362,6 +362,16 @@ def test_own_passes_stand_where_they_ask_whatever_their_order(base):
         assert placed[at - 1 : at + 2] == ["remove_noop_ops", "zebra", "ant"]
 
 
+@pytest.mark.parametrize("base", [None, Pipeline.default(), Pipeline.default().text()])
+def test_own_passes_that_ask_for_the_same_stand_by_name(base):
+    first, second = named("zebra", after="remove_noop_ops"), named("ant", after="remove_noop_ops")
+    orders = [
+        names(Pipeline.of(Options(pipeline=base, passes=passes))) for passes in ([first, second], [second, first])
+    ]
+    assert orders[0] == orders[1]
+    assert orders[0].index("zebra") == orders[0].index("ant") + 1
+
+
 def test_a_text_may_name_own_passes_and_slot_functions_once():
     text = "joint(plain_cos, leveled(level=4), joint_custom_pre_pass, remove_noop_ops)"
     options = Options(pipeline=text, passes=[leveled], joint_custom_pre_pass=[plain_cos, plain_nothing])

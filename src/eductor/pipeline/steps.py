@@ -150,13 +150,14 @@ class _Order:
         self.above = [self._all_before(i) for i in range(len(self.items))]
 
     def _ask(self, i: int, extra: Extra) -> None:
-        """After a name is after its last step, before a name is before its first."""
+        """After a name is after its last step, before a name is before its first; after a slot is after what fills it."""
         who = f"{extra.pass_.name!r} (from {extra.source}) wants to run"
         after = [(name, self._called(name, extra)[-1]) for name in extra.pass_.wishes("after", self.stage)]
         before = [(name, self._called(name, extra)[0]) for name in extra.pass_.wishes("before", self.stage)]
         for name, other in after:
             last = _end_of_slot(self.items[: self.fixed], other) - 1 if other < self.fixed else other
-            self.earlier[i][last] = f"{who} after {name!r}"
+            filled = f", which {self.items[last].name!r} fills" if last != other else ""
+            self.earlier[i][last] = f"{who} after {name!r}{filled}"
         for name, other in before:
             self.earlier[other][i] = f"{who} before {name!r}"
         self.asked[i] = [other for _, other in (*after, *before)]
