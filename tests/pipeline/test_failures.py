@@ -287,10 +287,11 @@ def test_a_law_that_was_broken_before_is_not_blamed_on_a_pass(tmp_path):
     module = graph_of()
     prepare(module.graph)
     module.recompile()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         (record,) = run(module, sin_to_cos, debug=True, repro_dir=tmp_path)
     assert record.status == "changed"
+    assert not any("sin_to_cos" in str(w.message) for w in caught)
 
 
 def test_gradients_of_the_result_are_part_of_the_interface_before_autograd(tmp_path):

@@ -126,7 +126,7 @@ def test_after_a_compile_with_options_nothing_is_different():
     options = {
         "pre_grad_custom_pass": [plain],
         "disable": ["normalize_node_kwargs_pass"],
-        "passes": [sin_to_cos],
+        "enable": ["remove_noop_ops"],
         "debug": True,
     }
     changed = eductor.compile(program, **options)
@@ -134,7 +134,8 @@ def test_after_a_compile_with_options_nothing_is_different():
     torch._dynamo.reset()
     recorder = Recorder()
     assert torch.equal(eductor.compile(program, instruments=[recorder])(x), program(x))
-    assert [r.name for r in recorder.records] == [s.name for s in Pipeline.default().stage("pre_grad") if not s.is_slot]
+    ran = [r.name for r in recorder.records if r.stage == "pre_grad"]
+    assert ran == [s.name for s in Pipeline.default().stage("pre_grad") if not s.is_slot]
     assert Registry.default() is registry
     assert (Pipeline.default().text(), Pipeline.default().cache_key()) == (text, key)
 
