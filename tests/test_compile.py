@@ -193,6 +193,23 @@ def test_an_engine_that_fails_falls_back_and_says_so():
         eductor.compile(lambda x: x.cos(), engine=broken, strict=True)(x)
 
 
+def ran(recorder):
+    """The passes that ran; those of the stages that a compile leaves out are recorded as skipped."""
+    return [r.name for r in recorder.records if r.status != "skipped"]
+
+
+def test_stages_that_are_left_out_are_recorded_and_own_passes_warned_about():
+    recorder = Recorder()
+    with pytest.warns(EductorWarning, match="the pass joint/look did not run: .* see joint_graph_passes"):
+        eductor.compile(torch.sin, joint_custom_pre_pass=look, instruments=[recorder])(torch.randn(3))
+    skipped = {r.stage for r in recorder.records if r.status == "skipped"}
+    assert skipped == {"joint", "post_grad"}
+
+
+def look(graph):
+    """A plain function of a torch.fx.Graph."""
+
+
 def test_a_pass_of_ones_own_at_a_named_place():
     @graph_pass(stage="pre_grad", numerics="reassociates", after="normalize_node_kwargs_pass")
     def double_sine(graph, rewrite):
@@ -205,7 +222,7 @@ def test_a_pass_of_ones_own_at_a_named_place():
     assert torch.equal(
         eductor.compile(lambda x: torch.sin(x), passes=[double_sine], instruments=[recorder])(x), x.cos()
     )
-    assert [r.name for r in recorder.records] == ["normalize_node_kwargs_pass", "double_sine"]
+    assert ran(recorder) == ["normalize_node_kwargs_pass", "double_sine"]
     assert torch.equal(eductor.compile(lambda x: torch.sin(x) + 0)(x), x.sin() + 0)
 
 
@@ -256,7 +273,7 @@ def test_two_threads_do_not_see_each_other():
     def work(name, new):
         recorder = Recorder()
         compiled = eductor.compile(lambda x: torch.sin(x), passes=[make(name, new)], instruments=[recorder])
-        results[name] = (compiled(torch.ones(3)), [r.name for r in recorder.records])
+        results[name] = (compiled(torch.ones(3)), ran(recorder))
 
     threads = [
         threading.Thread(target=work, args=args)

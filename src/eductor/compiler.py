@@ -27,6 +27,7 @@ from eductor.errors import BadOption, EductorError, EductorWarning
 from eductor.options import Options
 from eductor.pipeline.base import Context, Stage
 from eductor.pipeline.pipeline import Pipeline
+from eductor.pipeline.runner import skip_steps
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -91,6 +92,11 @@ class Flow:
         self.pipeline.run(stage, self.module, context, self.options.instruments)
         return self
 
+    def skip_passes(self, stage: Stage, reason: str) -> Flow:
+        context = Context(stage, self.options, self.is_inference)
+        skip_steps(self.pipeline.stage(stage), stage, self.module, context, self.options.instruments, reason)
+        return self
+
 
 def pre_grad(flow: Flow) -> Flow:
     """Passes on the captured graph."""
@@ -104,7 +110,9 @@ def autograd(flow: Flow) -> Flow:
 
 def joint(flow: Flow) -> Flow:
     """The captured graph passes through: it is no joint graph."""
-    return flow
+    return flow.skip_passes(
+        "joint", "the captured graph goes to the engine without a joint graph; see joint_graph_passes"
+    )
 
 
 def partition(flow: Flow) -> Flow:
@@ -114,7 +122,7 @@ def partition(flow: Flow) -> Flow:
 
 def post_grad(flow: Flow) -> Flow:
     """The captured graph passes through: it is neither a forward nor a backward ATen graph."""
-    return flow
+    return flow.skip_passes("post_grad", "the captured graph goes to the engine unpartitioned; see post_grad_passes")
 
 
 def engine(flow: Flow) -> Compiled:

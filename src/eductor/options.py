@@ -34,7 +34,7 @@ class Options:
     enable: Sequence[str] = _why("names of passes to switch on that are off by default", ())
     disable: Sequence[str] = _why("names of passes to switch off", ())
     pre_grad_custom_pass: Passes = _why("your passes for the slot at the end of the pre-grad stage", ())
-    joint_custom_pre_pass: Passes = _why("your passes for the slots before and after constant folding", ())
+    joint_custom_pre_pass: Passes = _why("your passes for the slots before and after remove_noop_ops", ())
     joint_custom_post_pass: Passes = _why("your passes for the slot at the end of the joint stage", ())
     post_grad_custom_pre_pass: Passes = _why("your passes for the slot at the start of the post-grad stage", ())
     post_grad_custom_post_pass: Passes = _why("your passes for the slot at the end of the post-grad stage", ())

@@ -61,7 +61,7 @@ class GraphView:
         Each one is a candidate: what the pass edits while it looks at one is one match. Calls that the pass itself
         creates are visited too, at the end, so that one run reaches a state in which a second finds nothing.
         """
-        keys = {_key(op) for op in operators}
+        keys = {key_of(op) for op in operators}
         overloads = {op for op in operators if isinstance(op, OpOverload)}
         wanted = functools.partial(_is_call_of, keys=keys, overloads=overloads)
         index = self._indexed()
@@ -77,7 +77,7 @@ class GraphView:
     def is_call(self, node: Node, *operators: OpOverloadPacket | OpOverload | Callable[..., Any]) -> bool:
         """Whether a node is a call of any of the operators."""
         overloads = {op for op in operators if isinstance(op, OpOverload)}
-        return self._holds(node) and _is_call_of(node, {_key(op) for op in operators}, overloads)
+        return self._holds(node) and _is_call_of(node, {key_of(op) for op in operators}, overloads)
 
     def _visit(self, queue: deque[Node], wanted: Callable[[Node], bool], again: bool = True) -> Iterator[Node]:
         limit = 10 * (len(self.graph.nodes) + 100)
@@ -113,12 +113,12 @@ class GraphView:
         return self._index
 
     def _enter(self, index: dict[Any, dict[Node, None]], node: Node) -> None:
-        for key in _keys(node):
+        for key in keys_of(node):
             index.setdefault(key, {})[node] = None
 
     def _holds(self, node: Node) -> bool:
         index = self._indexed()
-        return any(node in index.get(key, ()) for key in _keys(node))
+        return any(node in index.get(key, ()) for key in keys_of(node))
 
     # What the rewriter reports.
 
@@ -135,7 +135,7 @@ class GraphView:
     def removed(self, node: Node) -> None:
         """A node is about to be erased."""
         if self._index is not None:
-            for key in _keys(node):
+            for key in keys_of(node):
                 self._index[key].pop(node, None)
         if self._effects is not None:
             self._effects.remove(node)
@@ -151,12 +151,13 @@ class GraphView:
         self._effects = None
 
 
-def _key(op: Any) -> Any:
+def key_of(op: Any) -> Any:
+    """Under what the calls of an operator are filed, in whichever form it is given."""
     packets = packets_of(op)
     return packets[0] if packets else op
 
 
-def _keys(node: Node) -> tuple[Any, ...]:
+def keys_of(node: Node) -> tuple[Any, ...]:
     """Under what a node is filed: its operator; and its target, for those that ask for a callable."""
     if node.op not in ("call_function", "call_method"):
         return ()
@@ -177,10 +178,10 @@ def _keys_of_call(node: Node) -> tuple[Any, ...]:
 
 
 def _is_call_of(node: Node, keys: set[Any], overloads: set[OpOverload]) -> bool:
-    if keys.isdisjoint(_keys(node)):
+    if keys.isdisjoint(keys_of(node)):
         return False
     if not overloads:
         return True
     bound = bind(node)
-    packets = {_key(o) for o in overloads}
+    packets = {key_of(o) for o in overloads}
     return isinstance(bound, Bound) and (bound.op in overloads or bound.packet not in packets)

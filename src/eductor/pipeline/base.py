@@ -18,7 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from eductor.errors import BadPass, UnknownName
 from eductor.graph.rewriter import Rewriter
-from eductor.graph.view import GraphView
+from eductor.graph.view import GraphView, key_of, keys_of
 from eductor.options import Options
 
 Stage = Literal["pre_grad", "joint", "post_grad"]
@@ -308,8 +308,12 @@ class RulePass(Pass):
 
     def run(self, view: GraphView, rewriter: Rewriter, context: Context) -> None:
         operators = [op for rule in self.rules for op in rule.operators]
+        rules: dict[Any, list[Rule]] = {}
+        for rule in self.rules:
+            for key in {key_of(op) for op in rule.operators}:
+                rules.setdefault(key, []).append(rule)
         for node in view.find(*operators):
-            for rule in self.rules:
+            for rule in [r for key in keys_of(node) for r in rules.get(key, ())]:
                 edits = len(rewriter.matches)
                 if view.is_call(node, *rule.operators):
                     with rewriter.rule(rule.name):

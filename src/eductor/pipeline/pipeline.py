@@ -19,7 +19,7 @@ from eductor.pipeline.runner import run_steps
 from eductor.pipeline.steps import Extra, Step, numbered, place
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Pipeline:
     """The steps of all stages, in order. Every method returns another pipeline and leaves this one as it is."""
 
@@ -90,6 +90,9 @@ class Pipeline:
 
     def __str__(self) -> str:
         return self.text()
+
+    def __repr__(self) -> str:
+        return f"<pipeline {self.text()}>"
 
     def stage(self, stage: Stage) -> tuple[Step, ...]:
         return tuple(s for s in self.steps if s.stage == stage)

@@ -15,6 +15,7 @@ from torch.fx import Graph, GraphModule
 from eductor.errors import EductorWarning, PassFailed
 from eductor.graph import meta
 from eductor.graph.compare import is_equal
+from eductor.graph.legal import violations
 from eductor.graph.order import sort_in_place
 from eductor.graph.printer import around
 from eductor.graph.rewriter import Match, Rewriter
@@ -35,17 +36,49 @@ def run_steps(
         instrument.before_pipeline(stage, module)
     try:
         view, interface = GraphView(module), Interface(module.graph)
-        before = Snapshot(module.graph)
+        first = before = Snapshot(module.graph)
         for step in steps:
             if not step.is_slot:
                 before = _Runner(step, context, view, interface, instruments).run(before)
-        module.recompile()
+        if before is not first:
+            module.recompile()
+        if context.options.debug:
+            _warn_of_laws(module, stage)
     except Exception as error:
         for instrument in instruments:
             instrument.failed_pipeline(stage, error)
         raise
     for instrument in instruments:
         instrument.after_pipeline(stage, module)
+
+
+def skip_steps(
+    steps: Sequence[Step],
+    stage: Stage,
+    module: GraphModule,
+    context: Context,
+    instruments: Sequence[Instrument],
+    reason: str,
+) -> None:
+    """Leaves a stage out: its passes are recorded as skipped, and those that a user asked for are warned about."""
+    noticed = [s for s in steps if not s.is_slot and (instruments or s.source == "options")]
+    if noticed:
+        view, interface, before = GraphView(module), Interface(module.graph), Snapshot(module.graph)
+        for step in noticed:
+            _Runner(step, context, view, interface, instruments).skip(before, reason)
+
+
+def _warn_of_laws(module: GraphModule, stage: Stage) -> None:
+    """After a stage: what is illegal now came in so, for each of its passes was checked."""
+    broken = violations(module.graph, stage)
+    if broken:
+        first = broken[0]
+        warnings.warn(
+            f"after the stage {stage}, {first.node.name} breaks the law {first.law!r} ({len(broken)} violations in all): "
+            f"{first.text}\n{around(module.graph, first.node)}",
+            EductorWarning,
+            stacklevel=3,
+        )
 
 
 @dataclass
@@ -68,10 +101,7 @@ class _Runner:
         except Exception as error:
             failure = error
         if run.reason:
-            run.status = "skipped"
-            for instrument in self.instruments:
-                instrument.skipped_pass(run)
-            return before
+            return self.skip(before, run.reason)
         for instrument in self.instruments:
             instrument.before_pass(run)
         rewriter = Rewriter(
@@ -89,6 +119,15 @@ class _Runner:
             _give_back(self.view.module, held)
             self._undo(run, rewriter, error)
             return Snapshot(self.view.graph)
+
+    def skip(self, before: Snapshot, reason: str) -> Snapshot:
+        """Leaves the pass out, and says why: aloud, if a user asked for it."""
+        run = PassRun(self.step, self.context, self.view.module, before, "skipped", reason)
+        for instrument in self.instruments:
+            instrument.skipped_pass(run)
+        if self.step.source == "options":
+            warnings.warn(f"the pass {run.address} did not run: {reason}.", EductorWarning, stacklevel=2)
+        return before
 
     def _timed(self, pass_: Pass, rewriter: Rewriter, run: PassRun) -> Snapshot:
         started = time.perf_counter()
