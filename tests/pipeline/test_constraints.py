@@ -193,6 +193,10 @@ def test_between_two_is_directly_after_the_first():
     assert order("a b c d", Wish("p", after=("a",), before=("d",))) == "a p b c d"
 
 
+def test_who_asks_for_the_end_stays_there_though_others_come_before_it():
+    assert order("a b c", Wish("p", before=("c",)), Wish("q", after=("a",), before=("p",))) == "a q b p c"
+
+
 def test_a_repeated_row():
     assert order("a b a", Wish("p", after=("a",))) == "a b a p"
     assert order("a b a", Wish("p", before=("a",))) == "p a b a"

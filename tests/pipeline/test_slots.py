@@ -6,7 +6,7 @@ import functools
 
 import pytest
 import torch
-from toys import aten, graph_of, named, only_rejects, plain_cos, plain_nothing, sin_to_cos
+from toys import aten, graph_of, named, only_rejects, plain_cos, plain_nothing, run, sin_to_cos
 
 import eductor
 from eductor.errors import BadPass, UnknownName
@@ -159,6 +159,23 @@ def test_a_plain_function_may_insert_out_of_order():
     x = torch.randn(2, 3)
     assert torch.equal(module(x), x.cos() * 2)
     assert all(n.meta.get("val") is not None for n in module.graph.nodes if n.op == "call_function")
+
+
+def test_the_next_pass_sees_what_a_plain_function_did():
+    """Though the view of the graph was built before."""
+
+    def to_sin(graph: torch.fx.Graph) -> None:
+        for node in graph.find_nodes(op="call_function", target=aten.cos.default):
+            node.target = aten.sin.default
+
+    module = graph_of(lambda x: x.cos() + 1)
+    records = run(module, only_rejects, to_sin, sin_to_cos, only_rejects)
+    assert [(r.status, len(r.rejects)) for r in records] == [
+        ("unchanged", 0),
+        ("changed", 0),
+        ("changed", 0),
+        ("unchanged", 0),
+    ]
 
 
 def test_with_pass_fills_a_slot_after_what_is_there():
