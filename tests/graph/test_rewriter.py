@@ -187,3 +187,22 @@ def test_an_untouched_graph_is_the_same_graph():
         pass
     rewrite.finish()
     assert is_equal(module.graph, other.graph)
+
+
+def test_what_autograd_saves_is_not_written_behind_its_back():
+    """Eager multiplies a copy; with the original in its place, backward would find that written."""
+
+    def program(x, w):
+        inner = x.relu()
+        outer = inner.relu()
+        product = outer * w
+        inner.add_(1)
+        return product
+
+    inputs = [torch.randn(3), torch.randn(3, requires_grad=True)]
+    _, view, _ = editing(program, *inputs, dialect="torch")
+    inner, outer = view.find(aten.relu)
+    assert "autograd may have saved" in view.effects.may_alias(outer, inner).reason
+    _, view, _ = editing(program, *(x.detach() for x in inputs), dialect="torch")
+    inner, outer = view.find(aten.relu)
+    assert view.effects.may_alias(outer, inner)

@@ -403,6 +403,7 @@ class Effects:
         self._marks: list[Node] = []
         self._external: set[Node] = set()
         self._stranger: Node | None = None
+        self._outputs: set[Node] | None = None
         self._output_places: set[Node] | None = None
         for node in graph.nodes:
             self.add(node)
@@ -412,7 +413,8 @@ class Effects:
         if node in self._effects:
             self.remove(node)
         effect = self._effects[node] = effect_of(node)
-        self._output_places = None
+        if node.op == "output":
+            self._outputs = self._output_places = None
         for known in (node, *node.all_input_nodes):
             if known not in self._parents:
                 self._parents[known] = known
@@ -429,7 +431,6 @@ class Effects:
 
     def remove(self, node: Node) -> None:
         """Forgets an erased node."""
-        self._output_places = None
         if _is_mark(self._effects.pop(node)):
             self._marks.remove(node)
 
@@ -492,23 +493,30 @@ class Effects:
 
         It is for the caller to know that both are equal where `old` stands.
         """
-        outputs = self.graph.output_node().all_input_nodes
+        outputs = self._output_nodes()
         if old in outputs and (new.op in ("placeholder", "get_attr") or new in outputs):
             return Verdict(f"{old.name} is an output of its own, {new.name} is an input or another output")
         if self._is_same_memory(old, new):
             return YES
         mine, other = self.place(old), self.place(new)
         made = self._made_of(old) if mine is other else set()
-        leaving = [n for n in outputs if self.place(n) is mine and (mine is not other or n in made)]
-        staying_held = other in self._external or any(self.place(n) is other and n not in made for n in outputs)
-        if leaving and staying_held:
+        if mine is other:
+            leaves = not made.isdisjoint(outputs)
+            is_held = other in self._external or any(self.place(n) is other and n not in made for n in outputs)
+        else:
+            leaves = mine in self._places_of_outputs()
+            is_held = other in self._external or other in self._places_of_outputs()
+        if leaves and is_held:
             return Verdict(f"{old.name} leaves the graph, and would share memory with {new.name}")
         for mark in self._marks_between(old, None):
             written = self.writes(mark)
             if mine in written:
                 return Verdict(f"{mark.name} writes {old.name}")
-            if (other in written or self.of(mark).opaque) and self._is_used_from(mine, mark):
-                return Verdict(f"{mark.name} may write {new.name} while {old.name} is in use")
+            if other in written or self.of(mark).opaque:
+                if self._is_used_from(mine, mark):
+                    return Verdict(f"{mark.name} may write {new.name} while {old.name} is in use")
+                if self._may_be_saved(mine):
+                    return Verdict(f"{mark.name} may write {new.name}, which autograd may have saved as {old.name}")
         return YES
 
     def same_kind(self, nodes: Iterable[Node]) -> Verdict:
@@ -546,9 +554,14 @@ class Effects:
             node = effect.shares[0]
         return (node, picked) if tensor_of(node) is None else (node,)
 
+    def _output_nodes(self) -> set[Node]:
+        if self._outputs is None:
+            self._outputs = set(self.graph.output_node().all_input_nodes)
+        return self._outputs
+
     def _places_of_outputs(self) -> set[Node]:
         if self._output_places is None:
-            self._output_places = {self.place(n) for n in self.graph.output_node().all_input_nodes}
+            self._output_places = {self.place(n) for n in self._output_nodes()}
         return self._output_places
 
     def _made_of(self, node: Node) -> set[Node]:
@@ -572,6 +585,11 @@ class Effects:
         """Whether a value in a place is used at or after a node, or leaves the graph."""
         return any(not user < mark for n in self._members[place] for user in n.users)
 
+    def _may_be_saved(self, place: Node) -> bool:
+        """Whether autograd may keep a value in a place for its backward: something differentiable is computed from it."""
+        users = (user for n in self._members[place] for user in n.users)
+        return any(isinstance(v, torch.Tensor) and v.requires_grad for user in users for v in _flat(value_of(user)))
+
     def _last_barrier(self, node: Node) -> Node | None:
         end = bisect.bisect_left(self._marks, sort_key(node), key=sort_key)
         return next((m for m in reversed(self._marks[:end]) if self.of(m).barrier), None)
@@ -583,9 +601,14 @@ class Effects:
         if len(self._members[a]) > len(self._members[b]):
             a, b = b, a
         self._parents[a] = b
+        self._output_places = None
         self._members[b] += self._members.pop(a)
         if a in self._external:
             self._external.add(b)
+
+
+def _flat(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, (list, tuple)) else (value,)
 
 
 def _is_mark(effect: Effect) -> bool:
