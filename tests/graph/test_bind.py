@@ -280,6 +280,9 @@ class Unhashable:
     def __call__(self, x: Any) -> Any:
         return x
 
+    def __repr__(self) -> str:
+        return "unhashable"  # the same in each process, for the names of tests
+
 
 # Each row: a call that is not one operator, or not one that can be known, and a part of the reason.
 REFUSALS: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
