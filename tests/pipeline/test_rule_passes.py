@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 import torch
 from toys import aten, graph_of, run, text_of
@@ -57,6 +59,25 @@ def test_rules_are_tried_on_their_operators_in_the_order_of_the_graph():
         ("of_product", "sin_2"),
         ("any_sine", "sinh"),
     ]
+
+
+def test_each_rule_is_tried_once_in_the_order_of_declaration():
+    """Though `x[0]` is both a call of getitem and one of aten.select."""
+    tried: list = []
+
+    @rule_pass(stage="pre_grad", numerics="exact")
+    def indexed() -> None:
+        """Looks at indices."""
+
+    for name, operators in {
+        "callable": [operator.getitem],
+        "both": [aten.select, operator.getitem],
+        "overload": [aten.select.int],
+        "other": [aten.slice, torch.add],
+    }.items():
+        indexed.rule(*operators, name=name)(lambda graph, rewrite, node, name=name: tried.append(name))
+    run(graph_of(lambda x: x[0].sin(), stage="pre_grad"), indexed, stage="pre_grad")
+    assert tried == ["callable", "both", "overload"]
 
 
 def test_addresses_count_the_matches_of_each_rule():

@@ -308,12 +308,14 @@ class RulePass(Pass):
 
     def run(self, view: GraphView, rewriter: Rewriter, context: Context) -> None:
         operators = [op for rule in self.rules for op in rule.operators]
-        rules: dict[Any, list[Rule]] = {}
-        for rule in self.rules:
-            for key in {key_of(op) for op in rule.operators}:
-                rules.setdefault(key, []).append(rule)
+        places: dict[Any, set[int]] = {}
+        for place, rule in enumerate(self.rules):
+            for op in rule.operators:
+                places.setdefault(key_of(op), set()).add(place)
         for node in view.find(*operators):
-            for rule in [r for key in keys_of(node) for r in rules.get(key, ())]:
+            # A node may be filed under several keys; each rule is tried once, in the order of declaration.
+            for place in sorted({p for key in keys_of(node) for p in places.get(key, ())}):
+                rule = self.rules[place]
                 edits = len(rewriter.matches)
                 if view.is_call(node, *rule.operators):
                     with rewriter.rule(rule.name):
