@@ -1,5 +1,6 @@
 """Eductor: a graph compiler for PyTorch that shows its work."""
 
+from eductor import ops as ops
 from eductor.compiler import compile as compile
 from eductor.errors import BadGraph as BadGraph
 from eductor.errors import BadOption as BadOption

@@ -39,7 +39,7 @@ def compile(model: F, *, fullgraph: bool = False, dynamic: bool | None = None, *
     find_engine(checked.engine)
 
     def eductor(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        return backend(module, inputs, options={"eductor": checked})
+        return _unboxed(compile_graph(module, inputs, checked))
 
     compiled: Any = torch.compile(model, backend=eductor, fullgraph=fullgraph, dynamic=dynamic)
     return cast(F, compiled)
@@ -55,8 +55,10 @@ def backend(
     """What Dynamo calls with each graph it captured; registered as the backend `eductor`."""
     if mode not in (None, "default"):
         raise BadOption(f"mode={mode!r}: the engines that are here have no modes; leave it out.")
-    given = options or {}
-    compiled = compile_graph(module, inputs, given["eductor"] if "eductor" in given else Options.of(given))
+    return _unboxed(compile_graph(module, inputs, Options.of(options)))
+
+
+def _unboxed(compiled: Compiled) -> Callable[..., Any]:
     return lambda *args: compiled(list(args))
 
 

@@ -155,3 +155,37 @@ def test_random_draws_keep_their_order():
     first.prepend(early)
     names = [n.name for n in sorted_nodes(graph)]
     assert names.index(first.name) < names.index(second.name) < names.index(early.name)
+
+
+def test_ordered_effects_keep_their_order():
+    with torch.library._scoped_library("eductor_log", "DEF") as library:
+        library.define("say(Tensor x, str word) -> ()")
+        say = torch.ops.eductor_log.say.default
+        graph = torch.fx.Graph()
+        x = graph.placeholder("x")
+        first = graph.call_function(say, (x, "first"))
+        second = graph.call_function(say, (x, "second"))
+        late = graph.call_function(aten.sin.default, (x,))
+        graph.output((x,))
+        for node in graph.nodes:
+            node.meta["val"] = torch.zeros(2)
+        first.args = (late, "first")
+        names = [n.name for n in sorted_nodes(graph)]
+        assert names.index(late.name) < names.index(first.name) < names.index(second.name)
+
+
+def test_what_a_barrier_needs_passes_it():
+    """A plain pass appends a node at the end and feeds it to a call that nobody knows: no cycle."""
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    early = graph.call_function(torch.exp, (x,))
+    opaque = graph.call_function(print, (x,))
+    late, other = graph.call_function(torch.neg, (x,)), graph.call_function(torch.sin, (x,))
+    output = graph.output((early,))
+    for node in graph.nodes:
+        node.meta["val"] = torch.zeros(2)
+    opaque.args, early.args = (late,), (other,)
+    order = sorted_nodes(graph)
+    assert order[-1] is output
+    assert order.index(late) < order.index(opaque)
+    assert order.index(other) < order.index(early) < order.index(opaque)

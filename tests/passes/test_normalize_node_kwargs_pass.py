@@ -36,6 +36,7 @@ X = torch.randn(2, 3, 4)
         (lambda x: torch.clamp(x, 0.0, 1.0), "torch.clamp(l_x_, min=0.0, max=1.0)"),
         (lambda x: torch.index_add(x, 0, torch.tensor([0]), x[:1]), "index="),
         (lambda x: x.unsqueeze(0), "torch.unsqueeze(l_x_, dim=0)"),
+        (lambda x: x.polygamma(1), "torch.polygamma(1, l_x_)"),
     ],
 )
 def test_forms(program, expected):

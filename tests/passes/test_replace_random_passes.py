@@ -82,6 +82,13 @@ def test_strides_of_what_it_is_like_are_kept():
     assert module(x).stride() == torch.rand_like(x).stride() == x.stride()
 
 
+def test_odd_strides_of_size_one_are_kept_or_left_alone():
+    like = torch.zeros(2, 1, 4, 4).contiguous(memory_format=torch.channels_last)
+    module = capture(lambda x: (torch.rand_like(x), torch.rand(3)), [like], "aten")
+    assert run_pass(replace_random_passes, "joint", module).record.changed
+    assert module(like)[0].stride() == torch.rand_like(like).stride()
+
+
 def test_dynamic_sizes():
     module = rewritten(lambda x: torch.rand_like(x), torch.zeros(4, 6), dynamic=True)
     assert module(torch.zeros(5, 3)).shape == (5, 3)

@@ -43,7 +43,9 @@ def _is_aten_call(node: Node) -> bool:
         return False
     if isinstance(node.target, (OpOverload, HigherOrderOperator)) or node.target is operator.getitem:
         return True
-    return not isinstance(value_of(node), (torch.Tensor, list, tuple))
+    value = value_of(node)
+    is_number = isinstance(value, (int, float, torch.SymInt, torch.SymFloat, torch.SymBool))
+    return is_number or (not isinstance(value, (torch.Tensor, list, tuple)) and not effect_of(node).opaque)
 
 
 def _is_functional(node: Node) -> bool:

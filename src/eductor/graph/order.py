@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
+from collections.abc import Iterator
 
 from torch.fx import Graph, Node
 
@@ -23,6 +24,12 @@ def is_sorted(graph: Graph) -> bool:
 
 def sort_in_place(graph: Graph) -> None:
     """Sorts a graph that somebody left unsorted."""
+    for node, before in moves(graph):
+        before.prepend(node)
+
+
+def moves(graph: Graph) -> Iterator[tuple[Node, Node]]:
+    """Which node to put in front of which, one after the other, until the graph is sorted; each is to be made at once."""
     if is_sorted(graph):
         return
     at = next(iter(graph.nodes))
@@ -30,7 +37,7 @@ def sort_in_place(graph: Graph) -> None:
         if node is at:
             at = at.next
         else:
-            at.prepend(node)
+            yield node, at
 
 
 def sorted_nodes(graph: Graph) -> list[Node]:
@@ -66,23 +73,25 @@ def sorted_nodes(graph: Graph) -> list[Node]:
 def _tie_effects(graph: Graph, waits: dict[Node, set[Node]]) -> None:
     """Ties each node to the last effect before it that concerns it, and each effect to what it must not overtake."""
     effects = Effects(graph)
+    position = {node: i for i, node in enumerate(graph.nodes)}
+    needed = _first_needed(position)
     barrier: Node | None = None
-    draw: Node | None = None
+    last: dict[str, Node] = {}
     since_barrier: list[Node] = []
     writer: dict[Node, Node] = {}
     users: dict[Node, list[Node]] = defaultdict(list)
     for node in graph.nodes:
         effect = effects.of(node)
-        if barrier is not None and node.op != "placeholder":
+        if barrier is not None and node.op != "placeholder" and needed[node] > position[barrier]:
             waits[node].add(barrier)
         if effect.barrier or node.op == "output":
             waits[node].update(since_barrier)
             barrier, since_barrier = node, []
         else:
             since_barrier.append(node)
-        if effect.random:
-            waits[node].update([] if draw is None else [draw])
-            draw = node
+        if effect.ordered:
+            waits[node].update([last[effect.ordered]] if effect.ordered in last else [])
+            last[effect.ordered] = node
         used = effects.reads(node)
         waits[node].update(writer[place] for place in used if place in writer)
         for place in effects.writes(node):
@@ -91,6 +100,19 @@ def _tie_effects(graph: Graph, waits: dict[Node, set[Node]]) -> None:
         for place in used:
             users[place].append(node)
         waits[node].discard(node)
+
+
+def _first_needed(position: dict[Node, int]) -> dict[Node, int]:
+    """Where a node, or something computed from it, stands first: a late node that is needed before a barrier passes it."""
+    needed = dict(position)
+    pending = list(position)
+    while pending:
+        node = pending.pop()
+        for operand in node.all_input_nodes:
+            if needed[node] < needed[operand]:
+                needed[operand] = needed[node]
+                pending.append(operand)
+    return needed
 
 
 def _cycle(waits: dict[Node, set[Node]], done: set[Node]) -> list[Node]:

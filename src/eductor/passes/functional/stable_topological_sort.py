@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.fx import GraphModule
 
-from eductor.graph.order import is_sorted, sorted_nodes
+from eductor.graph.order import moves
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 from eductor.pipeline.base import f32, graph_pass
@@ -14,15 +14,12 @@ from eductor.pipeline.base import f32, graph_pass
 @graph_pass(stage=("joint", "post_grad"), numerics="exact")
 def stable_topological_sort(graph: GraphView, rewrite: Rewriter) -> None:
     """Puts each node after its operands, and otherwise keeps the order."""
-    if is_sorted(graph.graph):
+    moved = False
+    for node, before in moves(graph.graph):
+        rewrite.move(node, before=before)
+        moved = True
+    if not moved:
         rewrite.reject("each node stands after its operands already")
-        return
-    at = next(graph.nodes)
-    for node in sorted_nodes(graph.graph):
-        if node is at:
-            at = at.next
-        else:
-            rewrite.move(node, before=at)
 
 
 def _late_operand(module: GraphModule) -> None:

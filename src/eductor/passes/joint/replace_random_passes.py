@@ -68,18 +68,17 @@ def _why_not(bound: Any, value: torch.Tensor | None) -> str:
 
 
 def _physical_order(value: torch.Tensor) -> list[int] | None:
-    """The dimensions from the outermost in memory to the innermost, if the tensor is dense in that order."""
+    """The dimensions from the outermost in memory to the innermost, if a dense tensor in that order has these strides."""
     dims = list(range(value.dim()))
     if not value.is_contiguous():
         if any(isinstance(s, torch.SymInt) for s in value.stride()):
             return None
-        dims.sort(key=lambda d: value.stride(d), reverse=True)
+        dims.sort(key=lambda d: (value.stride(d), value.shape[d]), reverse=True)
     step: Any = 1
     for d in reversed(dims):
-        if not known_equal(value.shape[d], 1):
-            if not known_equal(value.stride(d), step):
-                return None
-            step = step * value.shape[d]
+        if not known_equal(value.stride(d), step):
+            return None
+        step = step * (value.shape[d] if not known_equal(value.shape[d], 0) else 1)
     return dims
 
 

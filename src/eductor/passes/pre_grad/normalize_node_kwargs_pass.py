@@ -1,4 +1,4 @@
-"""Brings every call to one form: tensors first, all else by keyword, defaults left out, methods as functions."""
+"""Brings calls of operators to one form: tensors first, all else by keyword, defaults left out, methods as functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from eductor.pipeline.base import f32, graph_pass
 
 @graph_pass(stage="pre_grad", numerics="exact")
 def normalize_node_kwargs_pass(graph: GraphView, rewrite: Rewriter) -> None:
-    """Brings every call to one form: tensors first, all else by keyword, defaults left out, methods as functions.
+    """Brings calls of operators to one form: tensors first, all else by keyword, defaults left out, methods as functions.
 
     Passes read arguments through `bind` and need none of this; it is for eyes, for diffs, and for passes from elsewhere.
     """
@@ -31,6 +31,7 @@ def normalize_node_kwargs_pass(graph: GraphView, rewrite: Rewriter) -> None:
             continue
         target = _function_of(node, bound)
         if target is None:
+            rewrite.reject("it is spelled through Python, and keeps its form", node)
             continue
         args, kwargs = _layout(bound)
         if target is node.target and args == node.args and kwargs == node.kwargs:
@@ -57,16 +58,17 @@ def _function_of(node: Node, bound: Bound) -> Any:
 
 def _layout(bound: Bound) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Leading tensors by position, the rest by keyword, without what is a default anyway."""
+    params = parameters(bound.op)
+    by_position = max((i for i, p in enumerate(params) if not p.keyword_only and not _is_keyword(p)), default=-1)
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
-    for position, p in enumerate(parameters(bound.op)):
+    for i, p in enumerate(params):
         value = bound[p.name]
-        if p.has_default and (p.name not in bound.given or same_value(value, p.default)):
-            continue
-        may_lead = position == len(args) and not p.keyword_only
-        if may_lead and ("Tensor" in p.kind or not _is_keyword(p)):
+        is_default = p.has_default and (p.name not in bound.given or same_value(value, p.default))
+        may_lead = i == len(args) and not p.keyword_only
+        if i <= by_position or (may_lead and not is_default and "Tensor" in p.kind):
             args.append(value)
-        else:
+        elif not is_default:
             kwargs[p.name] = value
     return tuple(args), kwargs
 
