@@ -94,6 +94,19 @@ def test_the_order_of_calls_when_a_pass_fails(strict, tmp_path):
     ]
 
 
+def test_a_match_outside_of_any_iteration_fails_with_its_pass(tmp_path):
+    @graph_pass(stage="joint", numerics="exact")
+    def fails(graph: GraphView, rewrite: Rewriter) -> None:
+        """Edits the first call, and fails."""
+        rewrite.insert(aten.cos, next(graph.nodes), before=graph.output)
+        raise ValueError("halfway")
+
+    log = Log()
+    with pytest.warns(EductorWarning):
+        run(graph_of(), fails, instruments=[log], repro_dir=tmp_path)
+    assert [call[0] for call in log.calls[1:-1]] == ["before_pass", "before_match", "failed_match", "failed_pass"]
+
+
 def test_a_failing_condition_begins_and_fails(tmp_path):
     log = Log()
     with pytest.warns(EductorWarning):

@@ -329,6 +329,16 @@ def test_enable_by_exact_name(base, enable, expected):
 
 
 @pytest.mark.parametrize("base", [None, "value", "text"])
+def test_what_is_enabled_after_a_slot_stands_after_what_fills_it(base, monkeypatch):
+    registry = Registry.default().with_passes([named("late", on=False, after="joint_custom_post_pass")], "a plug-in")
+    monkeypatch.setattr(Registry, "default", staticmethod(lambda: registry))
+    given = {None: None, "value": Pipeline.default(), "text": Pipeline.default().text()}[base]
+    chosen = names(Pipeline.of(Options(pipeline=given, enable="late", joint_custom_post_pass=[plain_cos])))
+    at = chosen.index("joint_custom_post_pass")
+    assert chosen[at : at + 3] == ["joint_custom_post_pass", "plain_cos", "late"]
+
+
+@pytest.mark.parametrize("base", [None, "value", "text"])
 @pytest.mark.usefixtures("sleepy")
 def test_disable_by_exact_name(base):
     given = {None: None, "value": Pipeline.default(), "text": Pipeline.default().text()}[base]

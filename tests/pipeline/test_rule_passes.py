@@ -80,6 +80,22 @@ def test_each_rule_is_tried_once_in_the_order_of_declaration():
     assert tried == ["callable", "both", "overload"]
 
 
+def test_only_one_rule_is_applied_to_a_candidate():
+    """Even where the first one leaves the node that it looked at."""
+
+    @rule_pass(stage="joint", numerics="exact")
+    def greedy() -> None:
+        """Two rules that always apply."""
+
+    def clamp(graph, rewrite, node):
+        rewrite.insert(aten.relu, node.args[0], before=node)
+
+    greedy.rule(aten.sin, name="first")(clamp)
+    greedy.rule(aten.sin, name="second")(clamp)
+    (record,) = run(graph_of(), greedy)
+    assert [m.address for m in record.matches] == [f"joint/greedy:first@{i}" for i in range(3)]
+
+
 def test_addresses_count_the_matches_of_each_rule():
     (record,) = run(graph_of(program), trig())
     assert [(m.address, m.rule, m.node) for m in record.matches] == [
