@@ -55,6 +55,29 @@ def taking_real_tensors(mode: FakeTensorMode) -> Iterator[None]:
         mode.allow_non_fake_inputs = strict
 
 
+_GRAD_MODE = torch._C._set_grad_enabled
+_AUTOCAST = (torch.amp.autocast_mode._enter_autocast, torch.amp.autocast_mode._exit_autocast)
+_INFERENCE = (torch.autograd.grad_mode._enter_inference_mode, torch.autograd.grad_mode._exit_inference_mode)
+_SWITCHES = frozenset({_GRAD_MODE, *_AUTOCAST, *_INFERENCE})
+
+
+def is_context_switch(target: Any) -> bool:
+    """Whether a target switches grad mode, inference mode or autocast for what follows it."""
+    try:
+        return target in _SWITCHES
+    except TypeError:
+        return False
+
+
+def switch_context(target: Any, *args: Any) -> Any:
+    """Makes a switch; inference mode as no-grad mode, which can be undone even if its end is never reached."""
+    if target is _INFERENCE[0]:
+        before = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(before and not args[0])
+        return before
+    return torch._C._set_grad_enabled(args[0]) if target is _INFERENCE[1] else target(*args)
+
+
 @contextmanager
 def keeping_dispatch_state() -> Iterator[None]:
     """Restores grad mode and autocast afterwards, whatever the body switches."""

@@ -9,7 +9,8 @@ from typing import Any
 from torch.fx import GraphModule
 
 from eductor.graph.capture import dialect_of, to_aten
-from eductor.graph.meta import UNKNOWN, propagate, value_of
+from eductor.graph.evaluate import propagate
+from eductor.graph.meta import UNKNOWN, value_of
 from eductor.options import Options
 from eductor.pipeline.base import Context, Stage
 from eductor.pipeline.pipeline import Pipeline

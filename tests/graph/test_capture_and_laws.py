@@ -119,3 +119,55 @@ def forward(x, y):
 """
     )
     assert violations(module.graph, "joint") == []
+
+
+class Counting(nn.Module):
+    """Writes its buffers: one by itself, one with the input."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+        self.register_buffer("total", torch.ones(3))
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, x):
+        self.calls.add_(1)
+        self.total.mul_(x.sum(0))
+        return self.norm(x) + self.total
+
+
+@pytest.mark.parametrize("dialect", ["torch", "aten"])
+def test_buffers_are_not_touched_by_a_trace_and_written_back_by_the_graph(dialect):
+    import copy
+
+    model = Counting()
+    fresh = copy.deepcopy(model.state_dict())
+    module = capture(model, [torch.randn(4, 3)], dialect)
+    if dialect == "torch":
+        to_aten(module)
+    assert all(torch.equal(v, fresh[k]) for k, v in model.state_dict().items())
+    assert violations(module.graph, "joint") == []
+    twin = copy.deepcopy(model)
+    x = torch.randn(4, 3)
+    expected = twin(x)
+    assert torch.allclose(module(x), expected)
+    written = {k.replace("L__self___", "").replace(".", "_"): v for k, v in module.state_dict().items()}
+    for name, value in twin.state_dict().items():
+        key = next(k for k in written if k.endswith(name.replace(".", "_")))
+        assert torch.allclose(written[key].float(), value.float()), name
+
+
+def test_what_a_trace_would_run_is_refused():
+    def program(x):
+        torch.manual_seed(0)
+        return torch.rand_like(x)
+
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["val"] = torch.zeros(2)
+    graph.call_function(torch.manual_seed, (0,))
+    graph.output(graph.call_function(torch.rand_like, (x,)))
+    state = torch.get_rng_state()
+    with pytest.raises(BadGraph, match="a change of the state of random numbers"):
+        to_aten(torch.fx.GraphModule(nn.Module(), graph))
+    assert torch.equal(torch.get_rng_state(), state)

@@ -15,14 +15,14 @@ from eductor.graph.effects import Effect as Effect
 from eductor.graph.effects import Effects as Effects
 from eductor.graph.effects import Verdict as Verdict
 from eductor.graph.effects import effect_of as effect_of
+from eductor.graph.evaluate import propagate as propagate
+from eductor.graph.evaluate import update as update
 from eductor.graph.legal import LAWS as LAWS
 from eductor.graph.legal import violations as violations
 from eductor.graph.meta import UNKNOWN as UNKNOWN
 from eductor.graph.meta import difference as difference
 from eductor.graph.meta import known_equal as known_equal
 from eductor.graph.meta import known_true as known_true
-from eductor.graph.meta import propagate as propagate
-from eductor.graph.meta import update as update
 from eductor.graph.meta import value_of as value_of
 from eductor.graph.order import is_sorted as is_sorted
 from eductor.graph.order import sorted_nodes as sorted_nodes

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
-from torch.fx import GraphModule, Interpreter
+from torch import nn
+from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.traceback import preserve_node_meta
 
 from eductor import compat
 from eductor.compat import FakeTensor, FakeTensorMode, HigherOrderOperator, OpOverload, ShapeEnv, make_fx
 from eductor.errors import BadGraph
 from eductor.graph import meta
+from eductor.graph.effects import effect_of
+from eductor.graph.evaluate import update
 
 Dialect = Literal["torch", "aten"]
 
@@ -29,7 +33,8 @@ def capture(
             return compat.dynamo_export(fn, tuple(inputs), dynamic=dynamic)
     mode = FakeTensorMode(shape_env=ShapeEnv() if dynamic else None)
     fakes = [mode.from_tensor(x, static_shapes=not dynamic) if isinstance(x, torch.Tensor) else x for x in inputs]
-    return _trace(fn, fakes, mode)
+    holder = fn if isinstance(fn, nn.Module) else nn.Module()
+    return GraphModule(holder, _trace(fn, holder, fakes, mode).graph)
 
 
 def dialect_of(module: GraphModule) -> Dialect:
@@ -46,59 +51,133 @@ def dialect_of(module: GraphModule) -> Dialect:
 
 
 def to_aten(module: GraphModule, inputs: Sequence[Any] | None = None) -> None:
-    """Brings a Torch-level graph to a functional ATen graph, in place. It needs fake values or example inputs."""
+    """Brings a Torch-level graph to a functional ATen graph, in place. It needs fake values or example inputs.
+
+    Parameters and buffers keep their names; what the graph writes of them it writes back at its end.
+    """
     placeholders = module.graph.find_nodes(op="placeholder")
     values = list(inputs) if inputs is not None else [meta.value_of(p) for p in placeholders]
     missing = [p.name for p, v in zip(placeholders, values, strict=True) if v is meta.UNKNOWN]
     if missing:
         raise BadGraph(
-            f"the graph is Torch-level and its inputs {', '.join(missing)} have no fake values, so it cannot be brought to "
-            "ATen. Capture it with torch._dynamo.export or torch.compile, or give each placeholder a meta['val']."
+            f"the graph is Torch-level and its inputs {', '.join(missing)} have no fake values, so it cannot be brought "
+            "to ATen. Capture it with torch._dynamo.export or torch.compile, or give each placeholder a meta['val']."
         )
+    _refuse_opaque_calls(module)
     mode = next((v.fake_mode for v in values if isinstance(v, FakeTensor)), None) or FakeTensorMode()
     fakes = [
         mode.from_tensor(v) if isinstance(v, torch.Tensor) and not isinstance(v, FakeTensor) else v for v in values
     ]
 
-    def run(*args: Any) -> Any:
-        with preserve_node_meta():
-            return Interpreter(module).run(*args, enable_io_processing=False)
-
     codegen = module.graph._codegen
-    traced = _trace(run, fakes, mode)
+    traced = _trace(_again(module), module, fakes, mode)
     for node, old in zip(traced.graph.find_nodes(op="placeholder"), placeholders, strict=True):
         node.meta = {**old.meta, **node.meta}
-    for name, attribute in [*traced.named_buffers(recurse=False), *traced.named_parameters(recurse=False)]:
-        module.register_buffer(name, attribute)
-    for name, child in traced.named_children():
-        module.add_module(name, child)
     for node in traced.graph.find_nodes(op="get_attr"):
-        if not hasattr(module, str(node.target)):
+        if not _has(module, str(node.target)):
             setattr(module, str(node.target), getattr(traced, str(node.target)))
     traced.graph.set_codegen(codegen)
     module.graph = traced.graph
 
 
-def _trace(fn: Callable[..., Any], fakes: list[Any], mode: FakeTensorMode) -> GraphModule:
-    """One trace; a second one through functionalization only where the first shows a write."""
+def _refuse_opaque_calls(module: GraphModule) -> None:
+    """What tracing would run instead of record: a change of the random state, a callable that nobody knows."""
+    for node in module.graph.nodes:
+        effect = effect_of(node)
+        if effect.opaque and node.op != "call_module" and not isinstance(node.target, HigherOrderOperator):
+            raise BadGraph(f"{node.name} cannot be brought to ATen: it is {effect.barrier}.")
+
+
+def _trace(fn: Callable[..., Any], holder: nn.Module, fakes: list[Any], mode: FakeTensorMode) -> GraphModule:
+    """One trace; only where it shows a write, a second one of its ATen graph, through functionalization.
+
+    The tensors of the holder are inputs of the trace, so that nothing happens to them, and attributes afterwards.
+    """
+    state = _tensors_of(holder)
+    names = list({id(t): name for name, t in reversed(state.items())}.values())[::-1]
 
     def flat(*args: Any) -> Any:
-        return fn(*args)
+        given = dict(zip((id(state[name]) for name in names), args, strict=False))
+        with _swapped(holder, {name: given[id(t)] for name, t in state.items()}):
+            return fn(*args[len(names) :])
 
     with compat.without_tracing_context(), compat.taking_real_tensors(mode), mode, torch.no_grad():
-        detached = [f.detach() if isinstance(f, torch.Tensor) else f for f in fakes]
+        held = [mode.from_tensor(state[name], static_shapes=True) for name in names]
+        detached = [f.detach() if isinstance(f, torch.Tensor) else f for f in (*held, *fakes)]
         module = make_fx(flat)(*detached)
         if any(_writes(node) for node in module.graph.nodes):
-            functional = torch.func.functionalize(flat, remove="mutations")
-            module = make_fx(functional)(*detached)
-            _refill_values(module)
+            module = make_fx(torch.func.functionalize(_again(module), remove="mutations"))(*detached)
+            update(module, [n for n in module.graph.nodes if n.op == "call_function"])
+    _as_attributes(module, names)
     return module
 
 
-def _writes(node: torch.fx.Node) -> bool:
+def _again(module: GraphModule) -> Callable[..., Any]:
+    """Runs a graph so that what is traced keeps the source lines of its nodes."""
+
+    def run(*args: Any) -> Any:
+        with preserve_node_meta():
+            return Interpreter(module).run(*args, enable_io_processing=False)
+
+    return run
+
+
+def _as_attributes(module: GraphModule, names: list[str]) -> None:
+    """Turns the first inputs of a trace into attributes of these names."""
+    placeholders = module.graph.find_nodes(op="placeholder")
+    for placeholder, name in zip(placeholders, names, strict=False):
+        if placeholder.users:
+            with module.graph.inserting_before(placeholder):
+                attribute = module.graph.create_node("get_attr", name)
+            attribute.meta = dict(placeholder.meta)
+            placeholder.replace_all_uses_with(attribute)
+        module.graph.erase_node(placeholder)
+    first = next(iter(module.graph.nodes))
+    if first.op == "get_attr":
+        for placeholder in module.graph.find_nodes(op="placeholder"):
+            first.prepend(placeholder)
+
+
+def _tensors_of(holder: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters, buffers, and tensors that the graph of a module takes from it, by their names."""
+    found: dict[str, torch.Tensor] = dict(holder.named_parameters(remove_duplicate=False))
+    found.update(holder.named_buffers(remove_duplicate=False))
+    if isinstance(holder, GraphModule):
+        for node in holder.graph.find_nodes(op="get_attr"):
+            if isinstance(value := _get(holder, str(node.target)), torch.Tensor):
+                found.setdefault(str(node.target), value)
+    return found
+
+
+@contextmanager
+def _swapped(holder: nn.Module, values: Mapping[str, Any]) -> Iterator[None]:
+    """Puts other tensors in the place of a module's own, for a while."""
+    homes = []
+    for path, value in values.items():
+        parent, _, name = path.rpartition(".")
+        home = holder.get_submodule(parent)
+        tables: tuple[dict[str, Any], ...] = (home._parameters, home._buffers)
+        table = next((t for t in tables if name in t), home.__dict__)
+        homes.append((table, name, table[name]))
+        table[name] = value
+    try:
+        yield
+    finally:
+        for table, name, value in homes:
+            table[name] = value
+
+
+def _has(module: nn.Module, path: str) -> bool:
+    try:
+        _get(module, path)
+    except AttributeError:
+        return False
+    return True
+
+
+def _get(module: nn.Module, path: str) -> Any:
+    return operator.attrgetter(path)(module)
+
+
+def _writes(node: Node) -> bool:
     return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
-
-
-def _refill_values(module: GraphModule) -> None:
-    """Fake values as the graph itself gives them, not as functionalization's wrappers left them."""
-    meta.update(module, [n for n in module.graph.nodes if n.op == "call_function"])

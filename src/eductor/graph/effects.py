@@ -20,9 +20,16 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from eductor.compat import MAYBE_ALIASING_TAG, HigherOrderOperator, OpOverload, is_composite, sort_key
+from eductor.compat import (
+    MAYBE_ALIASING_TAG,
+    HigherOrderOperator,
+    OpOverload,
+    is_composite,
+    is_context_switch,
+    sort_key,
+)
 from eductor.graph.bind import Bound, bind
-from eductor.graph.meta import UNKNOWN, difference, is_context_switch, tensor_of, value_of
+from eductor.graph.meta import UNKNOWN, difference, requires_grad, tensor_of, value_of
 from eductor.graph.schema import parameters
 
 
@@ -49,7 +56,8 @@ class Effect:
 
     `writes` are the operands it changes, `shares` those with which its result may share memory (and does, for a view).
     Nothing moves across a `barrier`; a switch (of grad mode, autocast) is one that touches no memory. Nodes that are
-    `ordered` alike keep their order among each other. A node that is `kept` must stay, though nobody uses it.
+    `ordered` alike keep their order among each other. A node that is `kept` must stay, though nobody uses it. One
+    that `reshapes` changes the geometry of what it writes: `t_`, `resize_`, `set_`.
     """
 
     writes: tuple[Node, ...] = ()
@@ -59,6 +67,7 @@ class Effect:
     kept: str = ""
     is_view: bool = False
     is_switch: bool = False
+    reshapes: bool = False
 
     @property
     def random(self) -> bool:
@@ -89,7 +98,7 @@ def effect_of(node: Node) -> Effect:
         return _getitem(node)
     if target in (operator.setitem, "__setitem__") and tensor_of(node.args[0]) is not None:
         return Effect(writes=_nodes(node.args[:1]), kept="an assignment to an index")
-    if is_context_switch(target) or _is_in(target, _INFERENCE_MODE):
+    if is_context_switch(target):
         return Effect(barrier="a switch of grad mode, inference mode or autocast", is_switch=True)
     if isinstance(target, HigherOrderOperator):
         return Effect(barrier=f"the higher-order operator {target}")
@@ -187,7 +196,8 @@ def _by_schema(node: Node, bound: Bound) -> Effect:
         operands = tuple(n for n in operands if not _is_other_memory(node, n))
     ordered = RANDOM if _draws(bound) else _order(op)
     kept = name if name in _KEPT or ordered in (COLLECTIVE, ACT) else ""
-    return Effect(_nodes(writes), operands, ordered=ordered, kept=kept, is_view=is_view)
+    reshapes = torch.Tag.inplace_view in op.tags
+    return Effect(_nodes(writes), operands, ordered=ordered, kept=kept, is_view=is_view, reshapes=reshapes)
 
 
 def _order(op: OpOverload) -> str:
@@ -286,10 +296,6 @@ _METADATA = frozenset(
         *("shape", "ndim", "dtype", "device", "layout", "names", "itemsize", "nbytes", "requires_grad", "is_leaf"),
         *("is_cpu", "is_cuda", "is_meta", "is_mkldnn", "is_nested", "is_quantized", "is_sparse", "is_sparse_csr"),
     }
-)
-
-_INFERENCE_MODE: frozenset[Any] = frozenset(
-    {torch.autograd.grad_mode._enter_inference_mode, torch.autograd.grad_mode._exit_inference_mode}
 )
 
 _SIZE_CHECKS: frozenset[Any] = frozenset({torch._check, torch._check_is_size, torch._check_value})
@@ -496,9 +502,12 @@ class Effects:
         outputs = self._output_nodes()
         if old in outputs and (new.op in ("placeholder", "get_attr") or new in outputs):
             return Verdict(f"{old.name} is an output of its own, {new.name} is an input or another output")
+        mine, other = self.place(old), self.place(new)
+        for mark in self._marks_between(old, None):
+            if self.of(mark).reshapes and {mine, other} & self.writes(mark):
+                return Verdict(f"{mark.name} changes the geometry of {old.name} or {new.name}")
         if self._is_same_memory(old, new):
             return YES
-        mine, other = self.place(old), self.place(new)
         made = self._made_of(old) if mine is other else set()
         if mine is other:
             leaves = not made.isdisjoint(outputs)
@@ -542,7 +551,8 @@ class Effects:
 
     def _is_same_memory(self, old: Node, new: Node) -> bool:
         """Whether both are, for certain, the same view of the same memory."""
-        known = value_of(old) is not UNKNOWN and difference(value_of(old), value_of(new)) is None
+        a, b = value_of(old), value_of(new)
+        known = a is not UNKNOWN and difference(a, b) is None and requires_grad(a) == requires_grad(b)
         return known and self._memory(old) == self._memory(new)
 
     def _memory(self, node: Node) -> tuple[Any, ...]:
@@ -588,7 +598,7 @@ class Effects:
     def _may_be_saved(self, place: Node) -> bool:
         """Whether autograd may keep a value in a place for its backward: something differentiable is computed from it."""
         users = (user for n in self._members[place] for user in n.users)
-        return any(isinstance(v, torch.Tensor) and v.requires_grad for user in users for v in _flat(value_of(user)))
+        return any(requires_grad(v) for user in users for v in _flat(value_of(user)))
 
     def _last_barrier(self, node: Node) -> Node | None:
         end = bisect.bisect_left(self._marks, sort_key(node), key=sort_key)

@@ -53,11 +53,11 @@ def _is_functional(node: Node) -> bool:
 
 
 def _writes_back_last(node: Node) -> bool:
-    """A write is a write-back of an input, and only write-backs and the output stand after it."""
+    """A write is a write-back of an input or an attribute, and only write-backs and the output stand after it."""
     if node.target is not torch.ops.aten.copy_.default:
         return True
     destination = node.args[0]
-    into_input = isinstance(destination, Node) and destination.op == "placeholder"
+    into_input = isinstance(destination, Node) and destination.op in ("placeholder", "get_attr")
     after = node.next
     while after.op != "output" and after.op != "root":
         if after.target is not torch.ops.aten.copy_.default:
@@ -83,8 +83,8 @@ LAWS: tuple[Law, ...] = (
         _ATEN,
         _is_aten_call,
     ),
-    Law("functional", "nothing is written but by a `copy_` that writes an input back", _ATEN, _is_functional),
-    Law("write-backs", "write-backs go to inputs and stand at the end", _ATEN, _writes_back_last),
+    Law("functional", "nothing is written but by a `copy_` that writes back", _ATEN, _is_functional),
+    Law("write-backs", "write-backs go to inputs or attributes, and stand at the end", _ATEN, _writes_back_last),
 )
 
 

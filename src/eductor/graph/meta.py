@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule, Node, map_arg
+from torch.fx import Graph, Node
 
-from eductor import compat
 from eductor.compat import FakeTensor, FakeTensorMode, statically_known_true
-from eductor.errors import BadGraph
 
 UNKNOWN: Any = type("Unknown", (), {"__repr__": lambda self: "UNKNOWN", "__bool__": lambda self: False})()
 """Stands for the value of a node that carries no fake value."""
@@ -93,108 +90,6 @@ def fake_mode_of(graph: Graph) -> FakeTensorMode | None:
     return None
 
 
-def propagate(module: GraphModule, inputs: Iterable[Any] | None = None) -> None:
-    """Gives each node its fake value; `inputs` are the values of the placeholders where they have none."""
-    graph = module.graph
-    placeholders = graph.find_nodes(op="placeholder")
-    given = list(inputs) if inputs is not None else [value_of(p) for p in placeholders]
-    if len(given) != len(placeholders):
-        raise BadGraph(f"the graph has {len(placeholders)} inputs, {len(given)} example inputs were given")
-    missing = [p.name for p, v in zip(placeholders, given, strict=True) if v is UNKNOWN]
-    if missing:
-        raise BadGraph(
-            f"no fake value for the inputs {', '.join(missing)}: give example inputs, or capture the graph with them"
-        )
-    mode = (
-        next((v.fake_mode for v in given if isinstance(v, FakeTensor)), None) or fake_mode_of(graph) or FakeTensorMode()
-    )
-    for placeholder, value in zip(placeholders, given, strict=True):
-        real = isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor)
-        placeholder.meta["val"] = mode.from_tensor(value, static_shapes=True) if real else value
-    update(module, graph.nodes, mode)
-
-
-def update(module: GraphModule, changed: Iterable[Node], mode: FakeTensorMode | None = None) -> int:
-    """Recomputes the fake values of changed nodes and of those that depend on them, as far as anything differs.
-
-    Returns how many nodes were recomputed.
-    """
-    pending = set(changed)
-    computed = 0
-    for node, new in reevaluated(module, pending, mode):
-        computed += 1
-        old = value_of(node)
-        if old is UNKNOWN or difference(old, new) or _requires_grad(old) != _requires_grad(new):
-            set_value(node, new)
-            pending.update(node.users)
-    return computed
-
-
-def reevaluated(
-    module: GraphModule, nodes: Collection[Node], mode: FakeTensorMode | None = None
-) -> Iterator[tuple[Node, Any]]:
-    """Each of the nodes, in the order of the graph, with the fake value that its operands give now.
-
-    The nodes may grow on the way. Switches of grad mode and autocast are really made, and undone.
-    """
-    mode = mode or fake_mode_of(module.graph)
-    if not nodes or mode is None:
-        return
-    contexts: dict[Node, Any] = {}
-    with compat.keeping_dispatch_state(), mode, compat.enable_python_dispatcher():
-        for node in module.graph.nodes:
-            if is_context_switch(node.target):
-                contexts[node] = node.target(*map_arg(node.args, contexts.__getitem__), **node.kwargs)
-            elif node in nodes and node.op not in ("placeholder", "output"):
-                value = evaluate(module, node, mode)
-                if value is not UNKNOWN:
-                    yield node, value
-
-
-def _requires_grad(value: Any) -> bool:
+def requires_grad(value: Any) -> bool:
+    """Whether a value is a tensor that autograd follows."""
     return isinstance(value, torch.Tensor) and value.requires_grad
-
-
-def evaluate(module: GraphModule, node: Node, mode: FakeTensorMode) -> Any:
-    """The fake value of a node from those of its operands; UNKNOWN where running it would change or invent something."""
-    if node.op == "get_attr":
-        value: Any = module
-        for atom in str(node.target).split("."):
-            value = getattr(value, atom)
-        return mode.from_tensor(value, static_shapes=True) if isinstance(value, torch.Tensor) else UNKNOWN
-    if node.op == "call_module":
-        return UNKNOWN
-    args, kwargs = map_arg((node.args, node.kwargs), value_of)
-    flat = [value_of(n) for n in node.all_input_nodes]
-    if any(v is UNKNOWN for v in flat) or "unbacked_bindings" in node.meta or _changes_metadata(node):
-        return UNKNOWN
-    if node.op == "call_method":
-        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-    assert callable(node.target)
-    return node.target(*args, **kwargs)
-
-
-def _changes_metadata(node: Node) -> bool:
-    """`t_`, `resize_` and their like would change the fake value of their operand a second time."""
-    if isinstance(node.target, compat.OpOverload):
-        return torch.Tag.inplace_view in node.target.tags
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    packet = getattr(torch.ops.aten, name, None) if name.endswith("_") and not name.startswith("__") else None
-    return packet is not None and any(torch.Tag.inplace_view in getattr(packet, o).tags for o in packet.overloads())
-
-
-_SWITCHES: frozenset[Any] = frozenset(
-    {
-        torch._C._set_grad_enabled,
-        torch.amp.autocast_mode._enter_autocast,
-        torch.amp.autocast_mode._exit_autocast,
-    }
-)
-
-
-def is_context_switch(target: Any) -> bool:
-    """Whether a target switches grad mode or autocast for what follows it."""
-    try:
-        return target in _SWITCHES
-    except TypeError:
-        return False

@@ -13,6 +13,7 @@ from torch.fx import Graph, GraphModule, Node
 from eductor.compat import FakeTensorMode, ShapeEnv, new_symbol
 from eductor.errors import BadGraph
 from eductor.graph import meta, printer
+from eductor.graph.evaluate import propagate
 
 _TYPE = re.compile(
     r"(?P<dtype>\w+)\[(?P<shape>[^\]]*)\](?:\{(?P<stride>[^}]*)\})?(?:\+(?P<offset>\w+))?(?: (?P<device>[a-z]+(?::\d+)?))??(?P<grad> grad)?$"
@@ -126,7 +127,7 @@ def _give_values(module: GraphModule, text: str) -> None:
     mode = FakeTensorMode(shape_env=env)
     inputs = [_value(types[p.name], sizes, mode) for p in placeholders]
     if all(value is not meta.UNKNOWN for value in inputs):
-        meta.propagate(module, inputs)
+        propagate(module, inputs)
 
 
 def _value(kind: str, sizes: dict[str, Any], mode: FakeTensorMode) -> Any:

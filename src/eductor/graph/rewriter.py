@@ -9,11 +9,12 @@ from typing import Any, Protocol
 
 from torch.fx import Node, map_arg
 
-from eductor.compat import INHERITED_META, FakeTensorMode, OpOverloadPacket, enable_python_dispatcher
+from eductor.compat import INHERITED_META, FakeTensorMode, OpOverloadPacket, enable_python_dispatcher, is_context_switch
 from eductor.errors import BadGraph
 from eductor.graph import meta
 from eductor.graph.bind import Bound, NotUnderstood, bind, bind_call
 from eductor.graph.compare import same_value
+from eductor.graph.evaluate import evaluate, update
 from eductor.graph.view import GraphView
 
 PROVENANCE = "eductor"
@@ -239,7 +240,7 @@ class Rewriter:
             if node.op not in ("placeholder", "output") and not node.users and self.view.effects.of(node).removable:
                 self.erase(node)
         self._match = None
-        meta.update(self.view.module, self._dirty)
+        update(self.view.module, self._dirty)
         self._dirty.clear()
 
     # ----------------------------------------------------------------------------------------------------- helpers
@@ -273,7 +274,7 @@ class Rewriter:
     def _has_switches(self) -> bool:
         """Whether a value depends on the grad mode or autocast at its place, which only a sweep over the graph knows."""
         if self._switches is None:
-            self._switches = any(meta.is_context_switch(n.target) for n in self.view.graph.nodes)
+            self._switches = any(is_context_switch(n.target) for n in self.view.graph.nodes)
         return self._switches
 
     def _evaluate(self, node: Node) -> None:
@@ -284,7 +285,7 @@ class Rewriter:
         if mode is None or any(v is meta.UNKNOWN for v in operands):
             return
         with mode, enable_python_dispatcher():
-            value = meta.evaluate(self.view.module, node, mode)
+            value = evaluate(self.view.module, node, mode)
         if value is not meta.UNKNOWN:
             meta.set_value(node, value)
 

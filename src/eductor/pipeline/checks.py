@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch.fx import Graph, Node, map_arg
 
 from eductor.graph import meta
@@ -110,11 +109,7 @@ def _check_value(what: str, old: Any, new: Any, stage: Stage, node: Node | None 
     if old is new or old is meta.UNKNOWN or new is meta.UNKNOWN:
         return
     unlike = meta.difference(old, new)
-    if not unlike and stage == "pre_grad" and _requires_grad(old) != _requires_grad(new):
+    if not unlike and stage == "pre_grad" and meta.requires_grad(old) != meta.requires_grad(new):
         unlike = "requires_grad"
     if unlike:
         raise ContractBroken(f"{what} was {type_of(old)} and is now {type_of(new)}: {unlike}", node)
-
-
-def _requires_grad(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.requires_grad

@@ -15,6 +15,7 @@ from torch.fx import Graph, GraphModule
 from eductor.errors import EductorWarning, PassFailed
 from eductor.graph import meta
 from eductor.graph.compare import is_equal
+from eductor.graph.evaluate import update
 from eductor.graph.legal import violations
 from eductor.graph.order import sort_in_place
 from eductor.graph.printer import around
@@ -149,7 +150,7 @@ class _Runner:
         if pass_.foreign:
             self.view.forget()
             _tidy(graph)
-            meta.update(self.view.module, before.changed_nodes(graph))
+            update(self.view.module, before.changed_nodes(graph))
         else:
             check_reported(graph, before, rewriter.matches)
         check_sound(graph, before)
