@@ -260,10 +260,9 @@ def test_the_file_holds_the_graph_as_it_was(tmp_path):
     assert torch.equal(again(x), module(x))
 
 
-def test_strings_in_the_graph_survive(tmp_path):
+@pytest.mark.parametrize("text", ["a\\N\n\t \u00fc", "\"\"\" ''' \\n"], ids=["backslashes", "quotes"])
+def test_strings_in_the_graph_survive(tmp_path, text):
     """Backslashes, quotes and line breaks in an argument of a call."""
-    text = "a\\N\n\"\"\" ''' \t ü"
-
     module = torch.fx.symbolic_trace(lambda x: torch._assert(x, "no"))
     next(n for n in module.graph.nodes if n.op == "call_function").kwargs = {"message": text}
 
