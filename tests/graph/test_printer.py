@@ -179,3 +179,17 @@ def test_ten_lines_around_a_place():
     assert next(line for line in shown if line.startswith("->")).strip("-> ").startswith("abs_1 = ")
     assert len(around(module.graph, None).splitlines()) == 10
     assert "->" not in around(module.graph, "nobody")
+
+
+def test_names_that_the_text_needs_are_not_shadowed():
+    graph = torch.fx.symbolic_trace(lambda operator: operator + 1).graph
+    text = to_python(graph)
+    assert "operator_ + 1" in text or "operator.add(operator_, 1)" in text
+    assert first_difference(graph, from_python(text).graph) is None
+
+
+def test_complex_constants():
+    for value in (complex(float("inf"), 1), complex(-0.0, 2)):
+        graph = torch.fx.Graph()
+        graph.output(graph.call_function(print, (graph.placeholder("x"), value)))
+        assert first_difference(graph, from_python(to_python(graph)).graph) is None

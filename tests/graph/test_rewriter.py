@@ -206,3 +206,15 @@ def test_what_autograd_saves_is_not_written_behind_its_back():
     _, view, _ = editing(program, *(x.detach() for x in inputs), dialect="torch")
     inner, outer = view.find(aten.relu)
     assert view.effects.may_alias(outer, inner)
+
+
+def test_a_view_is_not_dropped_across_a_change_of_geometry():
+    def program(x):
+        y = x + 0
+        a = y.view(2, 2)
+        a.t_()
+        return y.sum(0), a + 1
+
+    _, view, _ = editing(program, torch.randn(2, 2), dialect="torch")
+    (flat,) = view.find(aten.view)
+    assert "changes the geometry" in view.effects.may_alias(flat, flat.args[0]).reason

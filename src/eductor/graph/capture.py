@@ -34,7 +34,9 @@ def capture(
     mode = FakeTensorMode(shape_env=ShapeEnv() if dynamic else None)
     fakes = [mode.from_tensor(x, static_shapes=not dynamic) if isinstance(x, torch.Tensor) else x for x in inputs]
     holder = fn if isinstance(fn, nn.Module) else nn.Module()
-    return GraphModule(holder, _trace(fn, holder, fakes, mode).graph)
+    traced = _trace(fn, holder, fakes, mode)
+    paths = {str(node.target) for node in traced.graph.find_nodes(op="get_attr")}
+    return GraphModule({path: _get(holder if _has(holder, path) else traced, path) for path in paths}, traced.graph)
 
 
 def dialect_of(module: GraphModule) -> Dialect:

@@ -10,6 +10,7 @@ from typing import Any
 from torch.fx import Graph, Node
 
 from eductor.graph.printer import path_of, statement
+from eductor.graph.structure import attribute_hash
 
 
 def is_equal(a: Graph, b: Graph) -> bool:
@@ -22,7 +23,8 @@ def first_difference(a: Graph, b: Graph) -> str | None:
     left, right = list(a.nodes), list(b.nodes)
     twin: dict[Node, Node] = {}
     for x, y in zip(left, right, strict=False):
-        same_target = x.target == y.target or x.op in ("placeholder", "output")
+        same_target = _same_attribute(x, y) if x.op == "get_attr" else x.target == y.target
+        same_target = same_target or x.op in ("placeholder", "output")
         if x.op != y.op or not same_target or not _same((x.args, x.kwargs), (y.args, y.kwargs), twin):
             return f"`{_statement(x)}` and `{_statement(y)}`"
         twin[x] = y
@@ -30,6 +32,13 @@ def first_difference(a: Graph, b: Graph) -> str | None:
         longer, which = (left, "first") if len(left) > len(right) else (right, "second")
         return f"only the {which} graph has `{_statement(longer[min(len(left), len(right))])}`"
     return None
+
+
+def _same_attribute(x: Node, y: Node) -> bool:
+    """Attributes are the same by what they stand for where both can be looked at, and by name otherwise."""
+    if y.op != "get_attr" or x.graph.owning_module is None or y.graph.owning_module is None:
+        return bool(x.target == y.target)
+    return attribute_hash(x) == attribute_hash(y)
 
 
 def same_value(a: Any, b: Any) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch.fx import GraphModule, Node, map_arg
 
 from eductor import compat
-from eductor.compat import FakeTensor, FakeTensorMode, HigherOrderOperator
+from eductor.compat import FakeTensor, FakeTensorMode, HigherOrderOperator, OpOverload
 from eductor.errors import BadGraph
 from eductor.graph.effects import effect_of
 from eductor.graph.meta import UNKNOWN, difference, fake_mode_of, requires_grad, set_value, value_of
@@ -85,7 +85,7 @@ def evaluate(module: GraphModule, node: Node, mode: FakeTensorMode) -> Any:
     args, kwargs = map_arg((node.args, node.kwargs), value_of)
     if isinstance(node.target, HigherOrderOperator):
         return _evaluate_higher_order(node.target, args, kwargs)
-    if effect_of(node).opaque:
+    if effect_of(node).opaque and not isinstance(node.target, OpOverload):
         return UNKNOWN
     if node.op == "call_method":
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)

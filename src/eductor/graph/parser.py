@@ -95,6 +95,8 @@ class _Reader:
             return torch.device(ast.literal_eval(e.args[0]))
         if isinstance(e, ast.Call) and _path(e.func) == ["float"]:
             return float(ast.literal_eval(e.args[0]))
+        if isinstance(e, ast.Call) and _path(e.func) == ["complex"]:
+            return complex(*(self.value(a) for a in e.args))
         path = _path(e)
         if path is not None:
             found = printer.find(".".join(path))

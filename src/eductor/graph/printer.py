@@ -43,6 +43,7 @@ def to_python(graph: Graph, name: str = "forward") -> str:
 
 def to_function(graph: Graph, name: str = "forward") -> str:
     """The graph as one function, one line a node."""
+    graph = _without_shadows(graph)
     lines = [line for _, line in _lines(graph)]
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     params = ["self"] if _needs_self(graph) else []
@@ -50,6 +51,19 @@ def to_function(graph: Graph, name: str = "forward") -> str:
     names = symbol_names(graph)
     types = [f"    # {p.name}: {t}" for p in placeholders if (t := type_of(value_of(p), names))]
     return "\n".join([f"def {name}({', '.join(params)}):", *types, *lines]) + "\n"
+
+
+def _without_shadows(graph: Graph) -> Graph:
+    """The graph itself, or a copy in which no node is called like something that the text needs."""
+    taken = {"torch", "operator", "self", "slice", "float", "complex"}
+    if not any(node.name in taken for node in graph.nodes):
+        return graph
+    copy = Graph()
+    copy.output(copy.graph_copy(graph, {}))
+    for node in copy.nodes:
+        if node.name in taken:
+            node._rename(f"{node.name}_")
+    return copy
 
 
 def around(graph: Graph, node: Node | str | None, lines: int = 10) -> str:
@@ -112,9 +126,9 @@ def literal(value: Any) -> str:
         return "{" + ", ".join(f"{literal(k)}: {literal(v)}" for k, v in value.items()) + "}"
     if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
-    if value is None or isinstance(
-        value, (bool, int, float, complex, str, torch.dtype, torch.layout, torch.memory_format)
-    ):
+    if isinstance(value, complex):
+        return f"complex({literal(value.real)}, {literal(value.imag)})"
+    if value is None or isinstance(value, (bool, int, float, str, torch.dtype, torch.layout, torch.memory_format)):
         return repr(value)
     if value is Ellipsis:
         return "..."

@@ -23,13 +23,19 @@ class Snapshot:
             self._meta_items.extend(node.meta)
             self._meta_items.extend(node.meta.values())
         self._codegen = graph._codegen
+        self._nested = {path: Snapshot(module.graph) for path, module in subgraphs(graph).items()}
 
     def __len__(self) -> int:
         return len(self._nodes)
 
     def is_same(self, graph: Graph) -> bool:
-        """Whether nothing was added, removed, moved or rewired since."""
-        return (self._nodes, self._calls) == _columns(graph)
+        """Whether nothing was added, removed, moved or rewired since, in the graph and in its subgraphs."""
+        return (self._nodes, self._calls) == _columns(graph) and self.has_same_subgraphs(graph)
+
+    def has_same_subgraphs(self, graph: Graph) -> bool:
+        """Whether the bodies of higher-order operators are as they were."""
+        now = subgraphs(graph)
+        return all(path in now and then.is_same(now[path].graph) for path, then in self._nested.items())
 
     def changed_nodes(self, graph: Graph) -> list[Node]:
         """The nodes that are new or call something else, or with other arguments, than then."""
@@ -61,8 +67,29 @@ class Snapshot:
         return graph
 
     def restore(self, module: GraphModule) -> None:
-        """Brings the graph of a module back to what it was."""
+        """Brings the graph of a module back to what it was, and its subgraphs."""
+        for path, body in subgraphs(module.graph).items():
+            then = self._nested.get(path)
+            if then is not None and not then.is_same(body.graph):
+                then.restore(body)
         module.graph = self.graph()
+
+
+def subgraphs(graph: Graph) -> dict[str, GraphModule]:
+    """The modules with graphs of their own that a graph takes from its module: bodies of higher-order operators."""
+    owner = graph.owning_module
+    if owner is None:
+        return {}
+    paths = dict.fromkeys(str(node.target) for node in graph.find_nodes(op="get_attr"))
+    found = {path: attribute(owner, path) for path in paths}
+    return {path: module for path, module in found.items() if isinstance(module, GraphModule)}
+
+
+def attribute(owner: Any, path: str) -> Any:
+    """What an attribute node names, or None."""
+    for name in path.split("."):
+        owner = getattr(owner, name, None)
+    return owner
 
 
 def _columns(graph: Graph) -> tuple[list[Node], list[Any]]:

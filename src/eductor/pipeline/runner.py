@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from operator import attrgetter
+from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule
@@ -20,7 +20,7 @@ from eductor.graph.legal import violations
 from eductor.graph.order import sort_in_place
 from eductor.graph.printer import around
 from eductor.graph.rewriter import Match, Rewriter
-from eductor.graph.snapshot import Snapshot
+from eductor.graph.snapshot import Snapshot, attribute
 from eductor.graph.view import GraphView
 from eductor.pipeline.base import Context, Pass, Stage
 from eductor.pipeline.checks import ContractBroken, Interface, check_reported, check_sound, check_stage, check_whole
@@ -109,16 +109,19 @@ class _Runner:
             self.view, self.step.address, listener=_Matches(run, self.instruments) if self.instruments else None
         )
         held = _attributes(self.view.module)
+        versions = _versions(held)
         try:
             if failure is not None:
                 raise failure
             after = self._timed(pass_, rewriter, run)
+            if versions != _versions(held):
+                raise ContractBroken("it wrote a tensor of the module")
             for instrument in self.instruments:
                 instrument.after_pass(run)
             return after
         except Exception as error:
             _give_back(self.view.module, held)
-            self._undo(run, rewriter, error)
+            self._undo(run, rewriter, error, can_go_on=versions == _versions(held))
             return Snapshot(self.view.graph)
 
     def skip(self, before: Snapshot, reason: str) -> Snapshot:
@@ -158,11 +161,12 @@ class _Runner:
         if self.context.options.debug:
             check_stage(graph, before, self.context.stage)
         changed = len(before) != len(graph.nodes) or not is_equal(before.graph(), graph)
+        changed = changed or not before.has_same_subgraphs(graph)
         run.status = "changed" if changed else "unchanged"
         run.matches = rewriter.matches if changed else ()
         return Snapshot(graph)
 
-    def _undo(self, run: PassRun, rewriter: Rewriter, error: Exception) -> None:
+    def _undo(self, run: PassRun, rewriter: Rewriter, error: Exception, *, can_go_on: bool) -> None:
         place = error.node if isinstance(error, ContractBroken) and error.node is not None else rewriter.place
         surroundings = _around(
             self.view.module, run.before, _stand_in(rewriter, place.name) if place is not None else None
@@ -179,6 +183,8 @@ class _Runner:
         for instrument in self.instruments:
             instrument.failed_pass(run, error)
         message = f"the pass {run.address} failed: {run.reason}\n{surroundings}\n{where}"
+        if not can_go_on:
+            raise PassFailed(f"{message}\nIt wrote tensors of the module, which cannot be undone.") from error
         if self.context.options.strict:
             raise PassFailed(message) from error
         warnings.warn(f"{message}\nThe compile goes on without it.", EductorWarning, stacklevel=2)
@@ -261,13 +267,20 @@ def _around(module: GraphModule, before: Snapshot, place: str | None) -> str:
     return around(before.graph(), place)
 
 
-def _attributes(module: GraphModule) -> dict[str, object]:
+def _attributes(module: GraphModule) -> dict[str, Any]:
     """What the graph takes from its module: a pass may drop it from there, and be undone."""
     nodes = [n for op in ("get_attr", "call_module") for n in module.graph.find_nodes(op=op)]
-    return {str(n.target): attrgetter(str(n.target))(module) for n in nodes}
+    found = {str(n.target): attribute(module, str(n.target)) for n in nodes}
+    return {path: value for path, value in found.items() if value is not None}
 
 
-def _give_back(module: GraphModule, held: dict[str, object]) -> None:
+def _versions(held: dict[str, Any]) -> dict[str, int]:
+    """How often each tensor was written so far."""
+    tensors = {path: value for path, value in held.items() if isinstance(value, torch.Tensor)}
+    return {path: value._version for path, value in tensors.items() if not value.is_inference()}
+
+
+def _give_back(module: GraphModule, held: dict[str, Any]) -> None:
     for path, value in held.items():
         parent, _, name = path.rpartition(".")
         home = module.get_submodule(parent)
