@@ -217,4 +217,4 @@ def test_a_view_is_not_dropped_across_a_change_of_geometry():
 
     _, view, _ = editing(program, torch.randn(2, 2), dialect="torch")
     (flat,) = view.find(aten.view)
-    assert "changes the geometry" in view.effects.may_alias(flat, flat.args[0]).reason
+    assert "geometry" in view.effects.may_alias(flat, flat.args[0]).reason

@@ -11,10 +11,8 @@ from eductor.graph.compare import Pair as Pair
 from eductor.graph.compare import align as align
 from eductor.graph.compare import first_difference as first_difference
 from eductor.graph.compare import is_equal as is_equal
-from eductor.graph.effects import Effect as Effect
 from eductor.graph.effects import Effects as Effects
 from eductor.graph.effects import Verdict as Verdict
-from eductor.graph.effects import effect_of as effect_of
 from eductor.graph.evaluate import propagate as propagate
 from eductor.graph.evaluate import update as update
 from eductor.graph.legal import LAWS as LAWS
@@ -24,6 +22,8 @@ from eductor.graph.meta import difference as difference
 from eductor.graph.meta import known_equal as known_equal
 from eductor.graph.meta import known_true as known_true
 from eductor.graph.meta import value_of as value_of
+from eductor.graph.node_effects import Effect as Effect
+from eductor.graph.node_effects import effect_of as effect_of
 from eductor.graph.order import is_sorted as is_sorted
 from eductor.graph.order import sorted_nodes as sorted_nodes
 from eductor.graph.parser import from_python as from_python

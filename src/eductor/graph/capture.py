@@ -17,8 +17,8 @@ from eductor import compat
 from eductor.compat import FakeTensor, FakeTensorMode, HigherOrderOperator, OpOverload, ShapeEnv, make_fx
 from eductor.errors import BadGraph
 from eductor.graph import meta
-from eductor.graph.effects import effect_of
 from eductor.graph.evaluate import update
+from eductor.graph.node_effects import effect_of
 
 Dialect = Literal["torch", "aten"]
 

@@ -12,8 +12,8 @@ from torch.fx import GraphModule, Node, map_arg
 from eductor import compat
 from eductor.compat import FakeTensor, FakeTensorMode, HigherOrderOperator, OpOverload
 from eductor.errors import BadGraph
-from eductor.graph.effects import effect_of
 from eductor.graph.meta import UNKNOWN, difference, fake_mode_of, requires_grad, set_value, value_of
+from eductor.graph.node_effects import effect_of
 
 
 def propagate(module: GraphModule, inputs: Iterable[Any] | None = None) -> None:

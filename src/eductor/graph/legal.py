@@ -10,8 +10,8 @@ import torch
 from torch.fx import Graph, Node
 
 from eductor.compat import HigherOrderOperator, OpOverload
-from eductor.graph.effects import effect_of
 from eductor.graph.meta import UNKNOWN, value_of
+from eductor.graph.node_effects import effect_of
 
 STAGES = ("pre_grad", "joint", "post_grad")
 _ATEN = ("joint", "post_grad")
