@@ -16,7 +16,8 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils._pytree import tree_map
 
 from eductor.graph.capture import capture
-from eductor.graph.effects import ACT, COLLECTIVE, PURE, RANDOM, Effect, Effects, Verdict, effect_of
+from eductor.graph.effects import Effects, Verdict
+from eductor.graph.node_effects import ACT, COLLECTIVE, PURE, RANDOM, Effect, effect_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 
@@ -876,7 +877,29 @@ def test_copy_that_moves_into_other_memory_stays() -> None:
         c.set_(y)
         return c + x
 
-    assert "writes c" in Program(fn, f, g).may_alias("c", "x")
+    assert "set_ changes the geometry of c" in Program(fn, f, g).may_alias("c", "x")
+
+
+def test_view_of_what_is_transposed_in_place_stays() -> None:
+    def fn(x: torch.Tensor) -> Any:
+        a = x + 1
+        v = a.view_as(a)
+        w = a.t_()
+        return v + 1, w
+
+    assert "w changes the geometry" in Program(fn, f).may_alias("v", "a")
+
+
+def test_copy_that_autograd_may_have_saved_stays() -> None:
+    def fn(x: torch.Tensor) -> Any:
+        a = x * 2
+        c = a.clone()
+        y = c.sin()
+        w = a.add_(1)
+        return y, w
+
+    assert "autograd may have saved" in Program(fn, f.clone().requires_grad_()).may_alias("c", "a")
+    assert Program(fn, f).may_alias("c", "a") == "yes"
 
 
 def test_copy_in_use_at_an_opaque_call_stays() -> None:

@@ -23,7 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from eductor.graph.bind import Bound, bind_call
-from eductor.graph.effects import Effect, Effects, effect_of
+from eductor.graph.effects import Effects
+from eductor.graph.node_effects import Effect, effect_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

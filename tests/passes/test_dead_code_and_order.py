@@ -75,7 +75,7 @@ def forward(x, y, flag):
 
 
 def test_effects_of_other_packages_stay():
-    with torch.library._scoped_library("eductor_test", "DEF") as library:
+    with torch.library._scoped_library("eductor_dead_code", "DEF") as library:
         library.define("log(Tensor x) -> ()")
         library.define("double(Tensor x) -> Tensor")
         library.impl("log", lambda x: None, "CompositeExplicitAutograd")
@@ -83,13 +83,13 @@ def test_effects_of_other_packages_stay():
         graph = torch.fx.Graph()
         x = graph.placeholder("x")
         x.meta["val"] = torch.zeros(2)
-        graph.call_function(torch.ops.eductor_test.log.default, (x,))
-        graph.call_function(torch.ops.eductor_test.double.default, (x,)).meta["val"] = torch.zeros(2)
+        graph.call_function(torch.ops.eductor_dead_code.log.default, (x,))
+        graph.call_function(torch.ops.eductor_dead_code.double.default, (x,)).meta["val"] = torch.zeros(2)
         graph.output((x,))
         module = torch.fx.GraphModule(torch.nn.Module(), graph)
         run_pass(eliminate_dead_code, "post_grad", module)
         left = [n.target for n in module.graph.nodes if n.op == "call_function"]
-        assert left == [torch.ops.eductor_test.log.default]
+        assert left == [torch.ops.eductor_dead_code.log.default]
 
 
 def scrambled(order):

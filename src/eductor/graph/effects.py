@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -47,8 +48,7 @@ class Effects:
         self._marks: list[Node] = []
         self._external: set[Node] = set()
         self._stranger: Node | None = None
-        self._outputs: set[Node] | None = None
-        self._output_places: set[Node] | None = None
+        self._outputs_by_place: dict[Node, list[Node]] | None = None
         for node in graph.nodes:
             self.add(node)
 
@@ -58,7 +58,7 @@ class Effects:
             self.remove(node)
         effect = self._effects[node] = effect_of(node)
         if node.op == "output":
-            self._outputs = self._output_places = None
+            self._outputs_by_place = None
         for known in (node, *node.all_input_nodes):
             if known not in self._parents:
                 self._parents[known] = known
@@ -99,7 +99,7 @@ class Effects:
     def escapes(self, node: Node) -> Verdict:
         """Yes if somebody outside of the graph can hold the memory of a node's value: an input, output, opaque call."""
         place = self.place(node)
-        held = place in self._external or place in self._places_of_outputs()
+        held = place in self._external or place in self._outputs()
         return YES if held else Verdict(f"nothing outside of the graph shares memory with {node.name}")
 
     def may_move(self, node: Node, before: Node) -> Verdict:
@@ -125,7 +125,7 @@ class Effects:
                 return Verdict(f"{other.name} stands between: {mark.barrier}")
             if mark.ordered and mark.ordered == effect.ordered:
                 return Verdict(f"{other.name} stands between, and {mark.ordered} as well")
-            if self.writes(other) & (reads | writes):
+            if self.writes(other) & reads:
                 return Verdict(f"{other.name} writes between what {node.name} uses")
         reader = (
             next((n for n in _from(first, last) if n is not node and self.reads(n) & writes), None) if writes else None
@@ -137,29 +137,23 @@ class Effects:
 
         It is for the caller to know that both are equal where `old` stands.
         """
-        outputs = self._output_nodes()
-        if old in outputs and (new.op in ("placeholder", "get_attr") or new in outputs):
-            return Verdict(f"{old.name} is an output of its own, {new.name} is an input or another output")
         mine, other = self.place(old), self.place(new)
+        same = self._is_same_memory(old, new)
+        if mine in self._outputs():
+            if self._would_be_another_tensor(old, new):
+                return Verdict(f"{old.name} is an output of its own, {new.name} is an input or another output")
+            if not same and self._would_share_otherwise(old, new):
+                return Verdict(f"{old.name} leaves the graph, and with whom it shares memory would change")
         for mark in self._marks_between(old, None):
-            if self.of(mark).reshapes and {mine, other} & self.writes(mark):
+            effect = self.of(mark)
+            written = self.writes(mark) if effect.writes else set()
+            if effect.reshapes and not written.isdisjoint((mine, other)):
                 return Verdict(f"{mark.name} changes the geometry of {old.name} or {new.name}")
-        if self._is_same_memory(old, new):
-            return YES
-        made = self._made_of(old) if mine is other else set()
-        if mine is other:
-            leaves = not made.isdisjoint(outputs)
-            is_held = other in self._external or any(self.place(n) is other and n not in made for n in outputs)
-        else:
-            leaves = mine in self._places_of_outputs()
-            is_held = other in self._external or other in self._places_of_outputs()
-        if leaves and is_held:
-            return Verdict(f"{old.name} leaves the graph, and would share memory with {new.name}")
-        for mark in self._marks_between(old, None):
-            written = self.writes(mark)
+            if same:
+                continue
             if mine in written:
                 return Verdict(f"{mark.name} writes {old.name}")
-            if other in written or self.of(mark).opaque:
+            if other in written or effect.opaque:
                 if self._is_used_from(mine, mark):
                     return Verdict(f"{mark.name} may write {new.name} while {old.name} is in use")
                 if self._may_be_saved(mine):
@@ -187,6 +181,38 @@ class Effects:
                     return Verdict(f"{node.name} differs from {nodes[0].name} in {what}")
         return YES
 
+    def _would_be_another_tensor(self, old: Node, new: Node) -> bool:
+        """Whether an output that was a tensor of its own would be an input, or the same tensor as another output."""
+        mine, other = self.place(old), self.place(new)
+        may_be = [self._may_be(n) for place in {mine, other} for n in self._outputs().get(place, ())]
+        others = [found for found in may_be if old not in found]
+        if len(others) == len(may_be):
+            return False
+        known = self._may_be(new)
+        is_held = any(n.op in ("placeholder", "get_attr") or self.of(n).opaque for n in known)
+        return is_held or any(known & found for found in others)
+
+    def _would_share_otherwise(self, old: Node, new: Node) -> bool:
+        """Whether an output made of `old` shares memory with something held outside, or would with `new` in its place."""
+        places = {self.place(old), self.place(new)}
+        made = self._made_of(old)
+        outputs = [n for place in places for n in self._outputs().get(place, ())]
+        leaves = any(n in made for n in outputs)
+        return leaves and (not places.isdisjoint(self._external) or any(n not in made for n in outputs))
+
+    def _may_be(self, node: Node) -> set[Node]:
+        """The values that may be the very same tensor: what need not copy may return its argument."""
+        found = {node}
+        pending = [node]
+        while pending:
+            value = pending.pop()
+            effect = self.of(value)
+            if not effect.is_view or _picks(value):
+                new = set(tensors_among(value.all_input_nodes) if effect.opaque else effect.shares) - found
+                found |= new
+                pending.extend(new)
+        return found
+
     def _is_same_memory(self, old: Node, new: Node) -> bool:
         """Whether both are, for certain, the same view of the same memory."""
         a, b = value_of(old), value_of(new)
@@ -197,20 +223,18 @@ class Effects:
         """The value on whose memory a view is, as far as that is certain; of several results, which one."""
         picked: list[Any] = []
         while (effect := self.of(node)).is_view and effect.shares:
-            if tensor_of(effect.shares[0]) is None:
+            if _picks(node):
                 picked.append(node.args[1])
             node = effect.shares[0]
         return (node, picked) if tensor_of(node) is None else (node,)
 
-    def _output_nodes(self) -> set[Node]:
-        if self._outputs is None:
-            self._outputs = set(self.graph.output_node().all_input_nodes)
-        return self._outputs
-
-    def _places_of_outputs(self) -> set[Node]:
-        if self._output_places is None:
-            self._output_places = {self.place(n) for n in self._output_nodes()}
-        return self._output_places
+    def _outputs(self) -> dict[Node, list[Node]]:
+        """The outputs of the graph by their places."""
+        if self._outputs_by_place is None:
+            self._outputs_by_place = {}
+            for node in self.graph.output_node().all_input_nodes:
+                self._outputs_by_place.setdefault(self.place(node), []).append(node)
+        return self._outputs_by_place
 
     def _made_of(self, node: Node) -> set[Node]:
         """A node, and what may share its memory because it was computed from it."""
@@ -249,7 +273,7 @@ class Effects:
         if len(self._members[a]) > len(self._members[b]):
             a, b = b, a
         self._parents[a] = b
-        self._output_places = None
+        self._outputs_by_place = None
         self._members[b] += self._members.pop(a)
         if a in self._external:
             self._external.add(b)
@@ -257,6 +281,11 @@ class Effects:
 
 def _flat(value: Any) -> Iterable[Any]:
     return value if isinstance(value, (list, tuple)) else (value,)
+
+
+def _picks(node: Node) -> bool:
+    """Whether a node is an element of a sequence: the tensor that is in it, not a view."""
+    return node.target is operator.getitem and tensor_of(node.args[0]) is None
 
 
 def _is_mark(effect: Effect) -> bool:

@@ -157,24 +157,56 @@ _COLLECTIVES = {"_c10d_functional", "_c10d_functional_autograd", "_dtensor"}
 _DROPOUTS = {"aten::dropout", "aten::alpha_dropout", "aten::feature_dropout", "aten::feature_alpha_dropout"}
 
 
-def _by_schema(node: Node, bound: Bound) -> Effect:
-    op = bound.op
+@dataclass(frozen=True, slots=True)
+class _Nature:
+    """What an operator does, whatever its arguments are; `doubtful` are those that it shares in some cases."""
+
+    distrust: str
+    writes: tuple[str, ...]
+    shares: tuple[str, ...]
+    doubtful: tuple[str, ...]
+    order: str
+    is_view: bool
+    reshapes: bool
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _nature(op: OpOverload) -> _Nature:
     name, params = op._schema.name, parameters(op)
-    if distrust := _distrust(op):
-        return Effect(barrier=f"{name}, {distrust}")
-    writes = [bound[p.name] for p in params if p.written] + _statistics(bound)
-    shares = [bound[p.name] for p in params if p.shared]
+    everything = tuple(p.name for p in params)
+    writes = tuple(p.name for p in params if p.written)
+    shares = tuple(p.name for p in params if p.shared)
+    doubtful: tuple[str, ...] = ()
     is_view = bool(shares) and not writes and (name in _VIEWS or not is_composite(op))
     if name in _SHARING or _is_made_of_parts(name):
-        shares = [bound[p.name] for p in params]
+        shares = everything
     elif _need_not_say(op):
-        doubtful = shares or ([] if name in _FRESH else [bound[p.name] for p in params])
-        shares = [n for n in tensors_among(doubtful) if not _is_other_memory(node, n)]
-    ordered = RANDOM if _draws(bound) else _order(op)
-    kept = name if name in _KEPT or ordered in (COLLECTIVE, ACT) else ""
+        shares, doubtful = (), shares or (() if name in _FRESH else everything)
     reshapes = torch.Tag.inplace_view in op.tags
+    return _Nature(_distrust(op), writes, shares, doubtful, _order(op), is_view, reshapes)
+
+
+def _by_schema(node: Node, bound: Bound) -> Effect:
+    nature, name = _nature(bound.op), bound.op._schema.name
+    if nature.distrust:
+        return Effect(barrier=f"{name}, {nature.distrust}")
+    writes = [bound[p] for p in nature.writes]
+    if name in _STATISTICS:
+        writes += _statistics(bound)
+    shares = [bound[p] for p in nature.shares]
+    if nature.doubtful:
+        shares += [n for n in tensors_among(bound[p] for p in nature.doubtful) if not _is_other_memory(node, n)]
+    ordered = RANDOM if _draws(bound) else nature.order
+    kept = name if name in _KEPT or ordered in (COLLECTIVE, ACT) else ""
+    if not (writes or shares or ordered or kept):
+        return PURE
     return Effect(
-        tensors_among(writes), tensors_among(shares), ordered=ordered, kept=kept, is_view=is_view, reshapes=reshapes
+        writes=tensors_among(writes),
+        shares=tensors_among(shares),
+        ordered=ordered,
+        kept=kept,
+        is_view=nature.is_view,
+        reshapes=nature.reshapes,
     )
 
 
@@ -187,7 +219,6 @@ def _order(op: OpOverload) -> str:
     return "" if op._schema.returns or op._schema.is_mutable else ACT
 
 
-@functools.lru_cache(maxsize=1 << 14)
 def _distrust(op: OpOverload) -> str:
     """Why the schema of an operator cannot be believed."""
     name, params = op._schema.name, parameters(op)
@@ -205,10 +236,7 @@ def _distrust(op: OpOverload) -> str:
 
 
 def _statistics(bound: Bound) -> list[Any]:
-    name = bound.op._schema.name
-    if name not in _STATISTICS:
-        return []
-    switch = _STATISTICS[name]
+    switch = _STATISTICS[bound.op._schema.name]
     is_on = switch is None or bound[switch] is not False
     return [bound["running_mean"], bound["running_var"]] if is_on else []
 

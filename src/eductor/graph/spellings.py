@@ -240,6 +240,7 @@ _OPERATORS: dict[Any, Adapter] = {
     operator.neg: _unary(aten.neg),
     operator.pos: _unary(aten.positive),
     operator.invert: _unary(aten.bitwise_not),
+    operator.inv: _unary(aten.bitwise_not),
     operator.abs: _unary(aten.abs),
     builtins.abs: _unary(aten.abs),
     operator.iadd: _inplace(aten.add_),
