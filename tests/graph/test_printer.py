@@ -193,3 +193,12 @@ def test_complex_constants():
         graph = torch.fx.Graph()
         graph.output(graph.call_function(print, (graph.placeholder("x"), value)))
         assert first_difference(graph, from_python(to_python(graph)).graph) is None
+
+
+def test_modules_in_a_list():
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+    traced = torch.fx.symbolic_trace(model)
+    back = from_python(to_python(traced.graph), model)
+    assert first_difference(traced.graph, back.graph) is None
+    x = torch.randn(2, 3)
+    assert torch.equal(back(x), model(x))

@@ -62,17 +62,17 @@ class _Reader:
             )
 
     def _call(self, value: ast.expr) -> tuple[str, Any, tuple[Any, ...], dict[str, Any]]:
-        path = _path(value.func if isinstance(value, ast.Call) else value)
+        attribute = _attribute_of_self(value)
+        if attribute is not None:
+            return "get_attr", attribute, (), {}
         if not isinstance(value, ast.Call):
-            if path is None or path[0] != "self":
-                raise BadGraph(
-                    f"line {value.lineno}: `{ast.unparse(value)}` is neither a call nor an attribute of self"
-                )
-            return "get_attr", ".".join(path[1:]), (), {}
+            raise BadGraph(f"line {value.lineno}: `{ast.unparse(value)}` is neither a call nor an attribute of self")
         args = tuple(self.value(a) for a in value.args)
         kwargs = {str(k.arg): self.value(k.value) for k in value.keywords}
-        if path is not None and path[0] == "self":
-            return "call_module", ".".join(path[1:]), args, kwargs
+        module = _attribute_of_self(value.func)
+        if module is not None:
+            return "call_module", module, args, kwargs
+        path = _path(value.func)
         if path is not None and path[0] in self.names:
             return "call_method", path[1], (self.names[path[0]], *args), kwargs
         target = printer.find(".".join(path)) if path is not None else None
@@ -106,6 +106,16 @@ class _Reader:
             return ast.literal_eval(e)
         except ValueError:
             raise BadGraph(f"line {e.lineno}: cannot read `{ast.unparse(e)}`") from None
+
+
+def _attribute_of_self(e: ast.expr) -> str | None:
+    """The path of `self.a.b`, or of `operator.attrgetter('a.0')(self)`."""
+    path = _path(e)
+    if path is not None and path[0] == "self":
+        return ".".join(path[1:])
+    if isinstance(e, ast.Call) and isinstance(e.func, ast.Call) and _path(e.func.func) == ["operator", "attrgetter"]:
+        return str(ast.literal_eval(e.func.args[0]))
+    return None
 
 
 def _path(e: ast.expr) -> list[str] | None:

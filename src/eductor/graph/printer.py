@@ -99,16 +99,22 @@ def statement(node: Node) -> str:
     if node.op == "output":
         return f"return {literal(node.args[0])}"
     if node.op == "get_attr":
-        return f"{node.name} = self.{node.target}"
+        return f"{node.name} = {_of_self(str(node.target))}"
     args = [literal(a) for a in node.args]
     if node.op == "call_method":
         callee, args = f"{args[0]}.{node.target}", args[1:]
     elif node.op == "call_module":
-        callee = f"self.{node.target}"
+        callee = _of_self(str(node.target))
     else:
         callee = path_of(node.target)
     args += [f"{k}={literal(v)}" for k, v in node.kwargs.items()]
     return f"{node.name} = {callee}({', '.join(args)})"
+
+
+def _of_self(path: str) -> str:
+    """An attribute of the module; modules in a list have numbers for names, which Python cannot spell with a dot."""
+    spelled = all(part.isidentifier() for part in path.split("."))
+    return f"self.{path}" if spelled else f"operator.attrgetter({path!r})(self)"
 
 
 def _needs_self(graph: Graph) -> bool:

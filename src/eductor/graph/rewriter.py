@@ -206,6 +206,7 @@ class Rewriter:
     def open(self, node: Node) -> bool:
         """A candidate comes up. No more of them once the limit of matches is reached."""
         if self._depth == 0:
+            self._finish_match()
             if self._limit is not None and len(self.matches) >= self._limit:
                 return False
             self.place = node
@@ -217,6 +218,10 @@ class Rewriter:
         self._depth -= 1
         if self._depth == 0:
             self._finish_match()
+
+    def leave(self) -> None:
+        """The loop over candidates was left, by a break or by an exception: what follows tells by which."""
+        self._depth -= 1
 
     def _finish_match(self) -> None:
         match, self._match = self._match, None

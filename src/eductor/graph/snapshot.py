@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from torch.fx import Graph, GraphModule, Node, map_arg
@@ -10,7 +11,7 @@ from torch.fx import Graph, GraphModule, Node, map_arg
 class Snapshot:
     """The nodes of a graph with their targets and arguments at one moment.
 
-    Taking one and comparing it are linear and cheap (arguments are compared by identity first), so the pipeline holds
+    Taking one and comparing it are linear and cheap (arguments are compared by identity), so the pipeline holds
     one before every pass, and a pass that raises halfway can be undone without a copy of the graph made in advance.
     Its columns are flat lists: an object a node would set off the garbage collector on a large graph.
     """
@@ -30,7 +31,10 @@ class Snapshot:
 
     def is_same(self, graph: Graph) -> bool:
         """Whether nothing was added, removed, moved or rewired since, in the graph and in its subgraphs."""
-        return (self._nodes, self._calls) == _columns(graph) and self.has_same_subgraphs(graph)
+        nodes, calls = _columns(graph)
+        # By identity: for `==`, 2 is 2.0 and True is 1.
+        same = len(self._nodes) == len(nodes) and all(map(operator.is_, self._nodes, nodes))
+        return same and all(map(operator.is_, self._calls, calls)) and self.has_same_subgraphs(graph)
 
     def has_same_subgraphs(self, graph: Graph) -> bool:
         """Whether the bodies of higher-order operators are as they were."""
@@ -44,7 +48,12 @@ class Snapshot:
 
         def is_changed(i: int, node: Node) -> bool:
             at = place.get(node)
-            return at is None or self._calls[4 * at : 4 * at + 4] != calls[4 * i : 4 * i + 4]
+            same = (
+                map(operator.is_, self._calls[4 * at : 4 * at + 4], calls[4 * i : 4 * i + 4])
+                if at is not None
+                else [False]
+            )
+            return not all(same)
 
         return [node for i, node in enumerate(nodes) if is_changed(i, node)]
 

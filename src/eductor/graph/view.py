@@ -22,6 +22,8 @@ class Scope(Protocol):
 
     def close(self) -> None: ...
 
+    def leave(self) -> None: ...
+
 
 class GraphView:
     """A graph with an index from operator to nodes, and with its effects, both built when first asked for."""
@@ -103,7 +105,7 @@ class GraphView:
         finally:
             self._queues.remove(entry)
             if opened and scope is not None:
-                scope.close()
+                scope.leave()
 
     def _indexed(self) -> dict[Any, dict[Node, None]]:
         if self._index is None:
