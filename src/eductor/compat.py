@@ -14,7 +14,7 @@ from torch._ops import OpOverload as OpOverload
 from torch._ops import OpOverloadPacket as OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
-from torch.fx import Node
+from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx as make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv as ShapeEnv
 from torch.fx.experimental.symbolic_shapes import statically_known_true as statically_known_true
@@ -27,9 +27,32 @@ INHERITED_META: tuple[str, ...] = (*_COPY_META_FIELDS, "stack_trace", "seq_nr")
 MAYBE_ALIASING_TAG: Any = getattr(torch.Tag, "maybe_aliasing_or_mutating", None)
 
 
+SIZE_CHECKS: frozenset[Any] = frozenset({torch._check, torch._check_is_size, torch._check_value})
+"""Functions that check sizes while tracing, and stay in a captured graph."""
+
+TENSOR_BASE: type = torch._C.TensorBase
+"""The class whose methods are the builtin methods of tensors."""
+
+
+def operator_bindings() -> tuple[Any, ...]:
+    """The modules whose builtin functions are bindings of operators of their own names."""
+    c: Any = torch._C
+    return (torch, c._VariableFunctions, c._nn, c._fft, c._linalg, c._special)
+
+
+def codegen_of(graph: Graph) -> Any:
+    """How a graph takes its inputs apart and puts its outputs together."""
+    return graph._codegen
+
+
 def sort_key(node: Node) -> Any:
     """The place of a node in its graph, comparable with that of its neighbours and kept by torch.fx at each insertion."""
     return node._sort_key
+
+
+def is_dispatched(op: OpOverload) -> bool:
+    """Whether the dispatcher knows the operator; TorchScript has others of its own (`aten::cpu`, `aten::add.int`)."""
+    return bool(torch._C._dispatch_has_kernel(op.name()))
 
 
 def is_composite(op: OpOverload) -> bool:

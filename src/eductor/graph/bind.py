@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.compat import OpOverload, OpOverloadPacket
+from eductor.compat import OpOverload, OpOverloadPacket, is_dispatched
 from eductor.graph import spellings
 from eductor.graph.meta import value_of
-from eductor.graph.schema import Parameter, accepts, candidates, code_of, is_dispatched, parameters
+from eductor.graph.schema import Parameter, accepts, candidates, code_of, parameters
 
 
 @dataclass(frozen=True, slots=True)

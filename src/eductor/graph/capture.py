@@ -71,7 +71,7 @@ def to_aten(module: GraphModule, inputs: Sequence[Any] | None = None) -> None:
         mode.from_tensor(v) if isinstance(v, torch.Tensor) and not isinstance(v, FakeTensor) else v for v in values
     ]
 
-    codegen = module.graph._codegen
+    codegen = compat.codegen_of(module.graph)
     traced = _trace(_again(module), module, fakes, mode)
     for node, old in zip(traced.graph.find_nodes(op="placeholder"), placeholders, strict=True):
         node.meta = {**old.meta, **node.meta}

@@ -17,7 +17,14 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
-from eductor.compat import MAYBE_ALIASING_TAG, HigherOrderOperator, OpOverload, is_composite, is_context_switch
+from eductor.compat import (
+    MAYBE_ALIASING_TAG,
+    SIZE_CHECKS,
+    HigherOrderOperator,
+    OpOverload,
+    is_composite,
+    is_context_switch,
+)
 from eductor.graph.bind import Bound, bind
 from eductor.graph.meta import UNKNOWN, tensor_of, value_of
 from eductor.graph.schema import parameters
@@ -304,8 +311,6 @@ _METADATA = frozenset(
     }
 )
 
-_SIZE_CHECKS: frozenset[Any] = frozenset({torch._check, torch._check_is_size, torch._check_value})
-
 _SIZE_FUNCTIONS = frozenset({"abs", "bool", "divmod", "float", "int", "len", "max", "min", "pow", "round", "sum"})
 
 
@@ -318,7 +323,7 @@ def _by_spelling(node: Node, reason: str) -> Effect:
     if target is getattr and tensor_of(node.args[0]) is not None and node.args[1] in _METADATA:
         return PURE
     if all(_is_number(value_of(n)) for n in node.all_input_nodes):
-        if _is_in(target, _SIZE_CHECKS):
+        if _is_in(target, SIZE_CHECKS):
             return Effect(kept="a check of sizes")
         if _is_arithmetic(target, name):
             return PURE

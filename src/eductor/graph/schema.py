@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from eductor.compat import OpOverload, OpOverloadPacket
+from eductor.compat import OpOverload, OpOverloadPacket, is_dispatched
 from eductor.graph.meta import UNKNOWN, value_of
 
 # Where eager's argument parser takes a Python number for a tensor (and an ATen graph shows it so).
@@ -97,11 +97,6 @@ def _is_readable(op: OpOverload) -> bool:
     if any(p.written and p.keyword_only for p in params) or any(_element(p.kind) not in _ACCEPTED for p in params):
         return False
     return is_dispatched(op)
-
-
-def is_dispatched(op: OpOverload) -> bool:
-    """Whether the dispatcher knows the operator; TorchScript has others of its own (`aten::cpu`, `aten::add.int`)."""
-    return bool(torch._C._dispatch_has_kernel(op.name()))
 
 
 def _element(kind: str) -> str:

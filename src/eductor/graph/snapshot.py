@@ -7,6 +7,8 @@ from typing import Any
 
 from torch.fx import Graph, GraphModule, Node, map_arg
 
+from eductor.compat import codegen_of
+
 
 class Snapshot:
     """The nodes of a graph with their targets and arguments at one moment.
@@ -23,7 +25,7 @@ class Snapshot:
         for node in self._nodes:
             self._meta_items.extend(node.meta)
             self._meta_items.extend(node.meta.values())
-        self._codegen = graph._codegen
+        self._codegen = codegen_of(graph)
         self._nested = {path: Snapshot(module.graph) for path, module in subgraphs(graph).items()}
 
     def __len__(self) -> int:

@@ -1,0 +1,83 @@
+"""Private names of torch: each has a test that fails when it moves or changes its meaning."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import torch
+
+import eductor
+from eductor import compat
+
+SOURCE = Path(eductor.__file__).parent
+
+
+def test_private_names_stay_in_their_room():
+    """Attributes of torch that begin with an underscore, and imports of such modules, stand in compat.py alone."""
+    found = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        if path.name == "compat.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+                if isinstance(node.value, ast.Name) and node.value.id == "torch":
+                    found.append(f"{path.name}:{node.lineno} torch.{node.attr}")
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch._"):
+                found.append(f"{path.name}:{node.lineno} {node.module}")
+    assert found == []
+
+
+def test_nothing_of_torchs_own_passes_is_imported():
+    banned = ("torch._inductor", "torch._functorch")
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not any(name.startswith(banned) for name in names), path
+
+
+def test_sort_keys_follow_the_order_of_the_graph():
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    last = graph.call_function(torch.sin, (x,))
+    with graph.inserting_before(last):
+        middle = graph.call_function(torch.cos, (x,))
+    assert compat.sort_key(x) < compat.sort_key(middle) < compat.sort_key(last)
+    assert x < middle < last
+
+
+def test_composites_and_kernels():
+    aten = torch.ops.aten
+    assert compat.is_composite(aten.linear.default)
+    assert not compat.is_composite(aten.add.Tensor)
+    assert compat.is_dispatched(aten.add.Tensor)
+    assert not compat.is_dispatched(aten.add.int)
+
+
+def test_switches_are_made_and_undone():
+    grad, autocast = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
+    with compat.keeping_dispatch_state():
+        compat.switch_context(torch._C._set_grad_enabled, False)
+        mode = compat.switch_context(torch.amp.autocast_mode._enter_autocast, "cpu", torch.bfloat16, True, None)
+        entered = compat.switch_context(torch.autograd.grad_mode._enter_inference_mode, True)
+        assert (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")) == (False, True)
+        assert not torch.is_inference_mode_enabled()
+        compat.switch_context(torch.autograd.grad_mode._exit_inference_mode, entered)
+        assert mode is not None
+    assert (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")) == (grad, autocast)
+
+
+def test_inherited_meta_has_what_provenance_needs():
+    assert {"stack_trace", "nn_module_stack", "recompute", "custom"} <= set(compat.INHERITED_META)
+
+
+def test_bindings_are_found():
+    homes = compat.operator_bindings()
+    assert all(
+        any(hasattr(home, name) for home in homes)
+        for name in ("add", "linear", "fft_fft", "linalg_norm", "special_expm1")
+    )
+    assert issubclass(torch.Tensor, compat.TENSOR_BASE)
+    assert all(map(compat.is_context_switch, (torch._C._set_grad_enabled, torch.amp.autocast_mode._exit_autocast)))
+    assert not compat.is_context_switch([])
