@@ -243,7 +243,7 @@ WRITES: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] = [
     (operator.isub, (y,), {}, aten.sub_.Tensor),
     (operator.imul, (2,), {}, aten.mul_.Tensor),
     (operator.itruediv, (2,), {}, aten.div_.Tensor),
-    (operator.ifloordiv, (2,), {}, aten.floor_divide_.Tensor),
+    *([(operator.ifloordiv, (2,), {}, aten.floor_divide_.Tensor)] * (torch.__version__ >= "2.13")),
     (operator.imod, (2,), {}, aten.remainder_.Scalar),
     (operator.ipow, (2,), {}, aten.pow_.Scalar),
     ("add_", (y,), {"alpha": 2}, aten.add_.Tensor),

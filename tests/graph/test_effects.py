@@ -140,7 +140,7 @@ WRITES: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
     (torch.index_put, (f, (index,), g[:2]), {}, ""),
     (operator.inv, (index,), {}, ""),
     (operator.invert, (index,), {}, ""),
-    ("is_contiguous", (f,), {}, ""),
+    *([("is_contiguous", (f,), {}, "")] * (torch.__version__ >= "2.13")),
     ("__and__", (index, index), {}, ""),
     (torch.add, (f, g), {"out": None}, ""),
 ]  # fmt: skip

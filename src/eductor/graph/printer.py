@@ -8,6 +8,7 @@ import math
 import operator
 import re
 from collections.abc import Iterator, Mapping
+from types import BuiltinFunctionType
 from typing import Any
 
 import sympy
@@ -147,13 +148,22 @@ def literal(value: Any) -> str:
     return f"unprintable({str(value)!r})"
 
 
-@functools.lru_cache(maxsize=1 << 14)
 def path_of(target: Any) -> str:
     """A dotted path under which a callable can be found again."""
     if isinstance(target, (OpOverload, OpOverloadPacket)):
         return f"torch.ops.{target}"
     if isinstance(target, HigherOrderOperator):
         return f"torch.ops.higher_order.{target._name}"
+    return _path_of_builtin(target) if isinstance(target, BuiltinFunctionType) else _search(target)
+
+
+@functools.cache
+def _path_of_builtin(target: Any) -> str:
+    """Builtins live as long as the process, so that remembering them keeps nothing alive."""
+    return _search(target)
+
+
+def _search(target: Any) -> str:
     name = str(getattr(target, "__name__", ""))
     module, qualified = getattr(target, "__module__", None), getattr(target, "__qualname__", name)
     homes = ["operator", "torch", "torch._C._nn", "torch.nn.functional", "torch.Tensor", "torch._C"]

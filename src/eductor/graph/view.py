@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Protocol
 
 from torch.fx import Graph, GraphModule, Node
@@ -166,17 +166,21 @@ def keys_of(node: Node) -> tuple[Any, ...]:
     return _keys_of_target(node.target) or _keys_of_call(node)
 
 
-@functools.lru_cache(maxsize=1 << 14)
 def _keys_of_target(target: Any) -> tuple[Any, ...]:
     packets = packets_of(target)
     if packets is None:
         return ()
-    return packets or (target,)
+    return packets or _by_itself(target)
 
 
 def _keys_of_call(node: Node) -> tuple[Any, ...]:
     bound = bind(node)
-    return (bound.packet, node.target) if isinstance(bound, Bound) else (node.target,)
+    return (bound.packet, *_by_itself(node.target)) if isinstance(bound, Bound) else _by_itself(node.target)
+
+
+def _by_itself(target: Any) -> tuple[Any, ...]:
+    """A callable as a key; one without a hash cannot be asked for."""
+    return (target,) if isinstance(target, Hashable) else ()
 
 
 def _is_call_of(node: Node, keys: set[Any], overloads: set[OpOverload]) -> bool:
