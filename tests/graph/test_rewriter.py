@@ -222,6 +222,7 @@ def test_a_view_is_not_dropped_across_a_change_of_geometry():
 
 class Unhashable:
     __hash__ = None
+    __name__ = "unhashable"
 
     def __call__(self, x):
         return x
