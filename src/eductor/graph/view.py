@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from torch.fx import Graph, GraphModule, Node
@@ -170,17 +170,12 @@ def _keys_of_target(target: Any) -> tuple[Any, ...]:
     packets = packets_of(target)
     if packets is None:
         return ()
-    return packets or _by_itself(target)
+    return packets or (target,)
 
 
 def _keys_of_call(node: Node) -> tuple[Any, ...]:
     bound = bind(node)
-    return (bound.packet, *_by_itself(node.target)) if isinstance(bound, Bound) else _by_itself(node.target)
-
-
-def _by_itself(target: Any) -> tuple[Any, ...]:
-    """A callable as a key; one without a hash cannot be asked for."""
-    return (target,) if isinstance(target, Hashable) else ()
+    return (bound.packet, node.target) if isinstance(bound, Bound) else (node.target,)
 
 
 def _is_call_of(node: Node, keys: set[Any], overloads: set[OpOverload]) -> bool:
