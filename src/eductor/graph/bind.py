@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch.fx import Node
 
 from eductor.compat import OpOverload, OpOverloadPacket, is_dispatched
@@ -275,8 +274,3 @@ def _spelled_out(in_order: list[Parameter], codes: tuple[str, ...]) -> bool | No
     if in_order[-1].broadcast:
         return False
     return None if rest == ("?",) else rest == ("i",)
-
-
-def is_tensor(value: Any) -> bool:
-    """Whether an argument (a node, or a constant) is a tensor."""
-    return isinstance(value_of(value), torch.Tensor)

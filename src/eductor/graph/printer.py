@@ -78,11 +78,6 @@ def around(graph: Graph, node: Node | str | None, lines: int = 10) -> str:
     return "\n".join(f"{'->' if at is not None and n.name == wanted else '  '}{text}" for n, text in shown)
 
 
-def line_of(node: Node) -> str:
-    """One node as a line of Python."""
-    return next(text for n, text in _lines(node.graph, inputs=True) if n is node).strip()
-
-
 def _lines(graph: Graph, inputs: bool = False) -> Iterator[tuple[Node, str]]:
     names = symbol_names(graph)
     for node in graph.nodes:
