@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch._dispatch.python import enable_python_dispatcher as enable_python_dispatcher
-from torch._guards import tracing
+from torch._guards import CompileContext, TracingContext, compile_context, tracing
 from torch._ops import HigherOrderOperator as HigherOrderOperator
 from torch._ops import OpOverload as OpOverload
 from torch._ops import OpOverloadPacket as OpOverloadPacket
@@ -60,11 +60,61 @@ def is_composite(op: OpOverload) -> bool:
     return bool(op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd))
 
 
+def changes_geometry(op: OpOverload) -> bool:
+    """Whether an in-place operator changes sizes, strides or storage of what it writes (`t_`, `squeeze_`, `set_`)."""
+    return torch.Tag.inplace_view in op.tags or op.overloadpacket is torch.ops.aten.set_
+
+
+def sequence_number() -> int:
+    """The number that autograd gives to the next step it records on this thread."""
+    return int(torch._C._autograd._get_sequence_nr())
+
+
+def is_wrapper_subclass(tensor: torch.Tensor) -> bool:
+    """Whether a tensor wraps others (DTensor, nested, quantized), so that it is more than its data."""
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+    return bool(is_traceable_wrapper_subclass(tensor))
+
+
 @contextmanager
 def without_tracing_context() -> Iterator[None]:
     """Hides the ambient tracing context, so that a nested capture does not meet the outer compile's fake mode."""
     with tracing(None):
         yield
+
+
+class CompileState:
+    """What Dynamo knows of the compile that goes on, to be entered again when a backward is compiled later."""
+
+    def __init__(self) -> None:
+        self._tracing = TracingContext.try_get()
+        self._compile = CompileContext.try_get()
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            if TracingContext.try_get() is not self._tracing:
+                stack.enter_context(tracing(self._tracing))
+            if CompileContext.try_get() is not self._compile:
+                stack.enter_context(compile_context(self._compile))
+            yield
+
+
+def has_saved_tensors_hooks() -> bool:
+    """Whether the user looks at saved tensors."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+@contextmanager
+def forgetting_unbacked(mode: FakeTensorMode) -> Iterator[None]:
+    """Lets a trial run make sizes that depend on data; a later trace on the same mode makes its own."""
+    if mode.shape_env is None:
+        yield
+        return
+    with mode.shape_env.ignore_fresh_unbacked_symbols():
+        yield
+    mode.epoch += 1
 
 
 @contextmanager
@@ -105,8 +155,7 @@ def switch_context(target: Any, *args: Any) -> Any:
 def keeping_dispatch_state() -> Iterator[None]:
     """Restores grad mode and autocast afterwards, whatever the body switches."""
     grad = torch.is_grad_enabled()
-    devices = [d for d in ("cpu", "cuda") if torch.amp.is_autocast_available(d)]
-    autocast = {d: (torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices}
+    autocast = {d: (torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _autocast_devices()}
     cache = torch.is_autocast_cache_enabled()
     try:
         yield
@@ -136,3 +185,146 @@ def new_symbol(env: ShapeEnv, name: str, hint: int) -> torch.SymInt:
     symbol = env.create_symbol(hint, source=source, dynamic_dim=DimDynamic.DYNAMIC)
     size: torch.SymInt = env.create_symintnode(symbol, hint=hint, source=source)  # type: ignore[assignment]
     return size
+
+
+@contextmanager
+def tracing_autograd(mode: FakeTensorMode) -> Iterator[None]:
+    """What a trace of a backward needs: all on this thread, operators taken apart in Python, no hooks of the user."""
+    hooks: Any = torch._C._autograd
+    before = hooks._saved_tensors_hooks_set_tracing(True)
+    try:
+        with mode, enable_python_dispatcher(), torch.autograd.set_multithreading_enabled(False):
+            yield
+    finally:
+        hooks._saved_tensors_hooks_set_tracing(before)
+
+
+def set_versions(tensors: list[torch.Tensor], versions: list[int]) -> None:
+    """Sets what autograd takes for the number of writes to a tensor."""
+    torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
+
+
+def keeps_graph() -> bool:
+    """Whether the backward that runs was asked to leave saved values for another one."""
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
+def is_random(target: Any) -> bool:
+    """Whether an operator draws from a random generator."""
+    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+
+
+RandomState = tuple[torch.Tensor, list[torch.Tensor]]
+
+
+def random_state() -> RandomState:
+    """The state of the random generators of all devices in use."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return torch.get_rng_state(), cuda
+
+
+@contextmanager
+def replayed_randomness(state: RandomState) -> Iterator[None]:
+    """Draws from an earlier state, and leaves the generators as if nothing had been drawn."""
+    now = random_state()
+    _set_random_state(state)
+    try:
+        yield
+    finally:
+        _set_random_state(now)
+
+
+def _set_random_state(state: RandomState) -> None:
+    torch.set_rng_state(state[0])
+    if state[1]:
+        torch.cuda.set_rng_state_all(state[1])
+
+
+class DispatchState:
+    """Grad mode and autocast as they were at some time, to be entered again."""
+
+    def __init__(self) -> None:
+        self._grad = torch.is_grad_enabled()
+        self._autocast = {d: (torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _autocast_devices()}
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        with keeping_dispatch_state():
+            torch._C._set_grad_enabled(self._grad)
+            for device, (enabled, dtype) in self._autocast.items():
+                torch.set_autocast_enabled(device, enabled)
+                torch.set_autocast_dtype(device, dtype)
+            yield
+
+
+def _autocast_devices() -> list[str]:
+    return [d for d in ("cpu", "cuda") if torch.amp.is_autocast_available(d)]
+
+
+def without_autocast() -> Any:
+    """A context in which no device casts."""
+    return torch._C._DisableAutocast()
+
+
+def any_autocast() -> bool:
+    """Whether autocast is on for some device."""
+    return bool(torch._C._is_any_autocast_enabled())
+
+
+def wants_recompute(node: Node) -> bool:
+    """Whether the user's checkpointing asks that the value of a node be computed again in the backward."""
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    policy = node.meta.get("recompute")
+    return policy in (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
+
+
+def symbol_of(value: Any) -> Any:
+    """The symbol that a size is, or None where it is a number or an expression."""
+    expression = value.node.expr if isinstance(value, torch.SymInt) else None
+    return expression if expression is not None and expression.is_symbol else None
+
+
+def symbols_of(value: Any) -> list[Any]:
+    """The symbols in the sizes and strides of a value, in a stable order."""
+    from torch.fx.experimental.symbolic_shapes import free_symbols
+
+    if not isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return []
+    return sorted(free_symbols(value), key=str)
+
+
+def size_as_node(graph: Graph, size: Any, known: Mapping[Any, Node]) -> Any:
+    """A size as a number or as a node that computes it from the nodes whose values its symbols are."""
+    if not isinstance(size, torch.SymInt):
+        return size
+    from torch.utils._sympy.interp import sympy_interp
+    from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+    tracer = torch.fx.proxy.GraphAppendingTracer(graph)
+    symbols = {s: torch.fx.Proxy(node, tracer) for s, node in known.items() if s is not None}
+    result = sympy_interp(PythonReferenceAnalysis, symbols, size.node.expr)
+    return result.node if isinstance(result, torch.fx.Proxy) else int(result)
+
+
+def plain_strides(value: torch.Tensor) -> tuple[int, ...] | None:
+    """The strides of a tensor, where they are numbers and no two elements share memory."""
+    sizes = (*value.shape, *value.stride())
+    if not all(type(x) is int for x in sizes) or torch._debug_has_internal_overlap(value) == 1:
+        return None
+    return tuple(value.stride())
+
+
+def memory_format_of(value: torch.Tensor) -> torch.memory_format:
+    """The memory format that a tensor's strides are in, or the contiguous one."""
+    from torch._prims_common import suggest_memory_format
+
+    return suggest_memory_format(value)
+
+
+def has_effects(target: Any) -> bool:
+    """Whether an operator does something besides computing: it prints, or talks to other processes."""
+    from torch._higher_order_ops import effects
+
+    namespace = getattr(target, "namespace", "")
+    return namespace == "_c10d_functional" or (namespace != "aten" and effects.has_effects(target))

@@ -43,5 +43,9 @@ class PassFailed(EductorError):
     """A pass that raised, left a broken graph or broke its contract, by its address."""
 
 
+class Unsupported(EductorError):
+    """A construct that a stage cannot handle; the compile takes a simpler way and says so."""
+
+
 class EductorWarning(UserWarning):
     """Something is not supported or went wrong, and a simpler path with eager's result was taken."""

@@ -28,7 +28,12 @@ class Options:
     """The options of one compile. They are valid for that compile alone."""
 
     profile: Profile = _why("`fast` allows other roundings and other random draws; `exact` is bitwise eager", "fast")
-    engine: str | Callable[..., Any] = _why("what runs the final graph: the name of an engine, or a function", "aten")
+    engine: str | Callable[..., Any] | None = _why(
+        "what makes kernels: a name or a function; default: inductor where it can compile, else aten", None
+    )
+    mode: str = _why("what the engine optimizes for; `reduce-overhead` is CUDA graphs", "default")
+    decompositions: Mapping[Any, Any] | None = _why("operators taken apart in the trace; default: the engine's", None)
+    double_backward: bool = _why("keep inputs until the backward, so that gradients can be differentiated", True)
     pipeline: Pipeline | str | None = _why("the passes to run, as a value or as text; default: all that are on", None)
     passes: Passes = _why("your own passes, placed by their `after=` and `before=`", ())
     enable: Sequence[str] = _why("names of passes to switch on that are off by default", ())
@@ -49,15 +54,17 @@ class Options:
     def __post_init__(self) -> None:
         if self.profile not in get_args(Profile):
             raise BadOption(f"option profile={self.profile!r}: it must be one of {', '.join(get_args(Profile))}.")
-        for name in ("fallback_random", "strict", "debug"):
+        for name in ("double_backward", "fallback_random", "strict", "debug"):
             if not isinstance(getattr(self, name), bool):
                 raise BadOption(f"option {name}={getattr(self, name)!r}: it must be True or False.")
         for name in ("enable", "disable"):
             object.__setattr__(self, name, _names(name, getattr(self, name)))
         for name in ("passes", "instruments", *SLOT_OPTIONS):
             object.__setattr__(self, name, _several(getattr(self, name)))
-        if not isinstance(self.engine, str) and not callable(self.engine):
+        if not isinstance(self.engine, (str, type(None))) and not callable(self.engine):
             raise BadOption(f"option engine={self.engine!r}: it must be the name of an engine or a function.")
+        if not isinstance(self.decompositions, (Mapping, type(None))):
+            raise BadOption(f"option decompositions={self.decompositions!r}: it must map operators to functions.")
         if not isinstance(self.repro_dir, (str, os.PathLike, type(None))):
             raise BadOption(f"option repro_dir={self.repro_dir!r}: it must be the path of a folder.")
 

@@ -1,38 +1,80 @@
-"""What runs the final graph. An engine takes a `Job` and returns a function of a list of inputs."""
+"""What makes final graphs runnable. An engine takes a `Job` and returns a function of a list of inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from typing import Any
 
-from torch.fx import GraphModule
-
+from eductor.autograd.handoff import Compiled as Compiled
+from eductor.autograd.handoff import Job as Job
+from eductor.autograd.handoff import Run as Run
 from eductor.engines.aten import aten
-from eductor.errors import UnknownName
-
-Compiled = Callable[[list[Any]], Sequence[Any]]
-"""Takes the inputs as a list, which it empties, so that nothing outlives its last use; returns the outputs."""
+from eductor.errors import BadOption, UnknownName
+from eductor.options import Options
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """A final graph to be made runnable."""
+class Engine:
+    """A name, a function that takes a job, and the decompositions that its graphs are traced with."""
 
-    module: GraphModule
-    inputs: Sequence[Any]
-    is_inference: bool
+    name: str
+    compile: Callable[[Job], Compiled | Run]
+    decompositions: Callable[[Options], Mapping[Any, Any]] = lambda options: {}
+    modes: tuple[str, ...] = ("default",)
+    seeded_random: bool = False
+    """Whether it fuses seeded random operators; otherwise random numbers are drawn as in eager."""
+
+    def __call__(self, job: Job) -> Compiled:
+        made = self.compile(job)
+        if isinstance(made, Compiled):
+            return made
+        if not callable(made):
+            raise TypeError(f"it returned {made!r}, not a function of a list of inputs")
+        return Compiled(made)
 
 
-Engine = Callable[[Job], Compiled]
+def _inductor(job: Job) -> Compiled:
+    from eductor.engines import inductor
 
-ENGINES: dict[str, Engine] = {"aten": lambda job: aten(job.module)}
+    return inductor.compile(job)
 
 
-def find_engine(engine: str | Engine) -> Engine:
-    """An engine by its name; a function is its own."""
-    if not isinstance(engine, str):
+def _inductor_decompositions(options: Options) -> Mapping[Any, Any]:
+    from eductor.engines import inductor
+
+    return inductor.decompositions(fallback_random=options.fallback_random)
+
+
+ATEN = Engine("aten", lambda job: aten(job.module))
+INDUCTOR = Engine("inductor", _inductor, _inductor_decompositions, ("default", "reduce-overhead"), seeded_random=True)
+BUILT_IN = {"aten": ATEN, "inductor": INDUCTOR}
+GROUP = "eductor.engines"
+"""The group of entry points by which packages bring engines."""
+
+
+def has_code_generator() -> bool:
+    """Whether Inductor can compile here: a C++ compiler for the CPU, or Triton and a GPU."""
+    from eductor.engines import inductor
+
+    return inductor.can_compile()
+
+
+def find_engine(engine: str | Callable[..., Any] | Engine) -> Engine:
+    """An engine by its name, built in or brought by a package; a function is an engine without decompositions."""
+    if isinstance(engine, Engine):
         return engine
-    if engine not in ENGINES:
-        raise UnknownName("engine", engine, ENGINES)
-    return ENGINES[engine]
+    if not isinstance(engine, str):
+        return Engine(getattr(engine, "__name__", type(engine).__name__), engine)
+    if engine in BUILT_IN:
+        return BUILT_IN[engine]
+    brought = {point.name: point for point in entry_points(group=GROUP)}
+    if engine not in brought:
+        raise UnknownName("engine", engine, [*BUILT_IN, *brought])
+    found = brought[engine].load()
+    if not isinstance(found, Engine) and not callable(found):
+        raise BadOption(
+            f"the engine {engine!r} is {found!r}: an entry point of {GROUP} must name a function or an Engine."
+        )
+    return found if isinstance(found, Engine) else Engine(engine, found)

@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch.fx import GraphModule
+from torch.fx.graph import CodeGen
 
 
 def aten(module: GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
     """Makes the graph callable without compiling anything."""
-    module.recompile()
-
-    def run(inputs: list[Any]) -> Sequence[Any]:
-        args = tuple(inputs)
-        inputs.clear()
-        outputs: Sequence[Any] = module.forward(*args)
-        return outputs
-
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    graph.set_codegen(_TakingAList())
+    run: Callable[[list[Any]], Sequence[Any]] = GraphModule(module, graph).forward
     return run
+
+
+class _TakingAList(CodeGen):
+    """A function of one list, which it empties: nobody above holds an input longer than the graph needs it."""
+
+    def gen_fn_def(self, free_vars: list[str], maybe_return_annotation: str, **settings: Any) -> str:
+        names = [name.split(":")[0].split("=")[0].strip() for name in free_vars if not name.startswith("self")]
+        unpack = f"[{', '.join(names)}] = inputs\n    inputs.clear()" if names else "inputs.clear()"
+        return f"def forward(self, inputs){maybe_return_annotation}:\n    {unpack}"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -18,6 +17,7 @@ from eductor.compat import FakeTensor, FakeTensorMode, HigherOrderOperator, OpOv
 from eductor.errors import BadGraph
 from eductor.graph import meta
 from eductor.graph.evaluate import update
+from eductor.graph.held import attribute, first_names, has_attribute, swapped, tensors_of
 from eductor.graph.node_effects import effect_of
 
 Dialect = Literal["torch", "aten"]
@@ -36,7 +36,9 @@ def capture(
     holder = fn if isinstance(fn, nn.Module) else nn.Module()
     traced = _trace(fn, holder, fakes, mode)
     paths = {str(node.target) for node in traced.graph.find_nodes(op="get_attr")}
-    return GraphModule({path: _get(holder if _has(holder, path) else traced, path) for path in paths}, traced.graph)
+    return GraphModule(
+        {path: attribute(holder if has_attribute(holder, path) else traced, path) for path in paths}, traced.graph
+    )
 
 
 def dialect_of(module: GraphModule) -> Dialect:
@@ -76,7 +78,7 @@ def to_aten(module: GraphModule, inputs: Sequence[Any] | None = None) -> None:
     for node, old in zip(traced.graph.find_nodes(op="placeholder"), placeholders, strict=True):
         node.meta = {**old.meta, **node.meta}
     for node in traced.graph.find_nodes(op="get_attr"):
-        if not _has(module, str(node.target)):
+        if not has_attribute(module, str(node.target)):
             setattr(module, str(node.target), getattr(traced, str(node.target)))
     traced.graph.set_codegen(codegen)
     module.graph = traced.graph
@@ -95,12 +97,12 @@ def _trace(fn: Callable[..., Any], holder: nn.Module, fakes: list[Any], mode: Fa
 
     The tensors of the holder are inputs of the trace, so that nothing happens to them, and attributes afterwards.
     """
-    state = _tensors_of(holder)
-    names = list({id(t): name for name, t in reversed(state.items())}.values())[::-1]
+    state = tensors_of(holder)
+    names = first_names(state)
 
     def flat(*args: Any) -> Any:
         given = dict(zip((id(state[name]) for name in names), args, strict=False))
-        with _swapped(holder, {name: given[id(t)] for name, t in state.items()}):
+        with swapped(holder, {name: given[id(t)] for name, t in state.items()}):
             return fn(*args[len(names) :])
 
     with compat.without_tracing_context(), compat.taking_real_tensors(mode), mode, torch.no_grad():
@@ -138,47 +140,6 @@ def _as_attributes(module: GraphModule, names: list[str]) -> None:
     if first.op == "get_attr":
         for placeholder in module.graph.find_nodes(op="placeholder"):
             first.prepend(placeholder)
-
-
-def _tensors_of(holder: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters, buffers, and tensors that the graph of a module takes from it, by their names."""
-    found: dict[str, torch.Tensor] = dict(holder.named_parameters(remove_duplicate=False))
-    found.update(holder.named_buffers(remove_duplicate=False))
-    if isinstance(holder, GraphModule):
-        for node in holder.graph.find_nodes(op="get_attr"):
-            if isinstance(value := _get(holder, str(node.target)), torch.Tensor):
-                found.setdefault(str(node.target), value)
-    return found
-
-
-@contextmanager
-def _swapped(holder: nn.Module, values: Mapping[str, Any]) -> Iterator[None]:
-    """Puts other tensors in the place of a module's own, for a while."""
-    homes = []
-    for path, value in values.items():
-        parent, _, name = path.rpartition(".")
-        home = holder.get_submodule(parent)
-        tables: tuple[dict[str, Any], ...] = (home._parameters, home._buffers)
-        table = next((t for t in tables if name in t), home.__dict__)
-        homes.append((table, name, table[name]))
-        table[name] = value
-    try:
-        yield
-    finally:
-        for table, name, value in homes:
-            table[name] = value
-
-
-def _has(module: nn.Module, path: str) -> bool:
-    try:
-        _get(module, path)
-    except AttributeError:
-        return False
-    return True
-
-
-def _get(module: nn.Module, path: str) -> Any:
-    return operator.attrgetter(path)(module)
 
 
 def _writes(node: Node) -> bool:

@@ -1,0 +1,112 @@
+"""The captured graph once more, under eager's autograd: for what the compiled backward does not cover.
+
+That is a gradient of a gradient (`create_graph=True`: gradient penalties, Hessian-vector products, any order), and a
+backward that is called under autocast, where eager's backward would cast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from eductor import compat
+from eductor.autograd.captured import Captured
+from eductor.autograd.joint import Joint
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a forward call leaves for another run: its inputs, their versions, the state of the random generators."""
+
+    inputs: Sequence[Any]
+    versions: tuple[int, ...]
+    random_state: Any
+
+
+class Again:
+    """Runs the forward of a captured graph again, and eager's backward through it."""
+
+    def __init__(self, captured: Captured, joint: Joint) -> None:
+        self._captured = captured
+        self._analysis = joint.analysis
+        self._tangents = joint.tangents
+        self._overwritten = joint.overwritten
+        self._lost = _old_values_that_matter(joint)
+        self._is_random = any(compat.is_random(n.target) for n in joint.module.graph.nodes)
+        self._dispatch = compat.DispatchState()
+        self._watched = [
+            i for i, given in enumerate(joint.analysis.inputs) if i not in self._overwritten and i in _tensors(joint)
+        ]
+
+    def keep(self, inputs: Sequence[Any]) -> Kept | None:
+        """Called by each forward; what it keeps is let go with the saved values."""
+        if self._lost:
+            return None
+        versions = tuple(-1 if inputs[i].is_inference() else inputs[i]._version for i in self._watched)
+        return Kept(inputs, versions, compat.random_state() if self._is_random else None)
+
+    def backward(self, kept: Kept | None, tangents: Sequence[Any]) -> list[Any]:
+        """Gradients of all inputs, themselves differentiable where grad mode is on."""
+        if kept is None:
+            raise RuntimeError(
+                "This gradient cannot be differentiated again: the compiled graph overwrites "
+                f"{', '.join(f'input {i}' for i in self._lost)}, whose old value another run of the forward would need. "
+                "Compute that part outside of the compiled function, or write to a copy of the input."
+            )
+        self._check(kept)
+        differentiable = torch.is_grad_enabled()
+        with compat.replayed_randomness(kept.random_state) if self._is_random else nullcontext():
+            with self._dispatch.entered():
+                entries = [self._entry(i, x) for i, x in enumerate(kept.inputs)]
+                sources = [i for i, given in enumerate(self._analysis.inputs) if given.requires_grad]
+                starts = [entries[i] for i in sources]
+                for i in self._overwritten:
+                    entries[i] = entries[i].clone()
+                outputs = self._captured.run(self._captured.enter(entries))
+                returns = [r.pick(entries, outputs) for r in self._analysis.returns]
+            defined = [(returns[t.of], g) for t, g in zip(self._tangents, tangents, strict=True) if g is not None]
+            found = torch.autograd.grad(
+                [y for y, _ in defined],
+                starts,
+                [g for _, g in defined],
+                create_graph=differentiable,
+                allow_unused=True,
+            )
+        gradients: list[Any] = [None] * len(entries)
+        for i, gradient in zip(sources, found, strict=True):
+            gradients[i] = gradient
+        return gradients
+
+    def _entry(self, i: int, value: Any) -> Any:
+        """An input by another name, so that its own history is not walked."""
+        return value.view_as(value) if self._analysis.inputs[i].requires_grad else value
+
+    def _check(self, kept: Kept) -> None:
+        for i, version in zip(self._watched, kept.versions, strict=True):
+            now = kept.inputs[i]
+            if version >= 0 and now._version != version:
+                raise RuntimeError(
+                    "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                    f"input {i} of the compiled graph, a tensor of shape {tuple(now.shape)}, is at version "
+                    f"{now._version}; expected version {version} instead."
+                )
+
+
+def _tensors(joint: Joint) -> set[int]:
+    return {i for i, p in enumerate(joint.primals) if isinstance(p.meta.get("val"), torch.Tensor)}
+
+
+def _old_values_that_matter(joint: Joint) -> list[int]:
+    """Overwritten inputs whose old value some output or gradient depends on."""
+    needed = set()
+    pending = [n for n in joint.module.graph.output_node().all_input_nodes]
+    while pending:
+        node = pending.pop()
+        if node not in needed:
+            needed.add(node)
+            pending.extend(node.all_input_nodes)
+    return [i for i, p in enumerate(joint.primals) if i in joint.overwritten and p in needed]

@@ -1,0 +1,258 @@
+"""What a captured graph does to its inputs, and what its outputs are, found by one run on fake tensors.
+
+inputs    written? where autograd sees it? with a gradient that flows through the write?
+outputs   fresh, an input itself, another output again, or a view of something that the caller can see
+returns   what the forward graph hands back: new values of inputs, fresh outputs, and the values that views are of
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch.autograd.function import BackwardCFunction
+
+from eductor import compat
+from eductor.autograd.captured import Captured, Fakes
+from eductor.errors import Unsupported
+from eductor.graph.meta import known_equal
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What happens to one input."""
+
+    requires_grad: bool
+    seen_write: bool
+    """Its version counter moves: autograd notices the write."""
+    flows: bool
+    """It is written with gradients recorded: its new value depends differentiably on other inputs, or on its old one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """A value that the forward graph returns: the new value of input i, output i, or what output i is a view of."""
+
+    source: Literal["input", "output", "base"]
+    index: int
+    requires_grad: bool
+
+    def pick(self, flat: Sequence[Any], outputs: Sequence[Any]) -> Any:
+        if self.source == "input":
+            return flat[self.index]
+        value = outputs[self.index]
+        return value._base if self.source == "base" else value
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What the caller gets: a number, the input i, the output i again, return i, or a view that is made again."""
+
+    kind: Literal["number", "input", "output", "return", "view"]
+    index: int = -1
+    has_history: bool = False
+    """Whether autograd knows how it was made; a view without history is made without gradients."""
+    root: Literal["input", "return"] = "return"
+    """What a view is of; `index` is its number."""
+    value: Any = None
+    """The number, where it is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """All that must be restored around a functional graph."""
+
+    inputs: tuple[Input, ...]
+    outputs: tuple[Output, ...]
+    returns: tuple[Return, ...]
+    values: tuple[Any, ...]
+    """A fake value for each return."""
+    grad_mode: bool | None
+    """The grad mode that the graph leaves behind, where it changes it."""
+    makes_inference_tensors: bool
+
+    @property
+    def trains(self) -> bool:
+        return any(r.requires_grad for r in self.returns)
+
+    @property
+    def copied(self) -> tuple[int, ...]:
+        """Inputs that the graph takes as copies: autograd must see the write, so it happens outside of the graph."""
+        return tuple(i for i, given in enumerate(self.inputs) if given.flows)
+
+
+def analyse(captured: Captured, fakes: Fakes) -> Analysis:
+    """One run of the captured graph on stand-ins of the fake inputs."""
+    grad_mode = torch.is_grad_enabled()
+    with fakes.mode:
+        flat = _stand_ins(fakes.values)
+        before = [_State.of(x) for x in flat]
+        with compat.keeping_dispatch_state(), compat.forgetting_unbacked(fakes.mode):
+            entries = captured.enter(flat)
+            outputs = captured.run(entries)
+            left = torch.is_grad_enabled()
+    inputs = tuple(_input(i, x, state) for i, (x, state) in enumerate(zip(flat, before, strict=True)))
+    tensors = [x for x in outputs if isinstance(x, torch.Tensor)]
+    for value in tensors:
+        if compat.is_wrapper_subclass(value):
+            raise Unsupported(f"an output of the tensor subclass {type(value).__name__}")
+        if value.requires_grad and value.is_leaf and not value._is_view() and not any(value is x for x in entries):
+            raise Unsupported("an output that is a leaf of autograd and was made inside of the graph")
+    inference = [x.is_inference() for x in tensors if not any(x is e for e in entries)]
+    if any(inference) and not all(inference) and not torch.is_inference_mode_enabled():
+        raise Unsupported("inference mode inside of the graph for some of its outputs")
+    sorter = _Sorter(flat, entries, outputs, inputs)
+    return Analysis(
+        inputs,
+        tuple(sorter.outputs),
+        tuple(sorter.returns),
+        tuple(r.pick(flat, outputs) for r in sorter.returns),
+        left if left != grad_mode else None,
+        any(inference) and not torch.is_inference_mode_enabled(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What a write can change of an input."""
+
+    version: int
+    requires_grad: bool
+    grad_fn: Any
+    geometry: tuple[Any, ...]
+    storage: int
+
+    @staticmethod
+    def of(value: Any) -> _State | None:
+        if not isinstance(value, torch.Tensor):
+            return None
+        version = -1 if value.is_inference() else value._version
+        geometry = (tuple(value.shape), tuple(value.stride()), value.storage_offset())
+        return _State(version, value.requires_grad, value.grad_fn, geometry, _storage(value))
+
+
+def _input(index: int, value: Any, before: _State | None) -> Input:
+    after = _State.of(value)
+    if before is None or after is None:
+        return Input(False, False, False)
+    if after.storage != before.storage or len(after.geometry[0]) != len(before.geometry[0]):
+        raise Unsupported(f"a new storage or shape for input {index} (`x.data = y`, `resize_`, `set_`)")
+    if not known_equal(before.geometry, after.geometry):
+        raise Unsupported(f"new sizes or strides for input {index} (`t_`, `squeeze_`, `resize_`)")
+    flows = after.grad_fn is not before.grad_fn or after.requires_grad != before.requires_grad
+    return Input(before.requires_grad, after.version != before.version, flows)
+
+
+class _Sorter:
+    """Sorts outputs by what they share memory with."""
+
+    def __init__(
+        self, flat: Sequence[Any], entries: Sequence[Any], values: Sequence[Any], inputs: Sequence[Input]
+    ) -> None:
+        self._entries = entries
+        self._values = values
+        self.outputs: list[Output] = []
+        self.returns = [Return("input", i, True) for i, given in enumerate(inputs) if given.flows]
+        self._input_of = {_storage(x): i for i, x in reversed(list(enumerate(flat))) if isinstance(x, torch.Tensor)}
+        self._groups: dict[int, list[int]] = {}
+        for j, value in enumerate(values):
+            if isinstance(value, torch.Tensor):
+                self._groups.setdefault(_storage(value), []).append(j)
+        self._root_of: dict[int, int] = {}
+        for j, value in enumerate(values):
+            self.outputs.append(self._sort(j, value))
+
+    def _sort(self, j: int, value: Any) -> Output:
+        if not isinstance(value, torch.Tensor):
+            if _is_symbolic(value):
+                return Output("return", self._add(Return("output", j, False)))
+            return Output("number", value=value)
+        for i, entry in enumerate(self._entries):
+            if value is entry:
+                return Output("input", i)
+        earlier = next((k for k in range(j) if self._values[k] is value), None)
+        if earlier is not None:
+            return Output("output", earlier)
+        storage = _storage(value)
+        if storage in self._input_of and not _made_by_a_function(value):
+            return Output("view", self._input_of[storage], value.grad_fn is not None, "input")
+        siblings = [k for k in self._groups[storage] if self._values[k] is not value]
+        if not siblings or storage in self._input_of:
+            return Output("return", self._add(Return("output", j, value.requires_grad)))
+        root = self._root(storage)
+        if self.returns[root].source == "output" and self._values[self.returns[root].index] is value:
+            return Output("return", root)
+        return Output("view", root, value.grad_fn is not None, "return")
+
+    def _root(self, storage: int) -> int:
+        """The return that several outputs are views of: one of them, or what they are all views of."""
+        if storage not in self._root_of:
+            group = self._groups[storage]
+            requires_grad = any(self._values[j].requires_grad for j in group)
+            roots: dict[int, Return] = {}
+            for j in group:
+                value = self._values[j]
+                root = value._base if value._is_view() else value
+                if value.requires_grad == requires_grad:
+                    found = Return("output" if root is value else "base", j, requires_grad)
+                    if id(root) not in roots or found.source == "output":
+                        roots[id(root)] = found
+            if len(roots) > 1 and requires_grad:
+                raise Unsupported("outputs that share memory and have several histories in autograd")
+            self._root_of[storage] = self._add(next(iter(roots.values())))
+        return self._root_of[storage]
+
+    def _add(self, value: Return) -> int:
+        self.returns.append(value)
+        return len(self.returns) - 1
+
+
+def _made_by_a_function(value: torch.Tensor) -> bool:
+    """Whether a user's autograd.Function lies between an input and its view: then its backward is not the view's."""
+    step: Any = value.grad_fn
+    while step is not None:
+        if isinstance(step, BackwardCFunction):
+            return not isinstance(step, _Rooted._backward_cls)  # type: ignore[attr-defined]
+        if len(step.next_functions) != 1:
+            return False
+        step = step.next_functions[0][0]
+    return False
+
+
+def _storage(value: torch.Tensor) -> int:
+    return value.untyped_storage()._cdata
+
+
+def _is_symbolic(value: Any) -> bool:
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+class _Rooted(torch.autograd.Function):
+    """Makes a tensor a value that was computed, so that autograd lets it be written."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, box: list[torch.Tensor]) -> torch.Tensor:
+        return box[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return None, None
+
+
+def _stand_ins(values: Sequence[Any]) -> list[Any]:
+    """Tensors on the same memory with a history of their own, so that the run leaves no trace on the fake inputs."""
+    anchor = torch.empty(0, requires_grad=True)
+    return [_stand_in(x, anchor) if isinstance(x, torch.Tensor) else x for x in values]
+
+
+def _stand_in(value: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
+    copy = value.data
+    if not value.requires_grad:
+        return copy
+    if value.is_leaf:
+        return copy.requires_grad_()
+    with torch.enable_grad():
+        rooted: torch.Tensor = _Rooted.apply(anchor, [copy])
+    return rooted

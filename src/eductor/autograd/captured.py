@@ -1,0 +1,111 @@
+"""A captured graph as a function of flat inputs, and those inputs as fake tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._guards import TracingContext
+from torch.fx import GraphModule, Interpreter, Node
+from torch.utils import _pytree as pytree
+
+from eductor import compat
+from eductor.compat import FakeTensor, FakeTensorMode, ShapeEnv
+from eductor.errors import Unsupported
+from eductor.graph.held import first_names, swapped, tensors_of
+
+
+class Captured:
+    """A captured graph as a function of flat inputs: the tensors that its module holds come first."""
+
+    def __init__(self, module: GraphModule) -> None:
+        self.module = module
+        self._state = tensors_of(module)
+        names = first_names(self._state)
+        self.held = [self._state[name] for name in names]
+        self.spec: Any = None
+
+    def flatten(self, inputs: Sequence[Any]) -> list[Any]:
+        """What the traced graph takes for these inputs."""
+        return list(inputs)
+
+    def enter(self, flat: Sequence[Any]) -> list[Any]:
+        """The inputs again, from what the traced graph takes."""
+        return list(flat)
+
+    def run(self, inputs: Sequence[Any], interpreter: Interpreter | None = None) -> list[Any]:
+        """The outputs, flat; an interpreter of the graph may watch."""
+        count = len(self.held)
+        given = {id(t): value for t, value in zip(self.held, inputs[:count], strict=True)}
+        with swapped(self.module, {name: given[id(t)] for name, t in self._state.items()}):
+            outputs = (interpreter or Interpreter(self.module)).run(*inputs[count:], enable_io_processing=False)
+        if type(outputs) is tuple and not any(isinstance(x, (tuple, list, dict)) for x in outputs):
+            return list(outputs)
+        leaves, self.spec = pytree.tree_flatten(outputs)
+        return leaves
+
+    def sources(self) -> list[Any]:
+        """Where Dynamo found each of the flat inputs; None for those it did not."""
+        placeholders = self.module.graph.find_nodes(op="placeholder")
+        return [*[None] * len(self.held), *(getattr(p, "_dynamo_source", None) for p in placeholders)]
+
+    def static_inputs(self) -> frozenset[int]:
+        """Inputs whose memory stays where it is from call to call: parameters and buffers."""
+        count = len(self.held)
+        found = set(range(count))
+        for i, node in enumerate(self.module.graph.find_nodes(op="placeholder")):
+            if (node.meta.get("tensor_dict") or {}).get("_dynamo_static_input_type"):
+                found.add(count + i)
+        return frozenset(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Fakes:
+    """Fake inputs in their mode."""
+
+    mode: FakeTensorMode
+    values: tuple[Any, ...]
+
+    @staticmethod
+    def of(inputs: Sequence[Any], sources: Sequence[Any] = ()) -> Fakes:
+        """Fake tensors for real inputs, with the symbols that Dynamo gave to their sizes, by where they come from."""
+        context = TracingContext.try_get()
+        mode = _mode(inputs, context)
+        given = zip(inputs, (*sources, *[None] * (len(inputs) - len(sources))), strict=True)
+        return Fakes(mode, tuple(_fake(x, source, mode, context) for x, source in given))
+
+
+def _mode(inputs: Sequence[Any], context: TracingContext | None) -> FakeTensorMode:
+    given = next((x.fake_mode for x in inputs if isinstance(x, FakeTensor)), None)
+    if given is not None:
+        return given
+    if context is not None and context.fake_mode is not None:
+        return context.fake_mode
+    return FakeTensorMode(shape_env=ShapeEnv())
+
+
+def _fake(value: Any, source: Any, mode: FakeTensorMode, context: TracingContext | None) -> Any:
+    if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
+        return value
+    if compat.is_wrapper_subclass(value):
+        raise Unsupported(f"an input of the tensor subclass {type(value).__name__}")
+    known = context.tensor_to_context.get(value) if context is not None and value in context.tensor_to_context else None
+    if known is not None:
+        return mode.from_tensor(value, symbolic_context=known, source=known.tensor_source, trace=False)
+    return mode.from_tensor(value, static_shapes=True, source=source, trace=False)
+
+
+def refuse_subclasses(module: GraphModule) -> None:
+    """A wrapper subclass that is made inside of the graph hides operators from the trace."""
+    for node in module.graph.nodes:
+        for value in pytree.tree_leaves(node.meta.get("example_value")):
+            if isinstance(value, torch.Tensor) and compat.is_wrapper_subclass(value):
+                raise Unsupported(f"{node.name}, of the tensor subclass {type(value).__name__}")
+
+
+def source_of(node: Node) -> str:
+    """The user's line that made a node, for messages."""
+    lines = [line.strip() for line in (node.stack_trace or "").splitlines() if line.strip()]
+    return " ".join(lines[-2:]) if lines else ""

@@ -1,0 +1,183 @@
+"""The whole way: joint graph, partition, compiled graphs, and the function around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from eductor import compat
+from eductor.autograd.again import Again
+from eductor.autograd.aliasing import Merged, Pairs, overlapping, watching_overlaps
+from eductor.autograd.backwards import Backwards
+from eductor.autograd.captured import Captured, Fakes
+from eductor.autograd.handoff import Compiled, Job, Parts
+from eductor.autograd.joint import Joint, aot_dispatch_autograd_graph
+from eductor.autograd.runtime import assemble
+from eductor.autograd.views import is_view
+from eductor.graph.meta import known_equal, value_of
+
+_MOST_VARIANTS = 4
+
+
+def aot_dispatch_autograd(
+    module: GraphModule,
+    inputs: Sequence[Any],
+    *,
+    partition_fn: Callable[[Joint], Parts],
+    compile: Callable[[Job], Compiled],
+    decompositions: Mapping[Any, Any] | None = None,
+    double_backward: bool = True,
+) -> Callable[..., Any]:
+    """A function like the captured graph, made of compiled forward and backward graphs.
+
+    `partition_fn` parts the joint graph, `compile` makes a graph runnable; both may do to the graphs what they like.
+    """
+    again = partial(
+        aot_dispatch_autograd,
+        module,
+        partition_fn=partition_fn,
+        compile=compile,
+        decompositions=decompositions,
+        double_backward=double_backward,
+    )
+    captured, table = Captured(module), decompositions or {}
+    given = [*captured.held, *inputs]
+    joint = aot_dispatch_autograd_graph(captured, Fakes.of(given, captured.sources()), table)
+    written = joint.written
+    pairs = overlapping(given, written) if written else frozenset()
+    if pairs:
+        captured = Merged(captured, given, pairs)
+        fakes = Fakes.of(captured.flatten(given), captured.sources())
+        joint = aot_dispatch_autograd_graph(captured, fakes, table)
+    run = _compiled(captured, joint, partition_fn, compile, double_backward=double_backward)
+    return watching_overlaps(run, captured, written, pairs, _Variants(again, module, inputs)) if written else run
+
+
+def _compiled(
+    captured: Captured,
+    joint: Joint,
+    partition_fn: Callable[[Joint], Parts],
+    compile: Callable[[Job], Compiled],
+    *,
+    double_backward: bool,
+) -> Callable[..., Any]:
+    again = Again(captured, joint) if double_backward and joint.tangents else None
+    parts = partition_fn(joint)
+    job = _forward_job(joint, parts)
+    with torch.no_grad(), compat.without_autocast():
+        forward = compile(job)
+    backwards = _backwards(joint, parts, forward, compile, job.shared)
+    return assemble(captured, joint, parts, forward.run, backwards, again)
+
+
+class _Variants:
+    """What runs when inputs overlap in another way than those that the graph was compiled for."""
+
+    def __init__(
+        self, compile: Callable[[Sequence[Any]], Callable[..., Any]], module: GraphModule, inputs: Sequence[Any]
+    ) -> None:
+        self._compile = compile
+        self._module = module
+        self._is_static = not any(isinstance(x, (int, torch.SymInt)) for x in inputs)
+        self._state = compat.CompileState()
+        self._made: dict[Pairs, Callable[..., Any]] = {}
+
+    def __call__(self, pairs: Pairs, args: tuple[Any, ...]) -> Callable[..., Any]:
+        """Compiled for the new overlap; where sizes are dynamic, or the overlaps are many, the graph as captured."""
+        if pairs not in self._made:
+            if not self._is_static or len(self._made) >= _MOST_VARIANTS:
+                return self._module
+            with self._state.entered():
+                self._made[pairs] = self._compile(args)
+        return self._made[pairs]
+
+
+def _forward_job(joint: Joint, parts: Parts) -> Job:
+    return Job(
+        parts.forward,
+        _values(parts.forward),
+        is_inference=not joint.tangents,
+        static=joint.static,
+        written=frozenset(joint.writes.forward),
+        visible=frozenset(range(len(joint.analysis.returns))),
+    )
+
+
+def _backwards(
+    joint: Joint, parts: Parts, forward: Compiled, compile: Callable[[Job], Compiled], shared: dict[str, Any]
+) -> Backwards | None:
+    """The backward, compiled when it is first called; at once where sizes are saved, whose guards Dynamo waits for."""
+    if parts.backward is None:
+        return None
+    state, sizes, count = compat.CompileState(), len(parts.sizes), len(parts.sizes) + len(parts.saved)
+    laid_out = _laid_out(joint, parts, forward)
+    own = _own_values(joint, parts)
+
+    def compile_backward(module: GraphModule, keeps: bool) -> Any:
+        outputs: Sequence[Any] = module.graph.output_node().args[0]  # type: ignore[assignment]
+        job = Job(
+            module,
+            [*laid_out, *_values(module)[count:]],
+            is_inference=False,
+            is_backward=True,
+            static=frozenset(range(sizes, count)),
+            written=frozenset(sizes + k for k, s in enumerate(parts.saved) if _is_written(module, sizes + k)),
+            visible=frozenset(range(len(outputs))),
+            donated=frozenset() if keeps else own,
+            shared=shared,
+        )
+        with state.entered(), torch.no_grad(), compat.without_autocast():
+            return compile(job).run
+
+    backwards = Backwards(parts.backward, len(joint.tangents), compile_backward)
+    if parts.sizes:
+        backwards.prepare()
+    return backwards
+
+
+def _values(module: GraphModule) -> list[Any]:
+    return [value_of(p) for p in module.graph.find_nodes(op="placeholder")]
+
+
+def _laid_out(joint: Joint, parts: Parts, forward: Compiled) -> list[Any]:
+    """Fake values of what the backward takes besides tangents, with the strides that the engine chose for them."""
+    assert parts.backward is not None
+    values = _values(parts.backward)[: len(parts.sizes) + len(parts.saved)]
+    for k, place in enumerate(parts.saved, start=len(parts.sizes)):
+        strides = forward.strides[place.index] if forward.strides is not None and place.source == "output" else None
+        value = values[k]
+        if strides is not None and not known_equal(tuple(value.stride()), tuple(strides)):
+            with value.fake_mode:
+                values[k] = torch.empty_strided(value.shape, tuple(strides), dtype=value.dtype, device=value.device)
+    return values
+
+
+def _own_values(joint: Joint, parts: Parts) -> frozenset[int]:
+    """Inputs of the backward that share no memory with anything the caller has."""
+    outputs: Sequence[Any] = parts.forward.graph.output_node().args[0]  # type: ignore[assignment]
+    count = len(joint.analysis.returns)
+    seen = {_root(n) for n in outputs[:count] if isinstance(n, Node)}
+    return frozenset(
+        len(parts.sizes) + k
+        for k, place in enumerate(parts.saved)
+        if place.source == "output"
+        and place.index >= count
+        and _root(outputs[place.index]) not in seen
+        and _root(outputs[place.index]).op != "placeholder"
+    )
+
+
+def _root(node: Node) -> Node:
+    """What a value is a view of."""
+    while is_view(node):
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _is_written(module: GraphModule, index: int) -> bool:
+    placeholder = module.graph.find_nodes(op="placeholder")[index]
+    return any(u.target is torch.ops.aten.copy_.default and u.args[0] is placeholder for u in placeholder.users)

@@ -1,0 +1,63 @@
+"""What is handed over: by the partitioner the two parts of a joint graph, to an engine a job, by it a runnable graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch.fx import GraphModule
+
+Run = Callable[[list[Any]], Sequence[Any]]
+"""Takes the inputs as a list, which it empties, so that nothing outlives its last use; returns the outputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Where a saved value comes from: an input of the forward graph, or one of its outputs."""
+
+    source: Literal["input", "output"]
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The forward graph `primals -> (returns, saved)` and the backward graph `(sizes, saved, tangents) -> gradients`."""
+
+    forward: GraphModule
+    backward: GraphModule | None
+    sizes: tuple[Saved, ...] = ()
+    saved: tuple[Saved, ...] = ()
+    copied: frozenset[int] = frozenset()
+    """Saved values that the forward copied, because their memory is written before the backward reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A final ATen graph to be made runnable, and what an engine may know about it."""
+
+    module: GraphModule
+    inputs: Sequence[Any]
+    """Fake tensors and sizes, one for each placeholder."""
+    is_inference: bool = True
+    is_backward: bool = False
+    static: frozenset[int] = frozenset()
+    """Inputs that stay where they are in memory from call to call: parameters and buffers."""
+    written: frozenset[int] = frozenset()
+    """Inputs that the graph writes back to at its end."""
+    visible: frozenset[int] = frozenset()
+    """Outputs whose strides somebody sees; the layout of the others is the engine's choice."""
+    donated: frozenset[int] = frozenset()
+    """Inputs that nobody reads afterwards: the engine may reuse their memory."""
+    mode: str = "default"
+    """`reduce-overhead` asks for CUDA graphs."""
+    shared: dict[str, Any] = field(default_factory=dict)
+    """The engine's own notes, the same for a forward and its backward."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A runnable graph, and the strides that the engine chose for its outputs (None: those of the graph)."""
+
+    run: Run
+    strides: Sequence[Sequence[Any] | None] | None = None

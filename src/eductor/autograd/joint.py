@@ -1,0 +1,203 @@
+"""The joint graph: forward and backward in one functional ATen graph.
+
+Autograd comes first, on plain fake tensors: it sees the program's in-place operators and views as eager's autograd
+does, with eager's rules and errors. The ATen graph that this leaves is functionalized afterwards, if it writes at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.fx import traceback as fx_traceback
+
+from eductor import compat
+from eductor.autograd.analysis import Analysis, analyse
+from eductor.autograd.captured import Captured, Fakes, refuse_subclasses
+from eductor.autograd.functional import Writes, functionalize, may_write
+from eductor.autograd.provenance import BACKWARD, ForwardRun
+from eductor.autograd.views import Place, Views, Wanted, storage_node
+from eductor.compat import make_fx
+from eductor.errors import Unsupported
+from eductor.graph.meta import value_of
+
+
+@dataclass(frozen=True, slots=True)
+class Tangent:
+    """The gradient of a return, as the backward takes it: with these strides, or in this memory format."""
+
+    of: int
+    strides: tuple[int, ...] | None
+    memory_format: torch.memory_format
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """A joint graph: `(primals, tangents) -> (returns, gradients)`, with write-backs of inputs at its end."""
+
+    module: GraphModule
+    analysis: Analysis
+    tangents: tuple[Tangent, ...]
+    gradients: tuple[int, ...]
+    """The input of each gradient among the outputs; the other inputs get none."""
+    writes: Writes
+    views: tuple[Views | None, Views | None]
+    """Makes the outputs that are views again: those to which gradients flow, and the others."""
+    static: frozenset[int]
+
+    @property
+    def primals(self) -> list[Node]:
+        return self.module.graph.find_nodes(op="placeholder")[: len(self.analysis.inputs)]
+
+    @property
+    def written(self) -> frozenset[int]:
+        """Inputs that are written at all."""
+        seen = (i for i, given in enumerate(self.analysis.inputs) if given.seen_write or given.flows)
+        return frozenset((*self.writes.forward, *self.writes.backward, *seen))
+
+    @property
+    def overwritten(self) -> frozenset[int]:
+        """Inputs whose old value is gone after the forward."""
+        return frozenset((*self.writes.forward, *self.analysis.copied))
+
+
+def aot_dispatch_autograd_graph(captured: Captured, fakes: Fakes, decompositions: Mapping[Any, Any]) -> Joint:
+    """Traces forward and backward of a captured graph together."""
+    refuse_subclasses(captured.module)
+    table = dict(decompositions)
+    with ExitStack() as stack:
+        stack.enter_context(compat.tracing_autograd(fakes.mode))
+        analysis = analyse(captured, fakes)
+        tangents, values = _tangents(analysis)
+        with fakes.mode:
+            trace = _Trace(captured, analysis, tangents, len(fakes.values))
+            traced = make_fx(trace.run, decomposition_table=table)(*fakes.values, *values)
+            _refuse_effects(traced)
+            views = _take_views(traced, analysis)
+            writes = Writes()
+            if may_write(traced):
+                traced, writes = functionalize(traced, (*fakes.values, *values), table)
+    gradients = _finish(traced, analysis, writes)
+    return Joint(traced, analysis, tangents, gradients, writes, views, captured.static_inputs())
+
+
+class _Trace:
+    """What is traced: the forward, then gradients of its returns with respect to the inputs."""
+
+    def __init__(self, captured: Captured, analysis: Analysis, tangents: Sequence[Tangent], count: int) -> None:
+        self._captured = captured
+        self._analysis = analysis
+        self._tangents = tangents
+        self._count = count
+
+    def run(self, *flat: Any) -> Any:
+        primals, tangents = flat[: self._count], flat[self._count :]
+        analysis, copied = self._analysis, set(self._analysis.copied)
+        forward = ForwardRun(self._captured.module)
+        with fx_traceback.preserve_node_meta():
+            taken = [x.clone() if i in copied else x for i, x in enumerate(primals)]
+            with compat.keeping_dispatch_state():
+                outputs = self._captured.run(self._captured.enter(taken), forward)
+            returns = [r.pick(taken, outputs) for r in analysis.returns]
+            views = [x for x, output in zip(outputs, analysis.outputs, strict=True) if output.kind == "view"]
+            gradients = self._gradients(primals, returns, tangents, forward)
+        return returns, views, gradients
+
+    def _gradients(
+        self, primals: Sequence[Any], returns: Sequence[Any], tangents: Sequence[Any], forward: ForwardRun
+    ) -> list[Any]:
+        gradients: list[Any] = [None] * len(primals)
+        if self._tangents:
+            sources = [i for i, given in enumerate(self._analysis.inputs) if given.requires_grad]
+            results = [returns[t.of] for t in self._tangents]
+            forward.tie(results)
+            fx_traceback.current_meta = {"partitioner_tag": BACKWARD}
+            with compat.without_autocast():
+                found = torch.autograd.grad(results, [primals[i] for i in sources], tangents, allow_unused=True)
+            for i, gradient in zip(sources, found, strict=True):
+                gradients[i] = gradient
+        return gradients
+
+
+def _tangents(analysis: Analysis) -> tuple[tuple[Tangent, ...], list[torch.Tensor]]:
+    """Gradients are taken in the layout of what they are gradients of, where that is an ordinary layout."""
+    tangents, values = [], []
+    for k, (result, value) in enumerate(zip(analysis.returns, analysis.values, strict=True)):
+        if not result.requires_grad:
+            continue
+        strides = compat.plain_strides(value)
+        memory_format = torch.contiguous_format if strides is not None else compat.memory_format_of(value)
+        if strides is not None:
+            like = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
+        else:
+            like = torch.empty(value.shape, dtype=value.dtype, device=value.device, memory_format=memory_format)
+        tangents.append(Tangent(k, strides, memory_format))
+        values.append(like)
+    return tuple(tangents), values
+
+
+def _take_views(traced: GraphModule, analysis: Analysis) -> tuple[Views | None, Views | None]:
+    """Takes the outputs that are views out of the traced graph, into small graphs of their own."""
+    returns, views, gradients = traced.graph.output_node().args[0]  # type: ignore[misc]
+    traced.graph.output_node().args = ((returns, gradients),)  # type: ignore[assignment]
+    if not views:
+        return None, None
+    placeholders = traced.graph.find_nodes(op="placeholder")[: len(analysis.inputs)]
+    leaves: dict[Node, Place] = {p: ("input", i) for i, p in enumerate(placeholders)}
+    for k, (result, node) in enumerate(zip(analysis.returns, returns, strict=True)):  # type: ignore[arg-type]
+        if isinstance(node, Node):
+            place: Place = ("input", result.index) if result.source == "input" else ("return", k)
+            leaves.setdefault(storage_node(node), place)
+    outputs = [o for o in analysis.outputs if o.kind == "view"]
+    wanted = [Wanted(node, (o.root, o.index), o.has_history) for node, o in zip(views, outputs, strict=True)]  # type: ignore[arg-type]
+    made = tuple(
+        Views.of(some, leaves) if (some := [w for w in wanted if w.has_history == flag]) else None
+        for flag in (True, False)
+    )
+    return made  # type: ignore[return-value]
+
+
+def _finish(traced: GraphModule, analysis: Analysis, writes: Writes) -> tuple[int, ...]:
+    """Flat outputs, write-backs at the end, and the names that the documents use."""
+    graph = traced.graph
+    output = graph.output_node()
+    primals = graph.find_nodes(op="placeholder")[: len(analysis.inputs)]
+    if writes.forward or writes.backward:
+        (returns, gradients), forward, backward = output.args[0]  # type: ignore[misc]
+        with graph.inserting_before(output):
+            _write_back(traced, primals, writes.forward, forward, {})  # type: ignore[arg-type]
+            _write_back(traced, primals, writes.backward, backward, {"partitioner_tag": BACKWARD})  # type: ignore[arg-type]
+    elif len(output.args[0]) == 3:  # type: ignore[arg-type]
+        (returns, gradients), _, _ = output.args[0]  # type: ignore[misc]
+    else:
+        returns, gradients = output.args[0]  # type: ignore[misc]
+    for i, node in enumerate(graph.find_nodes(op="placeholder")):
+        count = len(analysis.inputs)
+        node._rename(f"primals_{i + 1}" if i < count else f"tangents_{i - count + 1}")
+    wanted = tuple(i for i, g in enumerate(gradients) if g is not None)  # type: ignore[arg-type]
+    output.args = ((*returns, *(gradients[i] for i in wanted)),)  # type: ignore[misc]
+    graph.eliminate_dead_code()
+    traced.recompile()
+    return wanted
+
+
+def _write_back(
+    traced: GraphModule, primals: list[Node], which: Sequence[int], values: Sequence[Node], meta: dict[str, Any]
+) -> None:
+    for i, value in zip(which, values, strict=True):
+        if value is not primals[i]:
+            node = traced.graph.call_function(torch.ops.aten.copy_.default, (primals[i], value))
+            node.meta = {**value.meta, **meta, "val": value_of(primals[i])}
+            if not meta:
+                node.meta.pop("partitioner_tag", None)
+
+
+def _refuse_effects(module: GraphModule) -> None:
+    """Operators with effects of their own are kept in order by tokens, which this trace does not thread."""
+    for node in module.graph.nodes:
+        if node.op == "call_function" and compat.has_effects(node.target):
+            raise Unsupported(f"the operator {node.target}, which has effects besides its result")

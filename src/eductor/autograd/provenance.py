@@ -1,0 +1,90 @@
+"""Ties the nodes of the backward to those of the forward: the user's line, the module, the number in the sequence.
+
+Autograd numbers what it records. Whoever runs the captured graph notes which numbers each of its nodes took; a hook on
+each step of the backward then looks up whose gradient it computes, before the step is traced.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import traceback as fx_traceback
+
+from eductor import compat
+
+BACKWARD = "is_backward"
+"""The value of `partitioner_tag` on nodes that the backward made."""
+
+_OF_THE_FORWARD = ("stack_trace", "nn_module_stack", "source_fn_stack", "custom")
+
+
+def is_backward(node: Node) -> bool:
+    """Whether a node was made by the backward."""
+    return node.meta.get("partitioner_tag") == BACKWARD
+
+
+class ForwardRun(Interpreter):
+    """Runs the captured graph and notes which steps of autograd each node made."""
+
+    def __init__(self, module: GraphModule) -> None:
+        super().__init__(module)
+        self._starts: list[int] = []
+        self._nodes: list[Node] = []
+
+    def run_node(self, n: Node) -> Any:
+        before = compat.sequence_number()
+        result = super().run_node(n)
+        if compat.sequence_number() != before:
+            self._starts.append(before)
+            self._nodes.append(n)
+        return result
+
+    def forward_of(self, number: int) -> Node | None:
+        """The node that made the step of this number."""
+        place = bisect_right(self._starts, number) - 1
+        return self._nodes[place] if place >= 0 else None
+
+    def tie(self, results: Sequence[torch.Tensor]) -> None:
+        """Puts a hook on each step of the backward that leads to these results."""
+        pending = [x.grad_fn for x in results if x.grad_fn is not None]
+        seen = set(pending)
+        while pending:
+            step = pending.pop()
+            step.register_prehook(self._hook(step))
+            for following, _ in step.next_functions:
+                if following is not None and following not in seen:
+                    seen.add(following)
+                    pending.append(following)
+
+    def _hook(self, step: Any) -> Any:
+        number = step._sequence_nr()
+
+        def announce(gradients: Any) -> None:
+            forward = self.forward_of(number)
+            meta = {} if forward is None else {k: forward.meta[k] for k in _OF_THE_FORWARD if k in forward.meta}
+            meta["partitioner_tag"] = BACKWARD
+            fx_traceback.current_meta = numbered(meta, number)
+
+        return announce
+
+
+class SecondRun(Interpreter):
+    """Runs a traced graph again so that what is traced anew keeps everything that its nodes knew."""
+
+    def run_node(self, n: Node) -> Any:
+        before = fx_traceback.current_meta
+        fx_traceback.current_meta = numbered(n.meta, n.meta.get("seq_nr"))
+        try:
+            args, kwargs = self.fetch_args_kwargs_from_env(n)
+            return getattr(self, n.op)(n.target, args, kwargs)
+        finally:
+            fx_traceback.current_meta = before
+
+
+def numbered(meta: dict[str, Any], number: int | None) -> dict[str, Any]:
+    """What new nodes inherit, with the number in the sequence that they get."""
+    return {**meta, "in_grad_fn": 1, "grad_fn_seq_nr": [number]} if number is not None else dict(meta)

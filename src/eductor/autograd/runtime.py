@@ -1,0 +1,240 @@
+"""Around the compiled graphs: a function that behaves as the captured one does.
+
+It hands the inputs to the kernels, lets autograd know the whole as one step, writes back what was written, and makes
+outputs that are inputs or views of them what they are in eager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+from torch.utils import _pytree as pytree
+
+from eductor import compat
+from eductor.autograd.again import Again
+from eductor.autograd.backwards import Backwards
+from eductor.autograd.captured import Captured
+from eductor.autograd.handoff import Parts, Run
+from eductor.autograd.joint import Joint, Tangent
+from eductor.autograd.views import is_view
+from eductor.compat import FakeTensor
+
+
+def assemble(
+    captured: Captured, joint: Joint, parts: Parts, forward: Run, backwards: Backwards | None, again: Again | None
+) -> Callable[..., Any]:
+    """The function that stands in for the captured graph."""
+    forward = _without_autocast(forward) if compat.any_autocast() else forward
+    forward = _detaching(forward, parts.forward)
+    call = forward if backwards is None else _differentiable(joint, parts, forward, backwards, again)
+    call = _in_grad_mode(call, joint, trains=backwards is not None)
+    call = _keeping_versions(call, joint) if joint.writes.forward else call
+    finish = _finisher(joint)
+    held, spec, flatten = captured.held, captured.spec, captured.flatten
+
+    def run(*args: Any) -> Any:
+        inputs = [*held, *args]
+        flat = flatten(inputs)
+        returns = call(list(flat))
+        outputs = finish(inputs, flat, returns) if finish is not None else returns
+        return outputs if spec is None else pytree.tree_unflatten(outputs, spec)
+
+    return run
+
+
+def _without_autocast(run: Run) -> Run:
+    """The trace has the casts already."""
+
+    def call(inputs: list[Any]) -> Sequence[Any]:
+        with compat.without_autocast():
+            return run(inputs)
+
+    return call
+
+
+def _detaching(run: Run, graph: GraphModule) -> Run:
+    """Autograd must not take outputs for views of something inside of the graph, or for the inputs themselves."""
+    outputs: Sequence[Any] = graph.graph.output_node().args[0]  # type: ignore[assignment]
+    views = [
+        k
+        for k, node in enumerate(outputs)
+        if isinstance(node, torch.fx.Node)
+        and (node.op == "placeholder" or is_view(node))
+        and isinstance(node.meta.get("val"), FakeTensor)
+    ]
+    if not views:
+        return run
+
+    def call(inputs: list[Any]) -> Sequence[Any]:
+        results = list(run(inputs))
+        for k in views:
+            results[k] = results[k].detach()
+        return results
+
+    return call
+
+
+def _differentiable(joint: Joint, parts: Parts, forward: Run, backwards: Backwards, again: Again | None) -> Run:
+    """The two graphs as one step of autograd."""
+    analysis, tangents = joint.analysis, joint.tangents
+    count, total = len(analysis.returns), len(analysis.inputs)
+    fixed = [
+        k
+        for k, (r, value) in enumerate(zip(analysis.returns, analysis.values, strict=True))
+        if not r.requires_grad and isinstance(value, torch.Tensor)
+    ]
+    no_gradient = [
+        i for i, given in enumerate(analysis.inputs) if given.requires_grad and i not in set(joint.gradients)
+    ]
+    positions = joint.gradients
+    saved = [(s.source == "input", s.index) for s in parts.saved]
+    sizes = [(s.source == "input", s.index) for s in parts.sizes]
+
+    class EductorFunction(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *args: Any) -> Any:
+            outputs = forward(list(args))
+            returns = tuple(outputs[:count])
+            ctx.save_for_backward(*(args[i] if is_input else outputs[i] for is_input, i in saved))
+            ctx.sizes = [args[i] if is_input else outputs[i] for is_input, i in sizes]
+            ctx.kept = again.keep(args) if again is not None else None
+            ctx.hooked = compat.has_saved_tensors_hooks()
+            ctx.set_materialize_grads(False)
+            if fixed:
+                ctx.mark_non_differentiable(*(returns[k] for k in fixed))
+            return returns
+
+        @staticmethod
+        def backward(ctx: Any, *given: Any) -> Any:
+            gradients = [given[t.of] for t in tangents]
+            values = ctx.saved_tensors
+            if torch.is_grad_enabled() or compat.any_autocast():
+                if again is None:
+                    raise RuntimeError(
+                        "This gradient cannot be differentiated again, because the option double_backward is off."
+                    )
+                return tuple(again.backward(ctx.kept, gradients))
+            keeps = compat.keeps_graph()
+            inputs = [*ctx.sizes, *values]
+            del values
+            if not keeps:
+                ctx.kept = None
+            defined = tuple(g is not None for g in gradients)
+            inputs += [_coerced(g, t) for g, t in zip(gradients, tangents, strict=True) if g is not None]
+            del gradients
+            found = backwards(defined, keeps or ctx.hooked)(inputs)
+            result: list[Any] = [None] * total
+            for i, gradient in zip(positions, found, strict=True):
+                result[i] = gradient
+            return tuple(result)
+
+    def call(inputs: list[Any]) -> Sequence[Any]:
+        for i in no_gradient:
+            inputs[i] = inputs[i].detach()
+        results: Sequence[Any] = EductorFunction.apply(*inputs)
+        return results
+
+    return call
+
+
+def _coerced(gradient: torch.Tensor, tangent: Tangent) -> torch.Tensor:
+    """A gradient in the layout that the backward was traced for."""
+    if gradient.is_conj() or gradient.is_neg():
+        gradient = gradient.resolve_conj().resolve_neg()
+    if tangent.strides is None:
+        return gradient.contiguous(memory_format=tangent.memory_format)
+    if gradient.stride() == tangent.strides:
+        return gradient
+    return torch.empty_strided(gradient.shape, tangent.strides, dtype=gradient.dtype, device=gradient.device).copy_(
+        gradient
+    )
+
+
+def _in_grad_mode(run: Run, joint: Joint, *, trains: bool) -> Run:
+    """With gradients where the graph has any, without them otherwise; and the mode that the graph leaves behind."""
+    analysis = joint.analysis
+    left = analysis.grad_mode
+    inference = analysis.makes_inference_tensors
+
+    def call(inputs: list[Any]) -> Sequence[Any]:
+        before = torch.is_grad_enabled()
+        if inference:
+            with torch.inference_mode():
+                return run(inputs)
+        if before == trains:
+            results = run(inputs)
+        else:
+            torch.set_grad_enabled(trains)
+            try:
+                results = run(inputs)
+            finally:
+                torch.set_grad_enabled(before)
+        return results
+
+    if left is None:
+        return call
+
+    def leaving(inputs: list[Any]) -> Sequence[Any]:
+        results = call(inputs)
+        torch.set_grad_enabled(left)
+        return results
+
+    return leaving
+
+
+def _keeping_versions(run: Run, joint: Joint) -> Run:
+    """A written input's version moves where it would in eager, and only there, whatever the kernels do."""
+    inputs = joint.analysis.inputs
+    moves = [(i, int(inputs[i].seen_write)) for i in joint.writes.forward]
+
+    def call(given: list[Any]) -> Sequence[Any]:
+        written = [(given[i], move) for i, move in moves if not given[i].is_inference()]
+        versions = [t._version + move for t, move in written]
+        results = run(given)
+        compat.set_versions([t for t, _ in written], versions)
+        return results
+
+    return call
+
+
+def _finisher(joint: Joint) -> Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], list[Any]] | None:
+    """From what the graph returns to what the caller gets."""
+    analysis = joint.analysis
+    written = [(k, r.index) for k, r in enumerate(analysis.returns) if r.source == "input"]
+    plain = [o.kind == "return" and o.index == k for k, o in enumerate(analysis.outputs)]
+    if all(plain) and len(plain) == len(analysis.returns):
+        return None
+    with_gradient, without = joint.views
+    slots = {
+        flag: [j for j, o in enumerate(analysis.outputs) if o.kind == "view" and o.has_history == flag]
+        for flag in (True, False)
+    }
+
+    def finish(inputs: Sequence[Any], flat: Sequence[Any], returns: Sequence[Any]) -> list[Any]:
+        for k, i in written:
+            with torch.enable_grad():
+                flat[i].copy_(returns[k])
+        outputs: list[Any] = [None] * len(analysis.outputs)
+        if with_gradient is not None:
+            with torch.enable_grad():
+                for j, view in zip(slots[True], with_gradient(flat, returns), strict=True):
+                    outputs[j] = view
+        if without is not None:
+            with torch.no_grad():
+                for j, view in zip(slots[False], without(flat, returns), strict=True):
+                    outputs[j] = view
+        for j, output in enumerate(analysis.outputs):
+            if output.kind == "return":
+                outputs[j] = returns[output.index]
+            elif output.kind == "input":
+                outputs[j] = inputs[output.index]
+            elif output.kind == "output":
+                outputs[j] = outputs[output.index]
+            elif output.kind == "number":
+                outputs[j] = output.value
+        return outputs
+
+    return finish

@@ -1,0 +1,121 @@
+"""Outputs that are views: a small graph that makes them again, outside of the compiled code, from what they are views of.
+
+The caller gets real views of its own inputs and of the other outputs, with the history that autograd gives to views,
+as in eager. Kernels have no part in it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from eductor import compat
+from eductor.compat import OpOverload
+from eductor.errors import Unsupported
+from eductor.graph.meta import tensor_of, value_of
+
+Place = tuple[str, int]
+"""("input", i) or ("return", i)."""
+
+
+def is_view(node: Node) -> bool:
+    """Whether a node only looks at memory of its operand, by the operator's schema."""
+    target = node.target
+    if not isinstance(target, OpOverload) or target._schema.is_mutable:
+        return False
+    return any(r.alias_info is not None for r in target._schema.returns)
+
+
+def storage_node(node: Node) -> Node:
+    """The node whose value a node is, where in-place operators return what they wrote."""
+    while isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
+        schema = node.target._schema
+        returned = schema.returns[0].alias_info if len(schema.returns) == 1 else None
+        if returned is None or not returned.is_write or compat.changes_geometry(node.target):
+            return node
+        written = next(i for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
+        operand = node.args[written] if written < len(node.args) else node.kwargs[schema.arguments[written].name]
+        if not isinstance(operand, Node):
+            return node
+        node = operand
+    return node
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A view to be made again: its node in the traced graph, what it is a view of, and whether gradients flow to it."""
+
+    node: Node
+    root: Place
+    has_history: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """Makes views again: a function of the values at `places`."""
+
+    places: tuple[Place, ...]
+    make: Callable[..., Sequence[torch.Tensor]]
+
+    @staticmethod
+    def of(wanted: Sequence[Wanted], leaves: Mapping[Node, Place]) -> Views:
+        """The part of a traced graph that leads from its leaves to the views, as a graph of its own."""
+        builder = _Builder(leaves)
+        results = [builder.view(w) for w in wanted]
+        builder.graph.output(tuple(results))
+        module = GraphModule(torch.nn.Module(), builder.graph)
+        return Views(tuple(p.meta["place"] for p in builder.graph.find_nodes(op="placeholder")), module.forward)
+
+    def __call__(self, inputs: Sequence[Any], returns: Sequence[Any]) -> Sequence[torch.Tensor]:
+        return self.make(*(inputs[i] if kind == "input" else returns[i] for kind, i in self.places))
+
+
+class _Builder:
+    """Copies chains of views, and the sizes that they read, into a new graph."""
+
+    def __init__(self, leaves: Mapping[Node, Place]) -> None:
+        self.graph = Graph()
+        self._leaves = leaves
+        self._found: dict[Place, Node] = {}
+        self._copies: dict[Node, Node | None] = {}
+
+    def view(self, wanted: Wanted) -> Node:
+        copy = self._copy(wanted.node)
+        if copy is not None:
+            return copy
+        value = tensor_of(wanted.node)
+        if value is None or not all(type(x) is int for x in (*value.shape, *value.stride(), value.storage_offset())):
+            raise Unsupported(f"an output that shares memory in a way that cannot be repeated ({wanted.node.name})")
+        geometry = (list(value.shape), list(value.stride()), value.storage_offset())
+        return self.graph.call_function(torch.ops.aten.as_strided.default, (self._leaf(wanted.root), *geometry))
+
+    def _copy(self, node: Node) -> Node | None:
+        """The copy of a node, or None where it is computed and not a view."""
+        node = storage_node(node)
+        if node not in self._copies:
+            self._copies[node] = self._new(node)
+        return self._copies[node]
+
+    def _new(self, node: Node) -> Node | None:
+        if node in self._leaves:
+            return self._leaf(self._leaves[node])
+        is_size = isinstance(value_of(node), (int, torch.SymInt)) and node.op == "call_function"
+        if not (is_view(node) or is_size or node.target is operator.getitem):
+            return None
+        operands = {operand: self._copy(operand) for operand in node.all_input_nodes}
+        if any(copy is None for copy in operands.values()):
+            return None
+        return self.graph.node_copy(node, lambda operand: operands[operand])  # type: ignore[return-value]
+
+    def _leaf(self, place: Place) -> Node:
+        if place not in self._found:
+            first = next(iter(self.graph.nodes), None)
+            with self.graph.inserting_before(first):
+                self._found[place] = self.graph.placeholder(f"{place[0]}_{place[1]}")
+            self._found[place].meta["place"] = place
+        return self._found[place]

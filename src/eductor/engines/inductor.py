@@ -1,0 +1,121 @@
+"""The engine `inductor`: torch's code generator, with none of its FX passes. All of its private API is used here.
+
+The graph comes functional and final; what its lowering needs beyond that, `legalize` does. Its caches work: the same
+graph in another process compiles in no time.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from itertools import count
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from torch._guards import TracingContext, tracing
+from torch.fx import Graph, GraphModule
+
+from eductor.autograd.handoff import Compiled, Job
+from eductor.compat import FakeTensor, FakeTensorMode
+from eductor.engines.legalize import legalize
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_COMPILERS = ("g++", "clang++", "c++", "cl")
+_WITHOUT_PASSES = {
+    "use_pre_grad_passes": False,
+    "use_joint_graph_passes": False,
+    "use_post_grad_passes": False,
+}
+_graph_ids = count()
+
+
+def can_compile() -> bool:
+    """Whether its kernels can be built here: it needs a C++ compiler, for the launchers of Triton too, and numpy."""
+    compilers = (os.environ.get("CXX"), *_COMPILERS)
+    return any(shutil.which(c) for c in compilers if c) and find_spec("numpy") is not None
+
+
+def decompositions(*, fallback_random: bool) -> Mapping[Any, Any]:
+    """The table that its lowering expects."""
+    from torch._inductor import config
+    from torch._inductor.decomposition import select_decomp_table
+
+    with config.patch(fallback_random=fallback_random):
+        return dict(select_decomp_table())
+
+
+def compile(job: Job) -> Compiled:
+    """Kernels for a graph, and the strides of its outputs."""
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.cudagraph_utils import BoxedDeviceIndex
+    from torch._inductor.utils import BoxedBool
+
+    graphs = job.mode == "reduce-overhead"
+    shared = job.shared
+    if not shared:
+        shared.update(id=next(_graph_ids), graphs=BoxedBool(graphs), device=BoxedDeviceIndex(None))
+    module = _copy(job.module)
+    legalize(module)
+    module.graph.output_node().meta["user_visible_output_idxs"] = sorted(job.visible)
+    mode = next((x.fake_mode for x in job.inputs if isinstance(x, FakeTensor)), None)
+    with _configured(mode, job, graphs=graphs):
+        compiled = compile_fx_inner(
+            module,
+            list(job.inputs),
+            static_input_idxs=tuple(sorted(job.static)),
+            is_backward=job.is_backward,
+            is_inference=job.is_inference,
+            graph_id=shared["id"],
+            cudagraphs=shared["graphs"],
+            boxed_forward_device_index=shared["device"],
+        )
+    return Compiled(compiled, _strides(compiled, mode))
+
+
+def _copy(module: GraphModule) -> GraphModule:
+    """The lowering edits what it gets; the graph is needed again for other forms of the backward."""
+    graph = Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    graph.output_node().meta = dict(module.graph.output_node().meta)
+    return GraphModule(module, graph)
+
+
+@contextmanager
+def _configured(mode: FakeTensorMode | None, job: Job, *, graphs: bool) -> Iterator[None]:
+    """Its settings for one graph: no passes, and what it reads from the compile that goes on."""
+    from torch._inductor import config
+    from torch._inductor.virtualized import V
+
+    settings = {**_WITHOUT_PASSES, "triton.cudagraphs": graphs}
+    with ExitStack() as stack:
+        stack.enter_context(config.patch(settings))
+        stack.enter_context(V.set_fake_mode(mode))
+        if TracingContext.try_get() is None:
+            stack.enter_context(tracing(TracingContext(mode)))
+        facts = SimpleNamespace(
+            bw_donated_idxs=sorted(job.donated) or None,
+            static_input_indices=sorted(job.static),
+            num_mutated_inp_runtime_indices=len(job.written),
+        )
+        stack.enter_context(TracingContext.patch(fw_metadata=facts, output_strides=None))
+        yield
+
+
+def _strides(compiled: Any, mode: FakeTensorMode | None) -> Sequence[Sequence[Any] | None] | None:
+    """The strides of the outputs as numbers and symbols; it gives them as text."""
+    found = getattr(compiled, "output_strides", None)
+    if not found:
+        return None
+    return [None if strides is None else tuple(_size(x, mode) for x in strides) for strides in found]
+
+
+def _size(text: Any, mode: FakeTensorMode | None) -> Any:
+    if isinstance(text, int) or str(text).lstrip("-").isdigit():
+        return int(text)
+    assert mode is not None and mode.shape_env is not None
+    return mode.shape_env.deserialize_symexpr(text)

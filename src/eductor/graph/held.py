@@ -1,0 +1,58 @@
+"""The tensors that a module holds: as named values that can stand aside for others."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import GraphModule
+
+
+def tensors_of(holder: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters, buffers, and tensors that the graph of a module takes from it, by their names."""
+    found: dict[str, torch.Tensor] = dict(holder.named_parameters(remove_duplicate=False))
+    found.update(holder.named_buffers(remove_duplicate=False))
+    if isinstance(holder, GraphModule):
+        for node in holder.graph.find_nodes(op="get_attr"):
+            if isinstance(value := attribute(holder, str(node.target)), torch.Tensor):
+                found.setdefault(str(node.target), value)
+    return found
+
+
+def first_names(state: Mapping[str, torch.Tensor]) -> list[str]:
+    """One name for each tensor, the first of those it goes by."""
+    return list({id(t): name for name, t in reversed(list(state.items()))}.values())[::-1]
+
+
+@contextmanager
+def swapped(holder: nn.Module, values: Mapping[str, Any]) -> Iterator[None]:
+    """Puts other tensors in the place of a module's own, for a while."""
+    homes = []
+    for path, value in values.items():
+        parent, _, name = path.rpartition(".")
+        home = holder.get_submodule(parent)
+        tables: tuple[dict[str, Any], ...] = (home._parameters, home._buffers)
+        table = next((t for t in tables if name in t), home.__dict__)
+        homes.append((table, name, table[name]))
+        table[name] = value
+    try:
+        yield
+    finally:
+        for table, name, value in homes:
+            table[name] = value
+
+
+def has_attribute(module: nn.Module, path: str) -> bool:
+    try:
+        attribute(module, path)
+    except AttributeError:
+        return False
+    return True
+
+
+def attribute(module: nn.Module, path: str) -> Any:
+    return operator.attrgetter(path)(module)
