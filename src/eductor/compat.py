@@ -70,6 +70,16 @@ def sequence_number() -> int:
     return int(torch._C._autograd._get_sequence_nr())
 
 
+def last_traced_node() -> Node:
+    """The newest node of the trace that goes on."""
+    from torch.fx.experimental.proxy_tensor import get_innermost_proxy_mode
+
+    mode = get_innermost_proxy_mode()
+    assert mode is not None
+    newest: Node = mode.tracer.graph._root.prev
+    return newest
+
+
 def is_wrapper_subclass(tensor: torch.Tensor) -> bool:
     """Whether a tensor wraps others (DTensor, nested, quantized), so that it is more than its data."""
     from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -310,7 +320,7 @@ def size_as_node(graph: Graph, size: Any, known: Mapping[Any, Node]) -> Any:
 def plain_strides(value: torch.Tensor) -> tuple[int, ...] | None:
     """The strides of a tensor, where they are numbers and no two elements share memory."""
     sizes = (*value.shape, *value.stride())
-    if not all(type(x) is int for x in sizes) or torch._debug_has_internal_overlap(value) == 1:
+    if not all(type(x) is int for x in sizes) or torch._debug_has_internal_overlap(value) != 0:
         return None
     return tuple(value.stride())
 

@@ -61,30 +61,29 @@ def backend(
 
 def compile_graph(module: GraphModule, inputs: Sequence[Any], options: Options) -> Callable[..., Any]:
     """Takes one captured graph through all stages."""
-    flow = Flow.start(module, inputs, options)
-    pre_grad(flow)
+    flow = Flow.start(module, options)
+    pre_grad(flow, inputs)
     try:
-        return autograd(flow)
+        return autograd(flow, inputs)
     except Exception as error:
-        return as_captured(flow, error)
+        return as_captured(flow, inputs, error)
 
 
 @dataclass(frozen=True)
 class Flow:
-    """What all stages know."""
+    """What all stages know. It lives as long as the compiled function, so it holds no inputs."""
 
     module: GraphModule
-    inputs: Sequence[Any]
     options: Options
     pipeline: Pipeline
     engine: Engine
 
     @staticmethod
-    def start(module: GraphModule, inputs: Sequence[Any], options: Options) -> Flow:
+    def start(module: GraphModule, options: Options) -> Flow:
         engine = choose_engine(options)
         if not engine.seeded_random:
             options = replace(options, fallback_random=True)
-        return Flow(module, inputs, options, Pipeline.of(options), engine)
+        return Flow(module, options, Pipeline.of(options), engine)
 
     def run_passes(self, stage: Stage, module: GraphModule, *, is_inference: bool) -> None:
         self.pipeline.run(stage, module, Context(stage, self.options, is_inference), self.options.instruments)
@@ -94,18 +93,18 @@ class Flow:
         skip_steps(self.pipeline.stage(stage), stage, self.module, context, self.options.instruments, reason)
 
 
-def pre_grad(flow: Flow) -> None:
+def pre_grad(flow: Flow, inputs: Sequence[Any]) -> None:
     """Passes on the captured graph."""
-    differentiable = any(isinstance(x, torch.Tensor) and x.requires_grad for x in flow.inputs)
+    differentiable = any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
     flow.run_passes("pre_grad", flow.module, is_inference=not (torch.is_grad_enabled() and differentiable))
 
 
-def autograd(flow: Flow) -> Callable[..., Any]:
+def autograd(flow: Flow, inputs: Sequence[Any]) -> Callable[..., Any]:
     """Traces forward and backward together, and wraps what the stages below make of them."""
     given = flow.options.decompositions
     return aot_dispatch_autograd(
         flow.module,
-        flow.inputs,
+        inputs,
         decompositions=flow.engine.decompositions(flow.options) if given is None else given,
         partition_fn=partial(partition, flow),
         compile=partial(engine, flow),
@@ -144,7 +143,7 @@ def engine(flow: Flow, job: Job) -> Compiled:
         return ATEN(job)
 
 
-def as_captured(flow: Flow, error: Exception) -> Callable[..., Any]:
+def as_captured(flow: Flow, inputs: Sequence[Any], error: Exception) -> Callable[..., Any]:
     """The captured graph as it is, differentiated by eager's autograd: for what ahead-of-time autograd cannot take."""
     construct = str(error) if isinstance(error, Unsupported) else f"this graph ({type(error).__name__}: {error})"
     message = f"ahead-of-time autograd does not support {construct}"
@@ -153,7 +152,7 @@ def as_captured(flow: Flow, error: Exception) -> Callable[..., Any]:
     _warn(f"{message}; the captured graph runs uncompiled, as in eager.")
     for stage in ("joint", "post_grad"):
         flow.skip_passes(stage, message)
-    run = ATEN(Job(flow.module, flow.inputs)).run
+    run = ATEN(Job(flow.module, inputs)).run
     return lambda *args: run(list(args))
 
 

@@ -6,16 +6,19 @@ backward that is called under autocast, where eager's backward would cast.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from eductor import compat
 from eductor.autograd.captured import Captured
 from eductor.autograd.joint import Joint
+from eductor.graph.meta import requires_grad
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +64,8 @@ class Again:
         differentiable = torch.is_grad_enabled()
         with compat.replayed_randomness(kept.random_state) if self._is_random else nullcontext():
             with self._dispatch.entered():
-                entries = [self._entry(i, x) for i, x in enumerate(kept.inputs)]
-                sources = [i for i, given in enumerate(self._analysis.inputs) if given.requires_grad]
+                entries = [self._entry(x) for x in kept.inputs]
+                sources = [i for i, x in enumerate(entries) if requires_grad(x)]
                 starts = [entries[i] for i in sources]
                 for i in self._overwritten:
                     entries[i] = entries[i].clone()
@@ -81,9 +84,10 @@ class Again:
             gradients[i] = gradient
         return gradients
 
-    def _entry(self, i: int, value: Any) -> Any:
+    @staticmethod
+    def _entry(value: Any) -> Any:
         """An input by another name, so that its own history is not walked."""
-        return value.view_as(value) if self._analysis.inputs[i].requires_grad else value
+        return value.view_as(value) if requires_grad(value) else value
 
     def _check(self, kept: Kept) -> None:
         for i, version in zip(self._watched, kept.versions, strict=True):
@@ -100,13 +104,31 @@ def _tensors(joint: Joint) -> set[int]:
     return {i for i, p in enumerate(joint.primals) if isinstance(p.meta.get("val"), torch.Tensor)}
 
 
+_NORMS = frozenset(
+    {
+        torch.ops.aten._native_batch_norm_legit_functional.default,
+        torch.ops.aten._batch_norm_with_update_functional.default,
+    }
+)
+"""They update statistics, which their other results do not depend on."""
+
+
 def _old_values_that_matter(joint: Joint) -> list[int]:
     """Overwritten inputs whose old value some output or gradient depends on."""
-    needed = set()
-    pending = [n for n in joint.module.graph.output_node().all_input_nodes]
+    needed: set[Node] = set()
+    pending = list(joint.module.graph.output_node().all_input_nodes)
     while pending:
         node = pending.pop()
         if node not in needed:
             needed.add(node)
-            pending.extend(node.all_input_nodes)
+            pending.extend(_sources(node))
     return [i for i, p in enumerate(joint.primals) if i in joint.overwritten and p in needed]
+
+
+def _sources(node: Node) -> list[Node]:
+    """What the value of a node depends on."""
+    operand = node.args[0] if node.target is operator.getitem else None
+    if isinstance(operand, Node) and operand.target in _NORMS and str(node.args[1]) in "012":
+        statistics = operand.args[3:5]
+        return [n for n in operand.all_input_nodes if n not in statistics]
+    return node.all_input_nodes

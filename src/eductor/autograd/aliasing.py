@@ -96,7 +96,8 @@ class _Group:
         if any(not _is_static(x) for x in tensors):
             raise Unsupported("overlapping inputs of unknown size of which one is written")
         bases = {id(_base_of(x)) for x in tensors}
-        if len(bases) > 1 and any(x.requires_grad for x in tensors):
+        own_history = len(bases) > 1 or any(x.is_leaf and x._base is not None for x in tensors)
+        if own_history and any(x.requires_grad for x in tensors):
             raise Unsupported("overlapping inputs with several histories in autograd of which one is written")
         if len(bases) > 1 and len({(x.dtype, x.is_inference()) for x in tensors}) > 1:
             raise Unsupported("overlapping inputs of several dtypes of which one is written")

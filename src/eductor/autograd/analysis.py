@@ -7,8 +7,8 @@ returns   what the forward graph hands back: new values of inputs, fresh outputs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -77,6 +77,13 @@ class Analysis:
     def trains(self) -> bool:
         return any(r.requires_grad for r in self.returns)
 
+    def noticing(self, written: Collection[int]) -> Analysis:
+        """The same, where these inputs are written too, as autograd sees."""
+        if not written:
+            return self
+        given = (replace(x, seen_write=x.seen_write or i in written) for i, x in enumerate(self.inputs))
+        return replace(self, inputs=tuple(given))
+
     @property
     def copied(self) -> tuple[int, ...]:
         """Inputs that the graph takes as copies: autograd must see the write, so it happens outside of the graph."""
@@ -87,7 +94,7 @@ def analyse(captured: Captured, fakes: Fakes) -> Analysis:
     """One run of the captured graph on stand-ins of the fake inputs."""
     grad_mode = torch.is_grad_enabled()
     with fakes.mode:
-        flat = _stand_ins(fakes.values)
+        flat = stand_ins(fakes.values)
         before = [_State.of(x) for x in flat]
         with compat.keeping_dispatch_state(), compat.forgetting_unbacked(fakes.mode):
             entries = captured.enter(flat)
@@ -179,7 +186,7 @@ class _Sorter:
         if storage in self._input_of and not _made_by_a_function(value):
             return Output("view", self._input_of[storage], value.grad_fn is not None, "input")
         siblings = [k for k in self._groups[storage] if self._values[k] is not value]
-        if not siblings or storage in self._input_of:
+        if not siblings or _made_by_a_function(value):
             return Output("return", self._add(Return("output", j, value.requires_grad)))
         root = self._root(storage)
         if self.returns[root].source == "output" and self._values[self.returns[root].index] is value:
@@ -194,6 +201,8 @@ class _Sorter:
             roots: dict[int, Return] = {}
             for j in group:
                 value = self._values[j]
+                if _made_by_a_function(value):
+                    continue
                 root = value._base if value._is_view() else value
                 if value.requires_grad == requires_grad:
                     found = Return("output" if root is value else "base", j, requires_grad)
@@ -210,11 +219,14 @@ class _Sorter:
 
 
 def _made_by_a_function(value: torch.Tensor) -> bool:
-    """Whether a user's autograd.Function lies between an input and its view: then its backward is not the view's."""
+    """Whether a user's autograd.Function lies between a view and its base: then its backward is not the view's."""
+    base: Any = value._base
+    if base is None:
+        return False
     step: Any = value.grad_fn
-    while step is not None:
+    while step is not None and step is not base.grad_fn:
         if isinstance(step, BackwardCFunction):
-            return not isinstance(step, _Rooted._backward_cls)  # type: ignore[attr-defined]
+            return True
         if len(step.next_functions) != 1:
             return False
         step = step.next_functions[0][0]
@@ -241,13 +253,16 @@ class _Rooted(torch.autograd.Function):
         return None, None
 
 
-def _stand_ins(values: Sequence[Any]) -> list[Any]:
-    """Tensors on the same memory with a history of their own, so that the run leaves no trace on the fake inputs."""
+def stand_ins(values: Sequence[Any]) -> list[Any]:
+    """Tensors on the same memory with a history of their own: no run leaves a trace on the fake inputs, nor does
+    autograd know that one input was made from another."""
     anchor = torch.empty(0, requires_grad=True)
     return [_stand_in(x, anchor) if isinstance(x, torch.Tensor) else x for x in values]
 
 
 def _stand_in(value: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
+    if value.dim() == 0 and not value.requires_grad:
+        return value  # it may know the symbol that `item` gives, which a copy would not
     copy = value.data
     if not value.requires_grad:
         return copy

@@ -94,7 +94,8 @@ def _fake(value: Any, source: Any, mode: FakeTensorMode, context: TracingContext
     known = context.tensor_to_context.get(value) if context is not None and value in context.tensor_to_context else None
     if known is not None:
         return mode.from_tensor(value, symbolic_context=known, source=known.tensor_source, trace=False)
-    return mode.from_tensor(value, static_shapes=True, source=source, trace=False)
+    is_number = value.dim() == 0 and source is not None
+    return mode.from_tensor(value, static_shapes=not is_number, source=source, trace=False)
 
 
 def refuse_subclasses(module: GraphModule) -> None:

@@ -17,16 +17,17 @@ from torch.utils import _pytree as pytree
 
 from eductor.autograd.provenance import SecondRun, is_backward
 from eductor.compat import HigherOrderOperator, OpOverload, make_fx
+from eductor.graph.meta import output_of, requires_grad
 
 Table = dict[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Writes:
-    """Inputs that a graph writes, and how many of them by its forward; the rest are written by its backward."""
+class NewValues:
+    """The nodes of what is written to inputs, by the forward and by the backward."""
 
-    forward: tuple[int, ...] = ()
-    backward: tuple[int, ...] = ()
+    forward: Sequence[tuple[int, Node]] = ()
+    backward: Sequence[tuple[int, Node]] = ()
 
 
 def may_write(module: GraphModule) -> bool:
@@ -41,9 +42,25 @@ def may_write(module: GraphModule) -> bool:
     )
 
 
-def functionalize(module: GraphModule, values: Sequence[Any], table: Table) -> tuple[GraphModule, Writes]:
-    """The functional graph; its output is (outputs, new values of written inputs, those written by the backward)."""
-    found: list[Writes] = []
+def listed_writes(module: GraphModule) -> set[int]:
+    """Inputs that are written as members of a list (`_foreach_add_`), which fake tensors do not count as writes."""
+    places = {node: i for i, node in enumerate(module.graph.find_nodes(op="placeholder"))}
+    found = set()
+    for node in module.graph.nodes:
+        if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
+            for given, argument in zip(node.args, node.target._schema.arguments, strict=False):
+                if (
+                    argument.alias_info is not None
+                    and argument.alias_info.is_write
+                    and isinstance(given, (list, tuple))
+                ):
+                    found |= {places[x] for x in given if x in places}
+    return found
+
+
+def functionalize(module: GraphModule, values: Sequence[Any], table: Table) -> tuple[GraphModule, NewValues]:
+    """The functional graph with the same outputs, and what the inputs become."""
+    found: list[tuple[list[int], list[int]]] = []
 
     def run(*flat: Any) -> Any:
         with _wrapping():
@@ -52,14 +69,17 @@ def functionalize(module: GraphModule, values: Sequence[Any], table: Table) -> t
                 second = _Watching(module, wrapped)
                 outputs = second.run(*wrapped)
                 second.watch()
-            writes, forward, backward = second.writes()
-            found.append(writes)
-            return pytree.tree_map(_unwrapped, (outputs, forward, backward))
+            forward, backward = second.written()
+            found.append((list(forward), list(backward)))
+            return pytree.tree_map(_unwrapped, (outputs, list(forward.values()), list(backward.values())))
 
-    detached = [x.detach() if isinstance(x, torch.Tensor) else x for x in values]
+    detached = [x.detach() if requires_grad(x) else x for x in values]
     with torch.no_grad(), FunctionalTensorMode(_allow_token_discovery=True):
         traced = make_fx(run, decomposition_table=table)(*detached)
-    return traced, found[-1]
+    outputs, forward, backward = output_of(traced)
+    traced.graph.output_node().args = (outputs,)
+    first, later = found[-1]
+    return traced, NewValues(list(zip(first, forward, strict=True)), list(zip(later, backward, strict=True)))
 
 
 class _Watching(SecondRun):
@@ -82,11 +102,11 @@ class _Watching(SecondRun):
                 now[i] = (_unwrapped(x), torch._functionalize_mutation_counter(x.elem))
         self._seen.append(now)
 
-    def writes(self) -> tuple[Writes, list[Any], list[Any]]:
+    def written(self) -> tuple[dict[int, Any], dict[int, Any]]:
+        """New values by input: at the end of the forward, and of those that the backward wrote at the very end."""
         first, last = self._seen[0], self._seen[-1]
-        later = [i for i, (_, count) in last.items() if i not in first or first[i][1] != count]
-        found = Writes(tuple(first), tuple(later))
-        return found, [value for value, _ in first.values()], [last[i][0] for i in later]
+        later = {i: value for i, (value, count) in last.items() if i not in first or first[i][1] != count}
+        return {i: value for i, (value, _) in first.items()}, later
 
 
 def _unwrapped(value: Any) -> Any:

@@ -16,14 +16,15 @@ from torch.fx import GraphModule, Node
 from torch.fx import traceback as fx_traceback
 
 from eductor import compat
-from eductor.autograd.analysis import Analysis, analyse
+from eductor.autograd.analysis import Analysis, analyse, stand_ins
 from eductor.autograd.captured import Captured, Fakes, refuse_subclasses
-from eductor.autograd.functional import Writes, functionalize, may_write
-from eductor.autograd.provenance import BACKWARD, ForwardRun
+from eductor.autograd.functional import NewValues, functionalize, listed_writes, may_write
+from eductor.autograd.provenance import BACKWARD, ForwardRun, mark_backward
 from eductor.autograd.views import Place, Views, Wanted, storage_node
 from eductor.compat import make_fx
 from eductor.errors import Unsupported
-from eductor.graph.meta import value_of
+from eductor.graph.meta import output_of, value_of
+from eductor.graph.node_effects import effect_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,14 @@ class Tangent:
     of: int
     strides: tuple[int, ...] | None
     memory_format: torch.memory_format
+
+
+@dataclass(frozen=True, slots=True)
+class Writes:
+    """Inputs that are written back to inside of the graphs, by the forward and by the backward."""
+
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +84,15 @@ def aot_dispatch_autograd_graph(captured: Captured, fakes: Fakes, decompositions
         tangents, values = _tangents(analysis)
         with fakes.mode:
             trace = _Trace(captured, analysis, tangents, len(fakes.values))
-            traced = make_fx(trace.run, decomposition_table=table)(*fakes.values, *values)
+            primals = stand_ins(fakes.values)
+            traced = make_fx(trace.run, decomposition_table=table)(*primals, *values)
             _refuse_effects(traced)
+            analysis = analysis.noticing(listed_writes(traced))
             views = _take_views(traced, analysis)
-            writes = Writes()
+            new = NewValues()
             if may_write(traced):
-                traced, writes = functionalize(traced, (*fakes.values, *values), table)
-    gradients = _finish(traced, analysis, writes)
+                traced, new = functionalize(traced, (*primals, *values), table)
+    gradients, writes = _finish(traced, analysis, new)
     return Joint(traced, analysis, tangents, gradients, writes, views, captured.static_inputs())
 
 
@@ -104,8 +115,10 @@ class _Trace:
                 outputs = self._captured.run(self._captured.enter(taken), forward)
             returns = [r.pick(taken, outputs) for r in analysis.returns]
             views = [x for x, output in zip(outputs, analysis.outputs, strict=True) if output.kind == "view"]
+            forward_ends = compat.last_traced_node()
             gradients = self._gradients(primals, returns, tangents, forward)
-        return returns, views, gradients
+            mark_backward(forward_ends)
+        return returns, views, gradients, forward.unused
 
     def _gradients(
         self, primals: Sequence[Any], returns: Sequence[Any], tangents: Sequence[Any], forward: ForwardRun
@@ -142,58 +155,51 @@ def _tangents(analysis: Analysis) -> tuple[tuple[Tangent, ...], list[torch.Tenso
 
 def _take_views(traced: GraphModule, analysis: Analysis) -> tuple[Views | None, Views | None]:
     """Takes the outputs that are views out of the traced graph, into small graphs of their own."""
-    returns, views, gradients = traced.graph.output_node().args[0]  # type: ignore[misc]
-    traced.graph.output_node().args = ((returns, gradients),)  # type: ignore[assignment]
+    returns, views, gradients, unused = output_of(traced)
+    traced.graph.output_node().args = ((returns, gradients, unused),)
     if not views:
         return None, None
     placeholders = traced.graph.find_nodes(op="placeholder")[: len(analysis.inputs)]
     leaves: dict[Node, Place] = {p: ("input", i) for i, p in enumerate(placeholders)}
-    for k, (result, node) in enumerate(zip(analysis.returns, returns, strict=True)):  # type: ignore[arg-type]
+    for k, (result, node) in enumerate(zip(analysis.returns, returns, strict=True)):
         if isinstance(node, Node):
             place: Place = ("input", result.index) if result.source == "input" else ("return", k)
             leaves.setdefault(storage_node(node), place)
     outputs = [o for o in analysis.outputs if o.kind == "view"]
-    wanted = [Wanted(node, (o.root, o.index), o.has_history) for node, o in zip(views, outputs, strict=True)]  # type: ignore[arg-type]
-    made = tuple(
-        Views.of(some, leaves) if (some := [w for w in wanted if w.has_history == flag]) else None
-        for flag in (True, False)
-    )
-    return made  # type: ignore[return-value]
+    wanted = [Wanted(node, (o.root, o.index), o.has_history) for node, o in zip(views, outputs, strict=True)]
+
+    def made(*, has_history: bool) -> Views | None:
+        some = [w for w in wanted if w.has_history == has_history]
+        return Views.of(some, leaves) if some else None
+
+    return made(has_history=True), made(has_history=False)
 
 
-def _finish(traced: GraphModule, analysis: Analysis, writes: Writes) -> tuple[int, ...]:
+def _finish(traced: GraphModule, analysis: Analysis, new: NewValues) -> tuple[tuple[int, ...], Writes]:
     """Flat outputs, write-backs at the end, and the names that the documents use."""
-    graph = traced.graph
+    graph, count = traced.graph, len(analysis.inputs)
     output = graph.output_node()
-    primals = graph.find_nodes(op="placeholder")[: len(analysis.inputs)]
-    if writes.forward or writes.backward:
-        (returns, gradients), forward, backward = output.args[0]  # type: ignore[misc]
-        with graph.inserting_before(output):
-            _write_back(traced, primals, writes.forward, forward, {})  # type: ignore[arg-type]
-            _write_back(traced, primals, writes.backward, backward, {"partitioner_tag": BACKWARD})  # type: ignore[arg-type]
-    elif len(output.args[0]) == 3:  # type: ignore[arg-type]
-        (returns, gradients), _, _ = output.args[0]  # type: ignore[misc]
-    else:
-        returns, gradients = output.args[0]  # type: ignore[misc]
-    for i, node in enumerate(graph.find_nodes(op="placeholder")):
-        count = len(analysis.inputs)
+    placeholders = graph.find_nodes(op="placeholder")
+    returns, gradients, _ = output_of(traced)
+    with graph.inserting_before(output):
+        forward = [i for i, value in new.forward if _write_back(traced, placeholders[i], value)]
+        backward = [i for i, value in new.backward if _write_back(traced, placeholders[i], value, BACKWARD)]
+    for i, node in enumerate(placeholders):
         node._rename(f"primals_{i + 1}" if i < count else f"tangents_{i - count + 1}")
-    wanted = tuple(i for i, g in enumerate(gradients) if g is not None)  # type: ignore[arg-type]
-    output.args = ((*returns, *(gradients[i] for i in wanted)),)  # type: ignore[misc]
-    graph.eliminate_dead_code()
+    wanted = tuple(i for i, gradient in enumerate(gradients) if gradient is not None)
+    output.args = ((*returns, *(gradients[i] for i in wanted)),)
+    graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output") or not effect_of(n).removable)
     traced.recompile()
-    return wanted
+    return wanted, Writes(tuple(forward), tuple(backward))
 
 
-def _write_back(
-    traced: GraphModule, primals: list[Node], which: Sequence[int], values: Sequence[Node], meta: dict[str, Any]
-) -> None:
-    for i, value in zip(which, values, strict=True):
-        if value is not primals[i]:
-            node = traced.graph.call_function(torch.ops.aten.copy_.default, (primals[i], value))
-            node.meta = {**value.meta, **meta, "val": value_of(primals[i])}
-            if not meta:
-                node.meta.pop("partitioner_tag", None)
+def _write_back(traced: GraphModule, place: Node, value: Node, tag: str | None = None) -> bool:
+    """Writes a new value to an input; False where it is the old one."""
+    if value is place:
+        return False
+    node = traced.graph.call_function(torch.ops.aten.copy_.default, (place, value))
+    node.meta = {**value.meta, "partitioner_tag": tag, "val": value_of(place)}
+    return True
 
 
 def _refuse_effects(module: GraphModule) -> None:

@@ -15,6 +15,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.fx import traceback as fx_traceback
 
 from eductor import compat
+from eductor.graph.node_effects import effect_of
 
 BACKWARD = "is_backward"
 """The value of `partitioner_tag` on nodes that the backward made."""
@@ -27,6 +28,14 @@ def is_backward(node: Node) -> bool:
     return node.meta.get("partitioner_tag") == BACKWARD
 
 
+def mark_backward(forward_ends: Node) -> None:
+    """Marks the nodes that were traced after the forward."""
+    node = forward_ends.next
+    while node.op != "root":
+        node.meta["partitioner_tag"] = BACKWARD
+        node = node.next
+
+
 class ForwardRun(Interpreter):
     """Runs the captured graph and notes which steps of autograd each node made."""
 
@@ -34,10 +43,14 @@ class ForwardRun(Interpreter):
         super().__init__(module)
         self._starts: list[int] = []
         self._nodes: list[Node] = []
+        self.unused: list[Any] = []
+        """Random numbers that nobody reads; eager draws them all the same."""
 
     def run_node(self, n: Node) -> Any:
         before = compat.sequence_number()
         result = super().run_node(n)
+        if not n.users and n.op != "output" and effect_of(n).random:
+            self.unused.append(result)
         if compat.sequence_number() != before:
             self._starts.append(before)
             self._nodes.append(n)

@@ -96,11 +96,11 @@ def _differentiable(joint: Joint, parts: Parts, forward: Run, backwards: Backwar
     class EductorFunction(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *args: Any) -> Any:
+            ctx.kept = again.keep(args) if again is not None else None
             outputs = forward(list(args))
             returns = tuple(outputs[:count])
             ctx.save_for_backward(*(args[i] if is_input else outputs[i] for is_input, i in saved))
             ctx.sizes = [args[i] if is_input else outputs[i] for is_input, i in sizes]
-            ctx.kept = again.keep(args) if again is not None else None
             ctx.hooked = compat.has_saved_tensors_hooks()
             ctx.set_materialize_grads(False)
             if fixed:
@@ -108,6 +108,7 @@ def _differentiable(joint: Joint, parts: Parts, forward: Run, backwards: Backwar
             return returns
 
         @staticmethod
+        @torch.compiler.disable  # type: ignore[untyped-decorator]
         def backward(ctx: Any, *given: Any) -> Any:
             gradients = [given[t.of] for t in tangents]
             values = ctx.saved_tensors

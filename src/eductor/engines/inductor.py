@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _COMPILERS = ("g++", "clang++", "c++", "cl")
-_WITHOUT_PASSES = {
+_SETTINGS = {
     "use_pre_grad_passes": False,
     "use_joint_graph_passes": False,
     "use_post_grad_passes": False,
+    "fallback_random": True,  # seeded operators are fused all the same; any other draws what eager draws
 }
 _graph_ids = count()
 
@@ -91,7 +92,7 @@ def _configured(mode: FakeTensorMode | None, job: Job, *, graphs: bool) -> Itera
     from torch._inductor import config
     from torch._inductor.virtualized import V
 
-    settings = {**_WITHOUT_PASSES, "triton.cudagraphs": graphs}
+    settings = {**_SETTINGS, "triton.cudagraphs": graphs}
     with ExitStack() as stack:
         stack.enter_context(config.patch(settings))
         stack.enter_context(V.set_fake_mode(mode))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node
 
 from eductor.compat import FakeTensor, FakeTensorMode, statically_known_true
 
@@ -78,6 +78,11 @@ def difference(a: Any, b: Any) -> str | None:
     if (a.is_conj(), a.is_neg()) != (b.is_conj(), b.is_neg()):
         return "a conjugate or negative bit"
     return None
+
+
+def output_of(module: GraphModule) -> Any:
+    """What the graph of a module returns, as nodes in their structure."""
+    return module.graph.output_node().args[0]
 
 
 def fake_mode_of(graph: Graph) -> FakeTensorMode | None:

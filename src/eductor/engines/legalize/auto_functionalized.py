@@ -1,0 +1,124 @@
+"""Calls of mutable operators that functionalization wrapped: the operator itself, on copies of what it writes."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch.fx import Node
+
+from eductor.compat import OpOverload
+from eductor.engines.legalize.copies import hand_out, writable
+from eductor.engines.legalize.sizes import as_arguments
+from eductor.graph.meta import known_equal, tensor_of
+from eductor.graph.rewriter import Rewriter
+
+aten = torch.ops.aten
+
+
+def functional_call(rewrite: Rewriter, node: Node) -> None:
+    """`auto_functionalized(op, **arguments)` gives what the operator returns, then each argument it wrote."""
+    op, arguments = node.args[0], dict(node.kwargs)
+    assert isinstance(op, OpOverload)
+    written = [_copies(rewrite, arguments[name], node) for name in _written(op._schema)]
+    arguments.update(zip(_written(op._schema), written, strict=True))
+    call = _call(rewrite, op, op._schema, arguments, node)
+    hand_out(rewrite, node, [*_returned(rewrite, op._schema, call, node), *written])
+
+
+def functional_call_on_bases(rewrite: Rewriter, node: Node) -> None:
+    """`auto_functionalized_v2` names the tensors whose memory is written, and describes the arguments as their views.
+
+    It gives what the operator returns, then those tensors. An `out=` operator names none: its results are all new.
+    """
+    op, arguments = node.args[0], dict(node.kwargs)
+    bases: list[Any] = list(arguments.pop("_all_bases"))  # type: ignore[arg-type]
+    spec: Any = arguments.pop("_op_schema", None)
+    schema: Any = op._schema if isinstance(op, OpOverload) else pytree.tree_unflatten([], spec).schema
+    allocates = any(f"_{name}_dtype" in arguments for name in _written(schema))
+    copies = [base if base is None else writable(rewrite, base, node) for base in bases]
+    for name in _written(schema):
+        arguments[name] = (
+            _allocation(rewrite, arguments, name, node) if allocates else _views(rewrite, arguments, name, copies, node)
+        )
+    call = _call(rewrite, op, schema, arguments, node)
+    if allocates:
+        outs = [arguments[name] for name in _written(schema)]
+        hand_out(rewrite, node, outs if len(outs) > 1 else outs[0])
+    else:
+        hand_out(rewrite, node, [*_returned(rewrite, schema, call, node), *copies])
+
+
+def _written(schema: Any) -> list[str]:
+    return [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+
+
+def _copies(rewrite: Rewriter, given: Any, node: Node) -> Any:
+    if isinstance(given, (list, tuple)):
+        return [_copies(rewrite, one, node) for one in given]
+    return given if given is None else writable(rewrite, given, node)
+
+
+def _call(rewrite: Rewriter, op: Any, schema: Any, arguments: dict[str, Any], node: Node) -> Node:
+    """A higher-order operator takes its arguments in a tree, which its schema keeps flat."""
+    args = [arguments[a.name] for a in schema.arguments if not a.kwarg_only and a.name in arguments]
+    kwargs = {a.name: arguments[a.name] for a in schema.arguments if a.kwarg_only and a.name in arguments}
+    if not isinstance(op, OpOverload) and schema.tree_spec is not None:
+        args, kwargs = pytree.tree_unflatten(args, schema.tree_spec)
+    return rewrite.insert(op, *args, before=node, **kwargs)
+
+
+def _returned(rewrite: Rewriter, schema: Any, call: Node, node: Node) -> list[Any]:
+    """What the operator itself returns. An in-place operator returns its operand, under the name of the call."""
+    if not schema.returns:
+        return [None]
+    if len(schema.returns) == 1 and isinstance(call.target, OpOverload):
+        return [call]
+    return [rewrite.insert(operator.getitem, call, i, before=node, like=node) for i in range(len(schema.returns))]
+
+
+def _allocation(rewrite: Rewriter, arguments: dict[str, Any], name: str, node: Node) -> Node:
+    size, stride = (arguments.pop(f"_{name}_{part}") for part in ("size", "stride"))
+    kind = {part: arguments.pop(f"_{name}_{part}") for part in ("dtype", "device")}
+    return rewrite.insert(aten.empty_strided.default, list(size), list(stride), before=node, **kind)
+
+
+def _views(rewrite: Rewriter, arguments: dict[str, Any], name: str, bases: list[Any], node: Node) -> Any:
+    length = f"_{name}_length"
+    if length not in arguments:
+        return _view(rewrite, arguments, f"_{name}", bases, node)
+    count = arguments.pop(length)
+    return None if count is None else [_view(rewrite, arguments, f"_{name}_{i}", bases, node) for i in range(count)]
+
+
+def _view(rewrite: Rewriter, arguments: dict[str, Any], prefix: str, bases: list[Any], node: Node) -> Any:
+    """One written argument: a base, the whole of one under another name, a slice of one, or any view of its memory."""
+    index = arguments.pop(f"{prefix}_base_index")
+    parts = ("alias", "slice_dim", "slice_start", "slice_end", "size", "stride", "storage_offset")
+    given = {part: arguments.pop(f"{prefix}_{part}") for part in parts if f"{prefix}_{part}" in arguments}
+    if index is None:
+        return None
+    base = bases[index]
+    if "slice_dim" in given:
+        where = given["slice_dim"], given["slice_start"], given["slice_end"]
+        return rewrite.insert(aten.slice.Tensor, base, *where, before=node)
+    if "size" in given:
+        offset = _offset_in_copy(rewrite, given["storage_offset"], node.kwargs["_all_bases"][index], node)  # type: ignore
+        return rewrite.insert(
+            aten.as_strided.default, base, list(given["size"]), list(given["stride"]), offset, before=node
+        )
+    return base
+
+
+def _offset_in_copy(rewrite: Rewriter, offset: Any, base: Any, node: Node) -> Any:
+    """Where a view begins in a copy, which begins where its own memory does."""
+    tensor = tensor_of(base)
+    assert tensor is not None
+    if known_equal(tensor.storage_offset(), 0):
+        return offset
+    (start,) = as_arguments(rewrite, [tensor.storage_offset()], node)
+    if isinstance(offset, int) and isinstance(start, int):
+        return offset - start
+    return rewrite.insert(operator.sub, offset, start, before=node)

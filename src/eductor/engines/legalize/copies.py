@@ -1,0 +1,90 @@
+"""Copies that a mutable operator may write, and handing results to who used the functional one's."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch.fx import Node, map_arg
+
+from eductor.compat import OpOverload
+from eductor.engines.legalize.sizes import as_arguments
+from eductor.graph.meta import known_equal, tensor_of
+from eductor.graph.rewriter import Rewriter
+
+aten = torch.ops.aten
+
+# Their results are memory of their own, whatever the operands are and whoever lowers them.
+ALLOCATIONS: frozenset[Any] = frozenset(
+    (
+        *(aten.clone, aten.empty, aten.empty_like, aten.empty_strided, aten.empty_permuted, aten.full, aten.full_like),
+        *(aten.new_empty, aten.new_empty_strided, aten.new_full, aten.new_ones, aten.new_zeros, aten.ones),
+        *(aten.ones_like, aten.zeros, aten.zeros_like),
+    )
+)
+
+
+def writable(rewrite: Rewriter, value: Node, call: Node) -> Node:
+    """The value itself if nobody would see a call write it, otherwise a copy with the same strides."""
+    return value if _is_private(value, call) else _copy(rewrite, value, call)
+
+
+def hand_out(rewrite: Rewriter, node: Node, result: Any) -> None:
+    """Gives a node's users what stands in its place: a node, None, or a collection that they pick from."""
+    for user in list(node.users):
+        if user.target is operator.getitem and isinstance(result, (tuple, list, dict)):
+            hand_out(rewrite, user, result[user.args[1]])  # type: ignore[index]
+    if isinstance(result, Node):
+        rewrite.replace(node, result)
+        return
+    for user in list(node.users):
+        args, kwargs = map_arg((user.args, user.kwargs), lambda n: result if n is node else n)
+        rewrite.update(user, args=args, kwargs=kwargs)
+    rewrite.erase(node)
+
+
+def _is_private(value: Node, call: Node) -> bool:
+    """Whether a value is fresh memory, given to this call once, and used by nobody after it."""
+    packet = value.target.overloadpacket if isinstance(value.target, OpOverload) else None
+    if packet not in ALLOCATIONS or not known_equal(value.meta["val"].storage_offset(), 0):
+        return False
+    places = 0
+
+    def count(n: Node) -> None:
+        nonlocal places
+        places += n is value
+
+    map_arg((call.args, call.kwargs), count)
+    return places == 1 and all(user is call or (user < call and _keeps_nothing(user)) for user in value.users)
+
+
+def _keeps_nothing(user: Node) -> bool:
+    """Whether a node returns nothing that could share the memory of its operands."""
+    return isinstance(user.target, OpOverload) and not user.target._schema.returns
+
+
+def _copy(rewrite: Rewriter, value: Node, call: Node) -> Node:
+    """A clone, or where it would lie otherwise a view of memory of our own.
+
+    Inductor takes a copy into a whole tensor for that tensor's new value, wherever it lies; through a view it writes.
+    """
+    tensor = tensor_of(value)
+    assert tensor is not None, f"{value.name} is written, and is no tensor"
+    if _clone_keeps_strides(tensor):
+        return rewrite.insert(aten.clone.default, value, before=call, like=call)
+    length = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+    kind = {"dtype": tensor.dtype, "device": tensor.device}
+    memory = rewrite.insert(
+        *(aten.empty.memory_format, as_arguments(rewrite, [length], call)), before=call, like=call, **kind
+    )
+    geometry = as_arguments(rewrite, tensor.shape, call), as_arguments(rewrite, tensor.stride(), call)
+    view = rewrite.insert(aten.as_strided.default, memory, *geometry, 0, before=call, like=call)
+    return rewrite.insert(aten.copy_.default, view, value, before=call, like=call)
+
+
+def _clone_keeps_strides(tensor: torch.Tensor) -> bool:
+    """Also true where they cannot be kept: elements that share a place cannot be written one by one."""
+    if any(known_equal(stride, 0) for stride in tensor.stride()):
+        return True
+    return known_equal(torch.empty_like(tensor).stride(), tensor.stride())

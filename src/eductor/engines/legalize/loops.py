@@ -1,0 +1,91 @@
+"""`scan` and `map` as `while_loop`, the one loop that Inductor lowers.
+
+A counter is carried along: each step reads its slices of the operands, and writes its slices of the results, with it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from eductor.engines.legalize.copies import hand_out
+from eductor.engines.legalize.loop_graphs import Operands, body_graph, condition_graph
+from eductor.engines.legalize.sizes import as_arguments
+from eductor.graph.meta import set_value, value_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.snapshot import attribute
+
+aten = torch.ops.aten
+
+
+def scan_to_while(rewrite: Rewriter, node: Node) -> None:
+    """`scan(step, init, xs, others)` gives the last carries, then what the steps gave beside them, stacked."""
+    _loop(rewrite, node, *node.args)  # type: ignore[arg-type]
+
+
+def map_to_while(rewrite: Rewriter, node: Node) -> None:
+    """`map_impl(step, xs, others)` is a scan that carries nothing."""
+    step, xs, others = node.args
+    _loop(rewrite, node, step, (), xs, others)  # type: ignore[arg-type]
+
+
+def _loop(
+    rewrite: Rewriter, node: Node, step: Node, init: Sequence[Node], xs: Sequence[Node], others: Sequence[Any]
+) -> None:
+    results = value_of(node)
+    counters = _counters(rewrite, node, value_of(xs[0]).device)
+    carries = [rewrite.insert(aten.clone.default, x, before=node, like=node) for x in init]
+    stacks = [_stack(rewrite, node, value) for value in results[len(init) :] if isinstance(value, torch.Tensor)]
+    passed = [x for x in others if isinstance(x, Node)]
+    operands = Operands(*([value_of(x) for x in group] for group in (counters, carries, stacks, xs, passed)))
+    inner: GraphModule = attribute(rewrite.view.module, str(step.target))
+    graphs = condition_graph(operands, node), body_graph(inner, operands, others, node)
+    loop = _insert(rewrite, node, graphs, (*counters, *carries, *stacks), (*xs, *passed))
+    places = range(len(counters), len(value_of(loop)))
+    finals = iter([rewrite.insert(operator.getitem, loop, i, before=node, like=node) for i in places])
+    hand_out(rewrite, node, [next(finals) if isinstance(value, torch.Tensor) else value for value in results])
+
+
+def _counters(rewrite: Rewriter, node: Node, device: torch.device) -> list[Node]:
+    """A counter in the host's memory, which decides whether to go on, and on another device one that indexes there.
+
+    With one counter, each step would wait for the device.
+    """
+    kind = {"dtype": torch.int64}
+    return [
+        rewrite.insert(aten.full.default, [], 0, before=node, like=node, device=place, **kind)
+        for place in dict.fromkeys((torch.device("cpu"), device))
+    ]
+
+
+def _stack(rewrite: Rewriter, node: Node, value: torch.Tensor) -> Node:
+    """Memory for what the steps give, which lies in the order of the steps."""
+    sizes = as_arguments(rewrite, value.shape, node)
+    kind = {"dtype": value.dtype, "device": value.device}
+    return rewrite.insert(aten.empty.memory_format, sizes, before=node, like=node, **kind)
+
+
+def _insert(
+    rewrite: Rewriter, node: Node, graphs: Sequence[GraphModule], carried: tuple[Any, ...], passed: tuple[Any, ...]
+) -> Node:
+    module = rewrite.view.module
+    names = [_fresh(module, f"{node.name}_{part}") for part in ("condition", "body")]
+    with rewrite.view.graph.inserting_before(node):
+        for name, graph in zip(names, graphs, strict=True):
+            setattr(module, name, graph)
+        attributes = [rewrite.view.graph.get_attr(name) for name in names]
+    loop = rewrite.insert(torch.ops.higher_order.while_loop, *attributes, carried, passed, before=node, like=node)
+    fake = value_of(carried[0]).fake_mode
+    with fake:
+        set_value(loop, tuple(torch.empty_like(value_of(x)) for x in carried))
+    return loop
+
+
+def _fresh(module: GraphModule, name: str) -> str:
+    while hasattr(module, name):
+        name += "_"
+    return name

@@ -1,0 +1,61 @@
+"""Sizes as arguments of new nodes: numbers where they are known, nodes that compute them where they are symbolic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node, Proxy
+
+from eductor.errors import BadGraph
+from eductor.graph.meta import UNKNOWN, set_value, value_of
+from eductor.graph.rewriter import Rewriter
+
+aten = torch.ops.aten
+
+
+def as_arguments(rewrite: Rewriter, sizes: Iterable[Any], before: Node) -> list[Any]:
+    """Each size as a number or as a node in front of another one."""
+    return [_as_argument(rewrite, size, before) if isinstance(size, torch.SymInt) else size for size in sizes]
+
+
+def _as_argument(rewrite: Rewriter, size: torch.SymInt, before: Node) -> Any:
+    from torch.utils._sympy.interp import sympy_interp
+    from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+    expression = size.node.expr
+    if expression.is_number:
+        return int(expression)
+    graph = rewrite.view.graph
+    known = {symbol: _source(rewrite, symbol, before) for symbol in expression.free_symbols}
+    last = before.prev
+    with graph.inserting_before(before):
+        result = sympy_interp(PythonReferenceAnalysis, {s: Proxy(n) for s, n in known.items()}, expression)
+    while (last := last.next) is not before:
+        _describe(last)
+    return result.node
+
+
+def _describe(node: Node) -> None:
+    """Gives a node of arithmetic on sizes its value."""
+    args = [value_of(a) for a in node.args]
+    assert callable(node.target)
+    if UNKNOWN not in args:
+        set_value(node, node.target(*args))
+
+
+def _source(rewrite: Rewriter, symbol: Any, before: Node) -> Node:
+    """A node whose value is the symbol: an input, or the size of an operand of the graph."""
+    for node in _earlier(rewrite.view.graph, before):
+        value = value_of(node)
+        if isinstance(value, torch.SymInt) and value.node.expr == symbol:
+            return node
+        for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            if isinstance(size, torch.SymInt) and size.node.expr == symbol:
+                return rewrite.insert(aten.sym_size.int, node, dim, before=before)
+    raise BadGraph(f"no node in front of {before.name} has the size {symbol}")
+
+
+def _earlier(graph: Graph, before: Node) -> Iterable[Node]:
+    return (node for node in graph.nodes if node < before)

@@ -1,0 +1,22 @@
+"""Triton kernels that functionalization wrapped: the kernel itself, on copies of what it writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.engines.legalize.copies import hand_out, writable
+from eductor.graph.rewriter import Rewriter
+
+
+def functional_kernel(rewrite: Rewriter, node: Node) -> None:
+    """The functional wrapper names the tensors to copy, and gives a dictionary of the copies."""
+    call: dict[str, Any] = dict(node.kwargs)
+    written: list[str] = call.pop("tensors_to_clone")
+    given = call["kwargs"]
+    copies = {name: writable(rewrite, given[name], node) for name in given if name in written}
+    call["kwargs"] = {**given, **copies}
+    rewrite.insert(torch.ops.higher_order.triton_kernel_wrapper_mutation, before=node, **call)
+    hand_out(rewrite, node, copies)
