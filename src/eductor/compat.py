@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -202,8 +203,14 @@ def tracing_autograd(mode: FakeTensorMode) -> Iterator[None]:
     """What a trace of a backward needs: all on this thread, operators taken apart in Python, no hooks of the user."""
     hooks: Any = torch._C._autograd
     before = hooks._saved_tensors_hooks_set_tracing(True)
+    compiled_autograd: Any = sys.modules.get("torch._dynamo.compiled_autograd")
     try:
-        with mode, enable_python_dispatcher(), torch.autograd.set_multithreading_enabled(False):
+        with ExitStack() as stack:
+            if compiled_autograd is not None and compiled_autograd.compiled_autograd_enabled:
+                stack.enter_context(compiled_autograd._disable())
+            stack.enter_context(mode)
+            stack.enter_context(enable_python_dispatcher())
+            stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             yield
     finally:
         hooks._saved_tensors_hooks_set_tracing(before)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx import Node
+from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from eductor import compat
 from eductor.autograd.captured import Captured
@@ -41,6 +41,9 @@ class Again:
         self._lost = _old_values_that_matter(joint)
         self._is_random = any(compat.is_random(n.target) for n in joint.module.graph.nodes)
         self._dispatch = compat.DispatchState()
+        self._gradients = joint.gradients
+        has_function = any(n.target is _FUNCTION for n in captured.module.graph.nodes)
+        self._joint = _pure_copy(joint.module) if has_function else None
         self._watched = [
             i for i, given in enumerate(joint.analysis.inputs) if i not in self._overwritten and i in _tensors(joint)
         ]
@@ -61,33 +64,39 @@ class Again:
                 "Compute that part outside of the compiled function, or write to a copy of the input."
             )
         self._check(kept)
-        differentiable = torch.is_grad_enabled()
         with compat.replayed_randomness(kept.random_state) if self._is_random else nullcontext():
-            with self._dispatch.entered():
-                entries = [self._entry(x) for x in kept.inputs]
-                sources = [i for i, x in enumerate(entries) if requires_grad(x)]
-                starts = [entries[i] for i in sources]
-                for i in self._overwritten:
-                    entries[i] = entries[i].clone()
-                outputs = self._captured.run(self._captured.enter(entries))
-                returns = [r.pick(entries, outputs) for r in self._analysis.returns]
-            defined = [(returns[t.of], g) for t, g in zip(self._tangents, tangents, strict=True) if g is not None]
-            found = torch.autograd.grad(
-                [y for y, _ in defined],
-                starts,
-                [g for _, g in defined],
-                create_graph=differentiable,
-                allow_unused=True,
-            )
-        gradients: list[Any] = [None] * len(entries)
-        for i, gradient in zip(sources, found, strict=True):
-            gradients[i] = gradient
-        return gradients
+            return self._through_joint(kept, tangents) if self._joint else self._through_captured(kept, tangents)
 
-    @staticmethod
-    def _entry(value: Any) -> Any:
-        """An input by another name, so that its own history is not walked."""
-        return value.view_as(value) if requires_grad(value) else value
+    def _through_captured(self, kept: Kept, tangents: Sequence[Any]) -> list[Any]:
+        """Eager's own forward and backward."""
+        with self._dispatch.entered():
+            entries = [_renamed(x) for x in kept.inputs]
+            sources = [i for i, x in enumerate(entries) if requires_grad(x)]
+            starts = [entries[i] for i in sources]
+            for i in self._overwritten:
+                entries[i] = entries[i].clone()
+            outputs = self._captured.run(self._captured.enter(entries))
+            returns = [r.pick(entries, outputs) for r in self._analysis.returns]
+        defined = [(returns[t.of], g) for t, g in zip(self._tangents, tangents, strict=True) if g is not None]
+        found = torch.autograd.grad(
+            [y for y, _ in defined],
+            starts,
+            [g for _, g in defined],
+            create_graph=torch.is_grad_enabled(),
+            allow_unused=True,
+        )
+        return _spread(found, sources, len(entries))
+
+    def _through_joint(self, kept: Kept, tangents: Sequence[Any]) -> list[Any]:
+        """The joint graph run by eager's autograd: in it, the backward of a user's autograd.Function is ordinary code."""
+        assert self._joint is not None
+        if any(g is None for g in tangents):
+            raise RuntimeError(
+                "This gradient cannot be differentiated again: the graph has a torch.autograd.Function, and only some "
+                "of its outputs are used. Use all of them, or leave the others out of the compiled function."
+            )
+        found = Interpreter(self._joint).run(*(_renamed(x) for x in kept.inputs), *tangents)
+        return _spread(found[len(self._analysis.returns) :], self._gradients, len(kept.inputs))
 
     def _check(self, kept: Kept) -> None:
         for i, version in zip(self._watched, kept.versions, strict=True):
@@ -100,8 +109,33 @@ class Again:
                 )
 
 
+def _renamed(value: Any) -> Any:
+    """An input by another name, so that its own history is not walked."""
+    return value.view_as(value) if requires_grad(value) else value
+
+
+def _spread(found: Sequence[Any], places: Sequence[int], count: int) -> list[Any]:
+    gradients: list[Any] = [None] * count
+    for i, gradient in zip(places, found, strict=True):
+        gradients[i] = gradient
+    return gradients
+
+
 def _tensors(joint: Joint) -> set[int]:
     return {i for i, p in enumerate(joint.primals) if isinstance(p.meta.get("val"), torch.Tensor)}
+
+
+_FUNCTION = torch.ops.higher_order.autograd_function_apply
+"""A user's autograd.Function in a captured graph; eager cannot differentiate its backward again."""
+
+
+def _pure_copy(module: GraphModule) -> GraphModule:
+    """A copy that writes nothing back; passes edit the graph itself."""
+    graph = Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+        graph.erase_node(node)
+    return GraphModule(module, graph)
 
 
 _NORMS = frozenset(
@@ -111,6 +145,9 @@ _NORMS = frozenset(
     }
 )
 """They update statistics, which their other results do not depend on."""
+
+_NORM_BACKWARD = torch.ops.aten.native_batch_norm_backward.default
+"""It takes the statistics, and reads them outside of training only."""
 
 
 def _old_values_that_matter(joint: Joint) -> list[int]:
@@ -131,4 +168,6 @@ def _sources(node: Node) -> list[Node]:
     if isinstance(operand, Node) and operand.target in _NORMS and str(node.args[1]) in "012":
         statistics = operand.args[3:5]
         return [n for n in operand.all_input_nodes if n not in statistics]
+    if node.target is _NORM_BACKWARD and node.args[7] is True:
+        return [n for n in node.all_input_nodes if n not in node.args[3:5]]
     return node.all_input_nodes

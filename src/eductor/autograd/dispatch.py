@@ -114,6 +114,7 @@ def _backwards(
     if parts.backward is None:
         return None
     state, sizes, count = compat.CompileState(), len(parts.sizes), len(parts.sizes) + len(parts.saved)
+    destinations = frozenset(range(count, count + len(parts.destinations)))
     laid_out = _laid_out(joint, parts, forward)
     own = _own_values(joint, parts)
 
@@ -124,8 +125,8 @@ def _backwards(
             [*laid_out, *_values(module)[count:]],
             is_inference=False,
             is_backward=True,
-            static=frozenset(range(sizes, count)),
-            written=frozenset(sizes + k for k, s in enumerate(parts.saved) if _is_written(module, sizes + k)),
+            static=frozenset(range(sizes, count)) | destinations,
+            written=destinations,
             visible=frozenset(range(len(outputs))),
             donated=frozenset() if keeps else own,
             shared=shared,
@@ -176,8 +177,3 @@ def _root(node: Node) -> Node:
     while is_view(node):
         node = node.all_input_nodes[0]
     return node
-
-
-def _is_written(module: GraphModule, index: int) -> bool:
-    placeholder = module.graph.find_nodes(op="placeholder")[index]
-    return any(u.target is torch.ops.aten.copy_.default and u.args[0] is placeholder for u in placeholder.users)

@@ -22,14 +22,14 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The forward graph `primals -> (returns, saved)` and the backward graph `(sizes, saved, tangents) -> gradients`."""
+    """The forward graph `primals -> (returns, saved)`, the backward `(sizes, saved, destinations, tangents) -> gradients`."""
 
     forward: GraphModule
     backward: GraphModule | None
     sizes: tuple[Saved, ...] = ()
     saved: tuple[Saved, ...] = ()
-    copied: frozenset[int] = frozenset()
-    """Saved values that the forward copied, because their memory is written before the backward reads it."""
+    destinations: tuple[int, ...] = ()
+    """Inputs of the forward that the backward writes to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,7 +185,8 @@ def _finish(traced: GraphModule, analysis: Analysis, new: NewValues) -> tuple[tu
         forward = [i for i, value in new.forward if _write_back(traced, placeholders[i], value)]
         backward = [i for i, value in new.backward if _write_back(traced, placeholders[i], value, BACKWARD)]
     for i, node in enumerate(placeholders):
-        node._rename(f"primals_{i + 1}" if i < count else f"tangents_{i - count + 1}")
+        node.target = f"primals_{i + 1}" if i < count else f"tangents_{i - count + 1}"
+        node._rename(node.target)
     wanted = tuple(i for i, gradient in enumerate(gradients) if gradient is not None)
     output.args = ((*returns, *(gradients[i] for i in wanted)),)
     graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output") or not effect_of(n).removable)

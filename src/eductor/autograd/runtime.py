@@ -92,6 +92,7 @@ def _differentiable(joint: Joint, parts: Parts, forward: Run, backwards: Backwar
     positions = joint.gradients
     saved = [(s.source == "input", s.index) for s in parts.saved]
     sizes = [(s.source == "input", s.index) for s in parts.sizes]
+    destinations = parts.destinations
 
     class EductorFunction(torch.autograd.Function):
         @staticmethod
@@ -101,6 +102,7 @@ def _differentiable(joint: Joint, parts: Parts, forward: Run, backwards: Backwar
             returns = tuple(outputs[:count])
             ctx.save_for_backward(*(args[i] if is_input else outputs[i] for is_input, i in saved))
             ctx.sizes = [args[i] if is_input else outputs[i] for is_input, i in sizes]
+            ctx.destinations = [args[i] for i in destinations]
             ctx.hooked = compat.has_saved_tensors_hooks()
             ctx.set_materialize_grads(False)
             if fixed:
@@ -119,7 +121,7 @@ def _differentiable(joint: Joint, parts: Parts, forward: Run, backwards: Backwar
                     )
                 return tuple(again.backward(ctx.kept, gradients))
             keeps = compat.keeps_graph()
-            inputs = [*ctx.sizes, *values]
+            inputs = [*ctx.sizes, *values, *ctx.destinations]
             del values
             if not keeps:
                 ctx.kept = None

@@ -69,14 +69,18 @@ class _Split:
         mutable = {n for i, n in enumerate(self._primals) if i in self._joint.overwritten}
         forward, places = self._forward_with([*sizes, *tensors], mutable)
         backward = self._backward_graph([*sizes, *tensors], again)
-        copied = frozenset(k for k, n in enumerate(tensors) if n in mutable)
-        return Parts(forward, backward, tuple(places[: len(sizes)]), tuple(places[len(sizes) :]), copied)
+        destinations = tuple(i for i, n in enumerate(self._primals) if n in self._destinations())
+        return Parts(forward, backward, tuple(places[: len(sizes)]), tuple(places[len(sizes) :]), destinations)
+
+    def _destinations(self) -> list[Any]:
+        """Inputs that the backward writes to."""
+        return [n.args[0] for n in self._backward_acts if n.target is torch.ops.aten.copy_.default]
 
     def _choose(self) -> tuple[list[Node], set[Node]]:
         """The values to save, in the order of the graph, and those that the backward makes again."""
         saved: set[Node] = set()
         again: set[Node] = set()
-        pending = [o for n in self._late for o in n.all_input_nodes]
+        pending = [o for n in self._late for o in _read_by(n)]
         pending += [n for n in (*self._gradients, *self._backward_acts) if isinstance(n, Node)]
         while pending:
             node = pending.pop()
@@ -148,21 +152,26 @@ class _Split:
 
     def _backward_graph(self, saved: Sequence[Node], again: set[Node]) -> GraphModule:
         graph, copies = Graph(), dict[Node, Node]()
-        for node in (*saved, *self._tangents):
-            copies[node] = graph.placeholder(node.name)
-            copies[node].meta = dict(node.meta)
+        written = [p for p in self._primals if p in self._destinations()]
+        places: dict[Node, Node] = {}
+        for known, nodes in ((copies, saved), (places, written), (copies, self._tangents)):
+            for node in nodes:
+                name = node.name if known is copies else f"{node.name}_written"
+                known[node] = graph.placeholder(name)
+                known[node].meta = dict(node.meta)
 
         def emit(node: Node) -> Node:
             pending = [node]
             while pending:
                 top = pending[-1]
-                missing = [o for o in top.all_input_nodes if o not in copies]
+                missing = [o for o in _read_by(top) if o not in copies]
                 if missing:
                     pending.extend(reversed(missing))
                     continue
                 pending.pop()
                 if top not in copies:
-                    copies[top] = graph.node_copy(top, lambda n: copies[n])
+                    sources = {**copies, **places} if top.target is torch.ops.aten.copy_.default else copies
+                    copies[top] = graph.node_copy(top, lambda n: sources[n])  # noqa: B023
             return copies[node]
 
         for node in self._nodes:
@@ -181,6 +190,13 @@ def _ancestors(nodes: Iterable[Any]) -> set[Node]:
             found.add(node)
             pending.extend(node.all_input_nodes)
     return found
+
+
+def _read_by(node: Node) -> list[Node]:
+    """Operands whose values a node reads; a write-back reads what it writes, not what it writes to."""
+    if node.target is torch.ops.aten.copy_.default:
+        return [node.args[1]]  # type: ignore[list-item]
+    return node.all_input_nodes
 
 
 def _is_size(node: Node) -> bool:
