@@ -45,8 +45,8 @@ def _extent(x: torch.Tensor) -> tuple[int, int]:
     """The bytes of its storage between which a tensor lies."""
     if x.numel() == 0:
         return 0, 0
-    last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
-    start = x.storage_offset() * x.itemsize
+    last = sum((int(size) - 1) * int(stride) for size, stride in zip(x.shape, x.stride(), strict=True))
+    start = int(x.storage_offset()) * x.itemsize
     return start, start + (last + 1) * x.itemsize
 
 

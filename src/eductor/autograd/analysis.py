@@ -234,7 +234,7 @@ def _made_by_a_function(value: torch.Tensor) -> bool:
 
 
 def _storage(value: torch.Tensor) -> int:
-    return value.untyped_storage()._cdata
+    return int(value.untyped_storage()._cdata)
 
 
 def _is_symbolic(value: Any) -> bool:
@@ -269,5 +269,5 @@ def _stand_in(value: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
     if value.is_leaf:
         return copy.requires_grad_()
     with torch.enable_grad():
-        rooted: torch.Tensor = _Rooted.apply(anchor, [copy])
+        rooted: torch.Tensor = _Rooted.apply(anchor, [copy])  # type: ignore[no-untyped-call]
     return rooted

@@ -21,6 +21,8 @@ from eductor.graph.meta import output_of, requires_grad
 
 Table = dict[Any, Any]
 
+_functions: Any = torch  # what is asked of functional tensors has no types
+
 
 @dataclass(frozen=True, slots=True)
 class NewValues:
@@ -98,8 +100,8 @@ class _Watching(SecondRun):
     def watch(self) -> None:
         now = {}
         for i, x in enumerate(self._inputs):
-            if isinstance(x, FunctionalTensor) and torch._functionalize_has_data_mutation(x.elem):
-                now[i] = (_unwrapped(x), torch._functionalize_mutation_counter(x.elem))
+            if isinstance(x, FunctionalTensor) and _functions._functionalize_has_data_mutation(x.elem):
+                now[i] = (_unwrapped(x), _functions._functionalize_mutation_counter(x.elem))
         self._seen.append(now)
 
     def written(self) -> tuple[dict[int, Any], dict[int, Any]]:
@@ -112,8 +114,8 @@ class _Watching(SecondRun):
 def _unwrapped(value: Any) -> Any:
     if not isinstance(value, FunctionalTensor):
         return value
-    torch._sync(value)
-    return torch._from_functional_tensor(value.elem)
+    _functions._sync(value)
+    return _functions._from_functional_tensor(value.elem)
 
 
 def _wrapping() -> Any:

@@ -137,7 +137,7 @@ def _differentiable(joint: Joint, parts: Parts, forward: Run, backwards: Backwar
     def call(inputs: list[Any]) -> Sequence[Any]:
         for i in no_gradient:
             inputs[i] = inputs[i].detach()
-        results: Sequence[Any] = EductorFunction.apply(*inputs)
+        results: Sequence[Any] = EductorFunction.apply(*inputs)  # type: ignore[no-untyped-call]
         return results
 
     return call

@@ -110,7 +110,7 @@ class _Builder:
         operands = {operand: self._copy(operand) for operand in node.all_input_nodes}
         if any(copy is None for copy in operands.values()):
             return None
-        return self.graph.node_copy(node, lambda operand: operands[operand])  # type: ignore[return-value]
+        return self.graph.node_copy(node, lambda operand: operands[operand])
 
     def _leaf(self, place: Place) -> Node:
         if place not in self._found:

@@ -6,18 +6,23 @@ graph in another process compiles in no time.
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import torch
 from torch._guards import TracingContext, tracing
 from torch.fx import Graph, GraphModule
 
+from eductor import ops
 from eductor.autograd.handoff import Compiled, Job
 from eductor.compat import FakeTensor, FakeTensorMode
 from eductor.engines.legalize import legalize
@@ -60,6 +65,7 @@ def compile(job: Job) -> Compiled:
     shared = job.shared
     if not shared:
         shared.update(id=next(_graph_ids), graphs=BoxedBool(graphs), device=BoxedDeviceIndex(None))
+    _install_lowerings()
     module = _copy(job.module)
     legalize(module)
     module.graph.output_node().meta["user_visible_output_idxs"] = sorted(job.visible)
@@ -92,9 +98,11 @@ def _configured(mode: FakeTensorMode | None, job: Job, *, graphs: bool) -> Itera
     from torch._inductor import config
     from torch._inductor.virtualized import V
 
+    compiler_config: Any = torch.compiler.config
     settings = {**_SETTINGS, "triton.cudagraphs": graphs}
     with ExitStack() as stack:
         stack.enter_context(config.patch(settings))
+        stack.enter_context(compiler_config.patch(cache_key_tag=_cache_key_tag()))
         stack.enter_context(V.set_fake_mode(mode))
         if TracingContext.try_get() is None:
             stack.enter_context(tracing(TracingContext(mode)))
@@ -105,6 +113,12 @@ def _configured(mode: FakeTensorMode | None, job: Job, *, graphs: bool) -> Itera
         )
         stack.enter_context(TracingContext.patch(fw_metadata=facts, output_strides=None))
         yield
+
+
+def _cache_key_tag() -> str:
+    """Its caches know nothing of our lowerings: another version of them is another key."""
+    own = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
+    return f"{torch.compiler.config.cache_key_tag}eductor-{own}"
 
 
 def _strides(compiled: Any, mode: FakeTensorMode | None) -> Sequence[Sequence[Any] | None] | None:
@@ -118,5 +132,55 @@ def _strides(compiled: Any, mode: FakeTensorMode | None) -> Sequence[Sequence[An
 def _size(text: Any, mode: FakeTensorMode | None) -> Any:
     if isinstance(text, int) or str(text).lstrip("-").isdigit():
         return int(text)
-    assert mode is not None and mode.shape_env is not None
+    assert mode is not None
+    assert mode.shape_env is not None
     return mode.shape_env.deserialize_symexpr(text)
+
+
+@functools.cache
+def _install_lowerings() -> None:
+    """Tells Inductor about our operators, once.
+
+    Its own random primitives refuse to be lowered where random operators of ATen fall back to eager's kernels, and
+    those refuse where they do not. One graph may hold both, so ours borrow the primitives with that switch turned.
+    """
+    from torch._inductor import config, inductor_prims
+    from torch._inductor.lowering import lowerings, register_lowering, to_dtype
+
+    def seeds(count: int, *, device: torch.device) -> Any:
+        return lowerings[inductor_prims.seeds](count, device)
+
+    def random(seeds: Any, index: int, size: Sequence[Any], distribution: str, *, dtype: torch.dtype) -> Any:
+        seeds.realize()
+        with config.patch(fallback_random=False):
+            seed = lowerings[inductor_prims.lookup_seed](seeds, index)
+            drawn = lowerings[inductor_prims.random](size, seed, distribution)
+        return to_dtype(drawn, dtype)
+
+    register = functools.partial(register_lowering, type_promotion_kind=None)
+    register(ops.random.seeds.default)(seeds)
+    register(ops.random.random.default)(random)
+    register(ops.random.drawn_in_order.default)(_order)
+
+
+def _order(draws: Sequence[Any]) -> None:
+    """Lets the kernels of each draw wait for the results of the one before it."""
+    from torch._inductor.virtualized import V
+
+    earlier: list[str] = []
+    for draw in draws:
+        draw.realize()
+        kernels = _kernels(draw.get_name())
+        for kernel in kernels:
+            V.graph.additional_buffer_deps[kernel.get_operation_name()].update(earlier)
+        earlier = [buffer.get_name() for kernel in kernels for buffer in kernel.get_outputs()]
+
+
+def _kernels(buffer: str) -> list[Any]:
+    """What fills a buffer: the kernel that makes it, alone or with others, and kernels that write it later."""
+    from torch._inductor.ir import MultiOutput
+    from torch._inductor.virtualized import V
+
+    made, operations = V.graph.name_to_buffer[buffer], cast("list[Any]", V.graph.operations)
+    maker = made.inputs[0] if isinstance(made, MultiOutput) else made
+    return [maker, *(o for o in operations if buffer in o.get_mutation_names())]

@@ -53,3 +53,21 @@ def _fake_random(
     seeds: torch.Tensor, index: int, size: Sequence[int], distribution: str, *, dtype: torch.dtype
 ) -> torch.Tensor:
     return torch.empty(size, dtype=dtype, device=seeds.device)
+
+
+torch.library.define("eductor::drawn_in_order", "(Tensor[] draws) -> ()", tags=(torch.Tag.pt2_compliant_tag,))
+
+drawn_in_order = torch.ops.eductor.drawn_in_order
+"""Marks that these tensors were drawn from a generator in this order; it computes nothing."""
+
+torch.fx.node.has_side_effect(drawn_in_order.default)
+
+
+@torch.library.impl("eductor::drawn_in_order", "CompositeExplicitAutograd")
+def _drawn_in_order(draws: Sequence[torch.Tensor]) -> None:
+    """Nothing to do where nodes run one after another."""
+
+
+@torch.library.register_fake("eductor::drawn_in_order")  # type: ignore[untyped-decorator]
+def _fake_drawn_in_order(draws: Sequence[torch.Tensor]) -> None:
+    """It has no result."""

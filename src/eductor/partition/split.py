@@ -120,7 +120,8 @@ class _Split:
         """The forward graph that returns these values too, and where each of them is found."""
         inputs = {n: i for i, n in enumerate(self._primals)}
         returned = {n: k for k, n in reversed(list(enumerate(self._returns))) if isinstance(n, Node)}
-        places, extra = [], []
+        places: list[Saved] = []
+        extra: list[Node] = []
         for node in saved:
             if node in inputs and node not in mutable:
                 places.append(Saved("input", inputs[node]))

@@ -1,40 +1,35 @@
 """Random draws: they take numbers from one generator, so they must run in the order of the program.
 
-Inductor's scheduler orders kernels by their data alone. A marker after the last draw tells it the rest, and its
-lowering is ours (`lowerings`), as is that of `eductor::seeds` and `eductor::random`.
+Inductor's scheduler orders kernels by their data alone. A marker after the last draw tells it the rest; the engine
+lowers it, and our seeded operators.
 """
 
 from __future__ import annotations
 
 import operator
-from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
 from eductor import ops
 from eductor.compat import OpOverload
-from eductor.engines.legalize.lowerings import drawn_in_order, install
 from eductor.graph.meta import known_equal, value_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.snapshot import attribute
 
-OURS: frozenset[Any] = frozenset({ops.random.seeds.default, ops.random.random.default})
+drawn_in_order = ops.random.drawn_in_order.default
 
 
 def keep_draws_in_order(rewrite: Rewriter) -> None:
     """Puts the marker behind the last draw, if there are two and it is not there yet."""
     graph, module = rewrite.view.graph, rewrite.view.module
-    draws, ours = [], False
+    draws = []
     for node in graph.nodes:
         if node.op == "call_function":
-            ours = ours or node.target in OURS
             if node.target is drawn_in_order:
                 return
             if _draws(module, node):
                 draws.append(node)
-    if ours or len(draws) > 1:
-        install()
     if len(draws) > 1:
         end = draws[-1].next
         rewrite.insert(drawn_in_order, [_tensor(rewrite, n, end) for n in draws], before=end, like=draws[-1])
