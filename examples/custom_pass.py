@@ -129,7 +129,7 @@ def main() -> int:
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.ReLU(), nn.Linear(8, 1))
     x = torch.randn(4, 8)
     recorder = eductor.Recorder()
-    compiled = eductor.compile(model, passes=[drop_repeats], instruments=[recorder])
+    compiled = eductor.compile(model, profile="exact", passes=[drop_repeats], instruments=[recorder])
     same = torch.equal(compiled(x), model(x))
     print(pass_table(recorder.records))
     print(f"\nbitwise equal to eager: {same}\n")

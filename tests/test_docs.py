@@ -150,7 +150,8 @@ PIECES = {
         "examples": "@drop_repeats.example",
         "rules": "@eductor.rule_pass",
         "main": "def main()",
-    }
+    },
+    "examples/own_engine.py": {"head": '"""', "decompositions": "def apart("},
 }
 
 

@@ -81,6 +81,12 @@ def last_traced_node() -> Node:
     return newest
 
 
+def made_without_grad_mode(value: torch.Tensor) -> bool:
+    """Whether a tensor is a view that was made while no gradients were recorded."""
+    autograd: Any = torch._C._autograd
+    return value._is_view() and autograd._get_creation_meta(value) == autograd.CreationMeta.NO_GRAD_MODE
+
+
 def is_wrapper_subclass(tensor: torch.Tensor) -> bool:
     """Whether a tensor wraps others (DTensor, nested, quantized), so that it is more than its data."""
     from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -309,6 +315,18 @@ def symbols_of(value: Any) -> list[Any]:
     if not isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)):
         return []
     return sorted(free_symbols(value), key=str)
+
+
+def same_unbacked(seen: Any, now: Any) -> None:
+    """Lets sizes that depend on data, made anew by a second run, be those of the first."""
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    if not isinstance(seen, torch.Tensor) or not free_unbacked_symbols(now):
+        return
+    for old, new in zip((*seen.shape, *seen.stride()), (*now.shape, *now.stride()), strict=True):
+        before, after = symbol_of(old), symbol_of(new)
+        if before is not None and after is not None and before != after:
+            new.node.shape_env._rename_unbacked_to(after, before)
 
 
 def size_as_node(graph: Graph, size: Any, known: Mapping[Any, Node]) -> Any:

@@ -24,6 +24,7 @@ from torch.fx import GraphModule
 
 from eductor.autograd import Joint, Parts, aot_dispatch_autograd
 from eductor.engines import ATEN, INDUCTOR, Compiled, Engine, Job, find_engine, has_code_generator
+from eductor.engines.legalize.numbers import without_numbers
 from eductor.errors import BadOption, EductorError, EductorWarning, Unsupported
 from eductor.options import Options
 from eductor.partition import partition_fn
@@ -66,6 +67,8 @@ def compile_graph(module: GraphModule, inputs: Sequence[Any], options: Options) 
     try:
         return autograd(flow, inputs)
     except Exception as error:
+        if isinstance(error, EductorError) and not isinstance(error, Unsupported):
+            raise
         return as_captured(flow, inputs, error)
 
 
@@ -114,6 +117,8 @@ def autograd(flow: Flow, inputs: Sequence[Any]) -> Callable[..., Any]:
 
 def partition(flow: Flow, graph: Joint) -> Parts:
     """From a joint graph to a forward and a backward graph, with the passes before and after."""
+    if not flow.engine.takes_numbers:
+        without_numbers(graph.module)
     joint(flow, graph)
     parts = partition_fn(graph)
     post_grad(flow, parts)

@@ -44,7 +44,9 @@ class Options:
     post_grad_custom_pre_pass: Passes = _why("your passes for the slot at the start of the post-grad stage", ())
     post_grad_custom_post_pass: Passes = _why("your passes for the slot at the end of the post-grad stage", ())
     fallback_random: bool = _why("draw random numbers as eager does, in program order", False)
-    strict: bool = _why("a pass that fails is an error, not a warning", False)
+    strict: bool = _why(
+        "what fails or is not supported is an error, not a warning: a pass, an engine, a construct", False
+    )
     debug: bool = _why("check after each pass that the graph is legal for its stage", False)
     instruments: Sequence[Instrument] = _why("observers of the passes: timing, recording, your own", ())
     repro_dir: str | os.PathLike[str] | None = _why(

@@ -224,3 +224,34 @@ def test_errors_of_the_backward_are_eagers():
         y.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.sum().backward()
+
+
+def rows(x):
+    return x[0], x.unbind()[1]
+
+
+def of_an_intermediate(x):
+    y = x * 2
+    return y, y[0]
+
+
+def made_without_gradients(x):
+    with torch.no_grad():
+        return (x[0],)
+
+
+@pytest.mark.parametrize("program", [rows, of_an_intermediate, made_without_gradients], ids=lambda p: p.__name__)
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_a_view_that_is_returned_can_be_written_as_in_eager(program, requires_grad):
+    def observed(fn):
+        base = torch.arange(6.0).reshape(2, 3).requires_grad_(requires_grad)
+        x, w = base * 1, torch.full((3,), 2.0, requires_grad=True)
+        outputs = fn(x)
+        try:
+            outputs[-1].mul_(w)
+        except RuntimeError as error:
+            return str(error).partition(".")[0].replace("SelectBackward0", "").replace("UnbindBackward0", "")
+        (sum(o.sum() for o in outputs) + x.sum()).backward()
+        return [x.tolist(), x.requires_grad, w.grad.tolist(), None if base.grad is None else base.grad.tolist()]
+
+    assert observed(program) == observed(compile(program))

@@ -138,7 +138,7 @@ def inputs_that_require_grad_or_not():
     return Case(lambda x, y: (x * y).sin(), calls=((plain(3), plain(3)), (leaf(3), plain(3)), (leaf(3), leaf(3))))
 
 
-@program(lines=(17,), dynamic_on_inductor=True)
+@program(lines=(17,), dynamic_on_inductor=True, low_precision=True)
 def autocast_inside():
     def fn(x, w):
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -164,7 +164,7 @@ def forward_under_autocast(call, case):
     return {"out": out}
 
 
-@program(lines=(17,), steps=forward_under_autocast)
+@program(lines=(17,), steps=forward_under_autocast, low_precision=True)
 def autocast_around_forward():
     return Case(Mixed(), (leaf(3, 4),))
 
@@ -176,7 +176,7 @@ def forward_and_backward_under_autocast(call, case):
     return {"out": out}
 
 
-@program(lines=(17,), steps=forward_and_backward_under_autocast)
+@program(lines=(17,), steps=forward_and_backward_under_autocast, low_precision=True)
 def autocast_around_forward_and_backward():
     return Case(Mixed(), (leaf(3, 4),))
 
@@ -188,7 +188,7 @@ def backward_under_autocast(call, case):
     return {"out": out}
 
 
-@program(lines=(17,), steps=backward_under_autocast)
+@program(lines=(17,), steps=backward_under_autocast, low_precision=True)
 def autocast_around_backward_only():
     return Case(Mixed(), (leaf(3, 4),))
 
@@ -208,7 +208,7 @@ class MatmulInBackward(torch.autograd.Function):
         return grad @ w.t(), x.t() @ grad
 
 
-@program(lines=(17, 23), steps=forward_under_autocast)
+@program(lines=(17, 23), steps=forward_under_autocast, low_precision=True)
 def custom_backward_outside_of_autocast():
     return Case(lambda x, w: MatmulInBackward.apply(x, w).float(), (leaf(3, 4), leaf(4, 2)))
 
@@ -228,12 +228,12 @@ def with_and_without_autocast(call, case):
     return {"results": results}
 
 
-@program(lines=(17,), steps=with_and_without_autocast)
+@program(lines=(17,), steps=with_and_without_autocast, low_precision=True)
 def autocast_switched_between_calls():
     return Case(Mixed(), (leaf(3, 4),))
 
 
-@program(lines=(17,))
+@program(lines=(17,), low_precision=True)
 def autocast_disabled_inside():
     def fn(x, w):
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -261,7 +261,7 @@ def with_a_grad_scaler(call, case):
     return {"losses": losses, "scale": scaler.get_scale()}
 
 
-@program(lines=(17, 3), steps=with_a_grad_scaler)
+@program(lines=(17, 3), steps=with_a_grad_scaler, low_precision=True)
 def mixed_precision_with_a_grad_scaler():
     return Case(Mixed(), (plain(3, 4),))
 

@@ -518,7 +518,7 @@ def parameters_written_by_hand():
 
 
 def optimizer_steps(call, case):
-    optimizer = torch.optim.AdamW(case.fn.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(case.fn.parameters(), lr=0.1, momentum=0.9)
     losses = []
     for _ in range(3):
         optimizer.zero_grad()

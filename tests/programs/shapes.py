@@ -270,7 +270,7 @@ def double_precision():
     return Case(nn.Sequential(nn.Linear(4, 3), nn.Tanh()).double(), (leaf(2, 4, dtype=torch.float64),))
 
 
-@program(lines=(1, 3))
+@program(lines=(1, 3), low_precision=True)
 def half_precision():
     return Case(lambda x, y: (x * y).sin() + x.sum(0), (leaf(3, 4, dtype=torch.bfloat16), leaf(4, dtype=torch.float16)))
 

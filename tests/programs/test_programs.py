@@ -74,4 +74,4 @@ def test_program_does_what_it_does_in_eager(program, engine, dynamic):
             warnings.simplefilter("error", eductor.EductorWarning)
             got = observe(compiled, program)
     exact = engine == "aten" and program.exact_on_aten
-    assert not differences(expected, got, exact=exact)
+    assert not differences(expected, got, exact=exact, low_precision=program.low_precision)

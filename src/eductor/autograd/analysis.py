@@ -52,8 +52,9 @@ class Output:
 
     kind: Literal["number", "input", "output", "return", "view"]
     index: int = -1
-    has_history: bool = False
-    """Whether autograd knows how it was made; a view without history is made without gradients."""
+    recorded: bool = True
+    """Whether it was made in grad mode; a view knows, and does not let itself be written in the other mode."""
+    requires_grad: bool = False
     root: Literal["input", "return"] = "return"
     """What a view is of; `index` is its number."""
     value: Any = None
@@ -184,14 +185,18 @@ class _Sorter:
             return Output("output", earlier)
         storage = _storage(value)
         if storage in self._input_of and not _made_by_a_function(value):
-            return Output("view", self._input_of[storage], value.grad_fn is not None, "input")
+            return self._view(value, self._input_of[storage], "input")
         siblings = [k for k in self._groups[storage] if self._values[k] is not value]
         if not siblings or _made_by_a_function(value):
             return Output("return", self._add(Return("output", j, value.requires_grad)))
         root = self._root(storage)
         if self.returns[root].source == "output" and self._values[self.returns[root].index] is value:
             return Output("return", root)
-        return Output("view", root, value.grad_fn is not None, "return")
+        return self._view(value, root, "return")
+
+    @staticmethod
+    def _view(value: torch.Tensor, index: int, root: Literal["input", "return"]) -> Output:
+        return Output("view", index, not compat.made_without_grad_mode(value), value.requires_grad, root)
 
     def _root(self, storage: int) -> int:
         """The return that several outputs are views of: one of them, or what they are all views of."""
@@ -261,8 +266,8 @@ def stand_ins(values: Sequence[Any]) -> list[Any]:
 
 
 def _stand_in(value: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
-    if value.dim() == 0 and not value.requires_grad:
-        return value  # it may know the symbol that `item` gives, which a copy would not
+    if value.dim() == 0 and value.dtype == torch.float64 and not value.requires_grad:
+        return value  # a Python float knows the symbol that `item` gives, which a copy would not
     copy = value.data
     if not value.requires_grad:
         return copy

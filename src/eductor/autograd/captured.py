@@ -43,7 +43,7 @@ class Captured:
             outputs = (interpreter or Interpreter(self.module)).run(*inputs[count:], enable_io_processing=False)
         if type(outputs) is tuple and not any(isinstance(x, (tuple, list, dict)) for x in outputs):
             return list(outputs)
-        leaves, self.spec = pytree.tree_flatten(outputs)
+        leaves, self.spec = pytree.tree_flatten(list(outputs) if isinstance(outputs, list) else outputs)
         return leaves
 
     def sources(self) -> list[Any]:
@@ -94,7 +94,7 @@ def _fake(value: Any, source: Any, mode: FakeTensorMode, context: TracingContext
     known = context.tensor_to_context.get(value) if context is not None and value in context.tensor_to_context else None
     if known is not None:
         return mode.from_tensor(value, symbolic_context=known, source=known.tensor_source, trace=False)
-    is_number = value.dim() == 0 and source is not None
+    is_number = value.dim() == 0 and value.dtype == torch.float64 and source is not None  # a Python float
     return mode.from_tensor(value, static_shapes=not is_number, source=source, trace=False)
 
 

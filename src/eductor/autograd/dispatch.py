@@ -125,7 +125,8 @@ def _backwards(
             [*laid_out, *_values(module)[count:]],
             is_inference=False,
             is_backward=True,
-            static=frozenset(range(sizes, count)) | destinations,
+            static=_static(joint, parts) | destinations,
+            saved=frozenset(range(sizes, count)),
             written=destinations,
             visible=frozenset(range(len(outputs))),
             donated=frozenset() if keeps else own,
@@ -170,6 +171,12 @@ def _own_values(joint: Joint, parts: Parts) -> frozenset[int]:
         and _root(outputs[place.index]) not in seen
         and _root(outputs[place.index]).op != "placeholder"
     )
+
+
+def _static(joint: Joint, parts: Parts) -> frozenset[int]:
+    """Inputs of the backward that are parameters or buffers."""
+    places = enumerate(parts.saved, start=len(parts.sizes))
+    return frozenset(k for k, place in places if place.source == "input" and place.index in joint.static)
 
 
 def _root(node: Node) -> Node:

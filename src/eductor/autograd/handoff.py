@@ -43,6 +43,8 @@ class Job:
     is_backward: bool = False
     static: frozenset[int] = frozenset()
     """Inputs that stay where they are in memory from call to call: parameters and buffers."""
+    saved: frozenset[int] = frozenset()
+    """Inputs of a backward that its forward saved."""
     written: frozenset[int] = frozenset()
     """Inputs that the graph writes back to at its end."""
     visible: frozenset[int] = frozenset()

@@ -16,12 +16,12 @@ from torch.fx import GraphModule, Node
 from torch.fx import traceback as fx_traceback
 
 from eductor import compat
-from eductor.autograd.analysis import Analysis, analyse, stand_ins
+from eductor.autograd.analysis import Analysis, Output, analyse, stand_ins
 from eductor.autograd.captured import Captured, Fakes, refuse_subclasses
 from eductor.autograd.functional import NewValues, functionalize, listed_writes, may_write
 from eductor.autograd.provenance import BACKWARD, ForwardRun, mark_backward
 from eductor.autograd.views import Place, Views, Wanted, storage_node
-from eductor.compat import make_fx
+from eductor.compat import OpOverload, make_fx
 from eductor.errors import Unsupported
 from eductor.graph.meta import output_of, value_of
 from eductor.graph.node_effects import effect_of
@@ -85,7 +85,7 @@ def aot_dispatch_autograd_graph(captured: Captured, fakes: Fakes, decompositions
         with fakes.mode:
             trace = _Trace(captured, analysis, tangents, len(fakes.values))
             primals = stand_ins(fakes.values)
-            traced = make_fx(trace.run, decomposition_table=table)(*primals, *values)
+            traced = make_fx(trace.run, decomposition_table=_of_pure_operators(table))(*primals, *values)
             _refuse_effects(traced)
             analysis = analysis.noticing(listed_writes(traced))
             views = _take_views(traced, analysis)
@@ -94,6 +94,11 @@ def aot_dispatch_autograd_graph(captured: Captured, fakes: Fakes, decompositions
                 traced, new = functionalize(traced, (*primals, *values), table)
     gradients, writes = _finish(traced, analysis, new)
     return Joint(traced, analysis, tangents, gradients, writes, views, captured.static_inputs())
+
+
+def _of_pure_operators(table: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Operators that write are taken apart after they have become functional: their decompositions are not for `out=`."""
+    return {op: fn for op, fn in table.items() if not (isinstance(op, OpOverload) and op._schema.is_mutable)}
 
 
 class _Trace:
@@ -115,6 +120,8 @@ class _Trace:
                 outputs = self._captured.run(self._captured.enter(taken), forward)
             returns = [r.pick(taken, outputs) for r in analysis.returns]
             views = [x for x, output in zip(outputs, analysis.outputs, strict=True) if output.kind == "view"]
+            for seen, now in zip(analysis.values, returns, strict=True):
+                compat.same_unbacked(seen, now)
             forward_ends = compat.last_traced_node()
             gradients = self._gradients(primals, returns, tangents, forward)
             mark_backward(forward_ends)
@@ -166,13 +173,21 @@ def _take_views(traced: GraphModule, analysis: Analysis) -> tuple[Views | None, 
             place: Place = ("input", result.index) if result.source == "input" else ("return", k)
             leaves.setdefault(storage_node(node), place)
     outputs = [o for o in analysis.outputs if o.kind == "view"]
-    wanted = [Wanted(node, (o.root, o.index), o.has_history) for node, o in zip(views, outputs, strict=True)]
+    wanted = [
+        Wanted(node, (o.root, o.index), o.recorded, not o.requires_grad and _root_requires_grad(o, analysis))
+        for node, o in zip(views, outputs, strict=True)
+    ]
 
-    def made(*, has_history: bool) -> Views | None:
-        some = [w for w in wanted if w.has_history == has_history]
+    def made(*, recorded: bool) -> Views | None:
+        some = [w for w in wanted if w.recorded == recorded]
         return Views.of(some, leaves) if some else None
 
-    return made(has_history=True), made(has_history=False)
+    return made(recorded=True), made(recorded=False)
+
+
+def _root_requires_grad(output: Output, analysis: Analysis) -> bool:
+    roots = analysis.inputs if output.root == "input" else analysis.returns
+    return roots[output.index].requires_grad
 
 
 def _finish(traced: GraphModule, analysis: Analysis, new: NewValues) -> tuple[tuple[int, ...], Writes]:

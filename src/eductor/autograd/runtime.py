@@ -212,7 +212,7 @@ def _finisher(joint: Joint) -> Callable[[Sequence[Any], Sequence[Any], Sequence[
         return None
     with_gradient, without = joint.views
     slots = {
-        flag: [j for j, o in enumerate(analysis.outputs) if o.kind == "view" and o.has_history == flag]
+        flag: [j for j, o in enumerate(analysis.outputs) if o.kind == "view" and o.recorded == flag]
         for flag in (True, False)
     }
 

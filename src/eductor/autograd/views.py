@@ -48,11 +48,13 @@ def storage_node(node: Node) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A view to be made again: its node in the traced graph, what it is a view of, and whether gradients flow to it."""
+    """A view to be made again: its node in the traced graph, what it is a view of, what autograd knows of it."""
 
     node: Node
     root: Place
-    has_history: bool
+    recorded: bool
+    detached: bool
+    """Gradients flow to what it is a view of, and not to it; decompositions may have dropped the node that said so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +84,16 @@ class _Builder:
         self.graph = Graph()
         self._leaves = leaves
         self._found: dict[Place, Node] = {}
-        self._copies: dict[Node, Node | None] = {}
+        self._without_gradient: dict[Place, Node] = {}
+        self._copies: dict[tuple[Node, bool], Node | None] = {}
+        self._detached = False
 
     def view(self, wanted: Wanted) -> Node:
+        self._detached = wanted.detached
         copy = self._copy(wanted.node)
         if copy is not None:
+            if copy.op == "placeholder":
+                copy = self.graph.call_function(torch.ops.aten.alias.default, (copy,))
             return copy
         value = tensor_of(wanted.node)
         if value is None or not all(type(x) is int for x in (*value.shape, *value.stride(), value.storage_offset())):
@@ -96,10 +103,10 @@ class _Builder:
 
     def _copy(self, node: Node) -> Node | None:
         """The copy of a node, or None where it is computed and not a view."""
-        node = storage_node(node)
-        if node not in self._copies:
-            self._copies[node] = self._new(node)
-        return self._copies[node]
+        key = storage_node(node), self._detached
+        if key not in self._copies:
+            self._copies[key] = self._new(key[0])
+        return self._copies[key]
 
     def _new(self, node: Node) -> Node | None:
         if node in self._leaves:
@@ -118,4 +125,7 @@ class _Builder:
             with self.graph.inserting_before(first):
                 self._found[place] = self.graph.placeholder(f"{place[0]}_{place[1]}")
             self._found[place].meta["place"] = place
-        return self._found[place]
+        if self._detached and place not in self._without_gradient:
+            node = self.graph.call_function(torch.ops.aten.detach.default, (self._found[place],))
+            self._without_gradient[place] = node
+        return self._without_gradient[place] if self._detached else self._found[place]

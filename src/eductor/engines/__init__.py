@@ -25,6 +25,8 @@ class Engine:
     modes: tuple[str, ...] = ("default",)
     seeded_random: bool = False
     """Whether it fuses seeded random operators; otherwise random numbers are drawn as in eager."""
+    takes_numbers: bool = True
+    """Whether it runs graphs that read Python floats from tensors; otherwise they become tensors or constants."""
 
     def __call__(self, job: Job) -> Compiled:
         made = self.compile(job)
@@ -48,7 +50,14 @@ def _inductor_decompositions(options: Options) -> Mapping[Any, Any]:
 
 
 ATEN = Engine("aten", lambda job: aten(job.module))
-INDUCTOR = Engine("inductor", _inductor, _inductor_decompositions, ("default", "reduce-overhead"), seeded_random=True)
+INDUCTOR = Engine(
+    "inductor",
+    _inductor,
+    _inductor_decompositions,
+    ("default", "reduce-overhead"),
+    seeded_random=True,
+    takes_numbers=False,
+)
 BUILT_IN = {"aten": ATEN, "inductor": INDUCTOR}
 GROUP = "eductor.engines"
 """The group of entry points by which packages bring engines."""

@@ -17,6 +17,7 @@ from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import patch
 
 import torch
 from torch._guards import TracingContext, tracing
@@ -74,7 +75,7 @@ def compile(job: Job) -> Compiled:
         compiled = compile_fx_inner(
             module,
             list(job.inputs),
-            static_input_idxs=tuple(sorted(job.static)),
+            static_input_idxs=tuple(sorted(job.static | job.saved)),
             is_backward=job.is_backward,
             is_inference=job.is_inference,
             graph_id=shared["id"],
@@ -104,11 +105,13 @@ def _configured(mode: FakeTensorMode | None, job: Job, *, graphs: bool) -> Itera
         stack.enter_context(config.patch(settings))
         stack.enter_context(compiler_config.patch(cache_key_tag=_cache_key_tag()))
         stack.enter_context(V.set_fake_mode(mode))
+        if mode is not None:
+            stack.enter_context(patch.object(mode, "allow_non_fake_inputs", True))  # constants of the graph are real
         if TracingContext.try_get() is None:
             stack.enter_context(tracing(TracingContext(mode)))
         facts = SimpleNamespace(
             bw_donated_idxs=sorted(job.donated) or None,
-            static_input_indices=sorted(job.static),
+            static_input_indices=sorted(job.static | job.saved),
             num_mutated_inp_runtime_indices=len(job.written),
         )
         stack.enter_context(TracingContext.patch(fw_metadata=facts, output_strides=None))

@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 
 from eductor.compat import HigherOrderOperator
 from eductor.engines.legalize.auto_functionalized import functional_call, functional_call_on_bases
+from eductor.engines.legalize.constants import fill_constants
 from eductor.engines.legalize.loops import map_to_while, scan_to_while
 from eductor.engines.legalize.randomness import keep_draws_in_order
 from eductor.engines.legalize.triton_wrapper import functional_kernel
@@ -37,6 +38,7 @@ def legalize(module: GraphModule) -> None:
     for node in list(module.graph.nodes):
         if isinstance(node.target, HigherOrderOperator) and node.target.name() in REWRITES:
             REWRITES[node.target.name()](rewrite, node)
+    fill_constants(rewrite)
     keep_draws_in_order(rewrite)
     if rewrite.matches:
         rewrite.finish()

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.fx import Graph, Node, Proxy
+from torch.fx import Graph, Node
 
+from eductor.compat import size_as_node, symbols_of
 from eductor.errors import BadGraph
 from eductor.graph.meta import UNKNOWN, set_value, value_of
 from eductor.graph.rewriter import Rewriter
@@ -21,20 +22,13 @@ def as_arguments(rewrite: Rewriter, sizes: Iterable[Any], before: Node) -> list[
 
 
 def _as_argument(rewrite: Rewriter, size: torch.SymInt, before: Node) -> Any:
-    from torch.utils._sympy.interp import sympy_interp
-    from torch.utils._sympy.reference import PythonReferenceAnalysis
-
-    expression = size.node.expr
-    if expression.is_number:
-        return int(expression)
-    graph = rewrite.view.graph
-    known = {symbol: _source(rewrite, symbol, before) for symbol in expression.free_symbols}
-    last = before.prev
+    known = {symbol: _source(rewrite, symbol, before) for symbol in symbols_of(size)}
+    last, graph = before.prev, rewrite.view.graph
     with graph.inserting_before(before):
-        result = sympy_interp(PythonReferenceAnalysis, {s: Proxy(n) for s, n in known.items()}, expression)
+        result = size_as_node(graph, size, known)
     while (last := last.next) is not before:
         _describe(last)
-    return result.node
+    return result
 
 
 def _describe(node: Node) -> None:
