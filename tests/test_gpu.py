@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -52,3 +53,78 @@ def test_all_stages_run_on_device_graphs():
     x = torch.randn(4, 4, device="cuda")
     assert torch.equal(module(x), x.sin() + 1)
     assert Registry.default().steps()
+
+
+@pytest.mark.parametrize("engine", ["aten", "inductor"])
+@pytest.mark.parametrize("name", ["gpt2", "bert", "vit", "resnet", "t5", "llama"])
+def test_models_train_in_bfloat16(name, engine):
+    zoo = pytest.importorskip("models.zoo")
+    pytest.importorskip("transformers")
+
+    def run(compile):
+        torch._dynamo.reset()
+        return zoo.train(name, compile, device="cuda", dtype=torch.bfloat16)[0].float()
+
+    expected, again = run(lambda step: step), run(lambda step: step)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", eductor.EductorWarning)
+        got = run(lambda step: eductor.compile(step, engine=engine, fallback_random=True))
+    noise = (expected - again).abs().max().item()
+    worst = (expected - got).abs().max().item()
+    print(f"{name}, {engine}: largest difference of five losses {worst:.2e} (eager against itself: {noise:.2e})")
+    torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2)
+
+
+def test_cuda_graphs():
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 8)).cuda()
+    reference = copy.deepcopy(model)
+    compiled = eductor.compile(model, mode="reduce-overhead")
+    for step in range(6):
+        x = torch.randn(16, 64, device="cuda")
+        for net, fn in ((reference, reference), (model, compiled)):
+            net.zero_grad()
+            fn(x).square().mean().backward()
+        for a, b in zip(reference.parameters(), model.parameters(), strict=True):
+            torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-4, msg=f"step {step}")
+
+
+def test_memory_is_freed_as_early_as_in_eager():
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(512, 512), nn.GELU()) for _ in range(8)]).cuda()
+    x = torch.randn(4096, 512, device="cuda")
+
+    def peak(fn):
+        for _ in range(2):
+            model.zero_grad()
+            torch.cuda.reset_peak_memory_stats()
+            fn(x).square().mean().backward()
+        return torch.cuda.max_memory_allocated()
+
+    eager = peak(model)
+    for engine in ("aten", "inductor"):
+        torch._dynamo.reset()
+        ours = peak(eductor.compile(model, engine=engine))
+        print(f"{engine}: peak {ours / 2**20:.1f} MiB, eager {eager / 2**20:.1f} MiB")
+        assert ours <= 1.05 * eager
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_programs_of_the_device(autocast):
+    def program(x, w, buf):
+        buf.mul_(0.9)
+        hidden = torch.dropout(torch.relu(x @ w), 0.5, True)
+        return hidden.sum(), hidden.t(), x.view(-1)
+
+    def observed(fn):
+        torch.manual_seed(3)
+        x, w = (torch.randn(32, 32, device="cuda", requires_grad=True) for _ in range(2))
+        buf = torch.ones(3, device="cuda")
+        with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+            outputs = fn(x, w, buf)
+        (outputs[0] + outputs[1].float().sum() + outputs[2].sum()).backward()
+        return [*(o.detach() for o in outputs), x.grad, w.grad, buf, torch.cuda.get_rng_state()]
+
+    expected = observed(program)
+    for a, b in zip(expected, observed(eductor.compile(program, profile="exact")), strict=True):
+        assert torch.equal(a, b)
+    for a, b in zip(expected, observed(eductor.compile(program, fallback_random=True)), strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-2)

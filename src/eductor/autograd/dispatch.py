@@ -71,7 +71,7 @@ def _compiled(
     with torch.no_grad(), compat.without_autocast():
         forward = compile(job)
     backwards = _backwards(joint, parts, forward, compile, job.shared)
-    return assemble(captured, joint, parts, forward.run, backwards, again)
+    return assemble(captured, joint, parts, forward, backwards, again)
 
 
 class _Variants:

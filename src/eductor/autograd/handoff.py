@@ -59,7 +59,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A runnable graph, and the strides that the engine chose for its outputs (None: those of the graph)."""
+    """A runnable graph, and what the engine knows about it."""
 
     run: Run
     strides: Sequence[Sequence[Any] | None] | None = None
+    """The strides that it chose for the outputs; None: those of the graph."""
+    counts_writes: bool | None = None
+    """Whether a write-back moves the version counter of the input, as a write by ATen does; None: not known."""

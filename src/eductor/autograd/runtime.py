@@ -17,23 +17,25 @@ from eductor import compat
 from eductor.autograd.again import Again
 from eductor.autograd.backwards import Backwards
 from eductor.autograd.captured import Captured
-from eductor.autograd.handoff import Parts, Run
+from eductor.autograd.handoff import Compiled, Parts, Run
 from eductor.autograd.joint import Joint, Tangent
 from eductor.autograd.views import is_view
 from eductor.compat import FakeTensor
 
 
 def assemble(
-    captured: Captured, joint: Joint, parts: Parts, forward: Run, backwards: Backwards | None, again: Again | None
+    captured: Captured, joint: Joint, parts: Parts, forward: Compiled, backwards: Backwards | None, again: Again | None
 ) -> Callable[..., Any]:
     """The function that stands in for the captured graph."""
-    forward = _without_autocast(forward) if compat.any_autocast() else forward
-    forward = _detaching(forward, parts.forward)
-    call = forward if backwards is None else _differentiable(joint, parts, forward, backwards, again)
+    call = _without_autocast(forward.run) if compat.any_autocast() else forward.run
+    call = _detaching(call, parts.forward)
+    call = call if backwards is None else _differentiable(joint, parts, call, backwards, again)
     call = _in_grad_mode(call, joint, trains=backwards is not None)
-    call = _keeping_versions(call, joint) if joint.writes.forward else call
+    call = _keeping_versions(call, joint, forward.counts_writes) if joint.writes.forward else call
     finish = _finisher(joint)
     held, spec, flatten = captured.held, captured.spec, captured.flatten
+    if finish is None and spec is None and type(captured) is Captured:
+        return (lambda *args: call([*held, *args])) if held else (lambda *args: call(list(args)))
 
     def run(*args: Any) -> Any:
         inputs = [*held, *args]
@@ -188,19 +190,26 @@ def _in_grad_mode(run: Run, joint: Joint, *, trains: bool) -> Run:
     return leaving
 
 
-def _keeping_versions(run: Run, joint: Joint) -> Run:
+def _keeping_versions(run: Run, joint: Joint, counts_writes: bool | None) -> Run:
     """A written input's version moves where it would in eager, and only there, whatever the kernels do."""
     inputs = joint.analysis.inputs
     moves = [(i, int(inputs[i].seen_write)) for i in joint.writes.forward]
+    seen = [i for i, move in moves if move]
+    if (counts_writes is True and len(seen) == len(moves)) or (counts_writes is False and not seen):
+        return run
 
-    def call(given: list[Any]) -> Sequence[Any]:
+    def counting(given: list[Any]) -> Sequence[Any]:
+        torch.autograd.graph.increment_version([given[i] for i in seen])
+        return run(given)
+
+    def setting(given: list[Any]) -> Sequence[Any]:
         written = [(given[i], move) for i, move in moves if not given[i].is_inference()]
         versions = [t._version + move for t, move in written]
         results = run(given)
         compat.set_versions([t for t, _ in written], versions)
         return results
 
-    return call
+    return setting if counts_writes is not False or torch.is_inference_mode_enabled() else counting
 
 
 def _finisher(joint: Joint) -> Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], list[Any]] | None:

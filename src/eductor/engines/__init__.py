@@ -49,7 +49,7 @@ def _inductor_decompositions(options: Options) -> Mapping[Any, Any]:
     return inductor.decompositions(fallback_random=options.fallback_random)
 
 
-ATEN = Engine("aten", lambda job: aten(job.module))
+ATEN = Engine("aten", lambda job: Compiled(aten(job.module), counts_writes=True))
 INDUCTOR = Engine(
     "inductor",
     _inductor,

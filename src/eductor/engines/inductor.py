@@ -82,7 +82,7 @@ def compile(job: Job) -> Compiled:
             cudagraphs=shared["graphs"],
             boxed_forward_device_index=shared["device"],
         )
-    return Compiled(compiled, _strides(compiled, mode))
+    return Compiled(compiled, _strides(compiled, mode), counts_writes=False)
 
 
 def _copy(module: GraphModule) -> GraphModule:
