@@ -1,10 +1,13 @@
-"""Kernels of the engine `inductor` beside Inductor's own: a training step of GPT-2 and of a ResNet.
+"""Kernels of the engine `inductor` beside Inductor's own: GPT-2 and a ResNet, inference and a training step.
 
-python bench/kernels.py [--json] [--device cuda|cpu] [--rounds 15] [--only gpt2,resnet]
+python bench/kernels.py [--json] [--device cuda|cpu] [--rounds 15] [--only gpt2,resnet] [--kinds inference,training]
 
 Eager, Inductor, Inductor without its FX passes and Eductor take turns in one process, on the same weights; the median of
 the rounds counts. No dropout: without its passes Inductor cannot lower it. Losses of one step are compared with
 eager's. It needs transformers. On a GPU the models are of real size, in bfloat16; on a CPU they are small.
+
+In inference both compile the same graph. In training Inductor's min-cut partitioner recomputes cheap values in the
+backward, where ours saves them.
 """
 
 from __future__ import annotations
@@ -72,11 +75,11 @@ def resnet(device: str) -> tuple[Any, Any]:
 MODELS = {"gpt2": gpt2, "resnet": resnet}
 
 
-def measure(name: str, device: str, rounds: int) -> dict[str, Any]:
+def measure(name: str, device: str, rounds: int, *, training: bool) -> dict[str, Any]:
     torch.manual_seed(0)
     torch._dynamo.reset()
     model, loss_of = MODELS[name](device)
-    model.to(device, torch.bfloat16 if device == "cuda" else torch.float32).train()
+    model.to(device, torch.bfloat16 if device == "cuda" else torch.float32).train(training)
     state = {k: v.clone() for k, v in model.state_dict().items()}
     found: dict[str, Any] = {"milliseconds": {}, "first loss": {}, "compile seconds": {}}
     steps = {}
@@ -84,9 +87,11 @@ def measure(name: str, device: str, rounds: int) -> dict[str, Any]:
         loss = make(loss_of)
 
         def step(loss: Any = loss) -> Any:
-            model.zero_grad(set_to_none=True)
-            value = loss()
-            value.backward()
+            with torch.set_grad_enabled(training):
+                value = loss()
+            if training:
+                model.zero_grad(set_to_none=True)
+                value.backward()
             return value
 
         model.load_state_dict(state)
@@ -118,14 +123,19 @@ def main() -> int:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--only", default=",".join(MODELS))
+    parser.add_argument("--kinds", default="inference,training")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    found = {name: measure(name, args.device, args.rounds) for name in args.only.split(",")}
+    found = {
+        f"{name}, {kind}": measure(name, args.device, args.rounds, training=kind == "training")
+        for name in args.only.split(",")
+        for kind in args.kinds.split(",")
+    }
     if args.json:
         print(json.dumps(found))
         return 0
     for name, result in found.items():
-        print(f"{name}, a training step on {args.device}:")
+        print(f"{name}, on {args.device}:")
         for backend, milliseconds in result["milliseconds"].items():
             first, seconds = result["first loss"][backend], result["compile seconds"][backend]
             print(f"  {backend:24} {milliseconds:9.2f} ms   loss {first:.5f}   first step {seconds:6.1f} s")

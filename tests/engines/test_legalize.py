@@ -86,11 +86,18 @@ def text_of(module: GraphModule) -> str:
     return module.print_readable(print_output=False)
 
 
+def install_lowerings() -> None:
+    from eductor.engines import inductor
+
+    inductor._install_lowerings()
+
+
 def lower(module: GraphModule, inputs: list[Any], **config: Any) -> Callable[..., Any]:
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._inductor.utils import BoxedBool
     from torch._inductor.virtualized import V
 
+    install_lowerings()
     mode = torch._guards.detect_fake_mode(inputs)
     options = {**OFF, "fallback_random": True, "force_disable_caches": True, **config}
     output = module.graph.output_node()

@@ -16,10 +16,9 @@ from torch.fx import traceback as fx_traceback
 from torch.utils import _pytree as pytree
 
 from eductor.autograd.provenance import SecondRun, is_backward
+from eductor.autograd.tables import Table
 from eductor.compat import HigherOrderOperator, OpOverload, make_fx
 from eductor.graph.meta import output_of, requires_grad
-
-Table = dict[Any, Any]
 
 _functions: Any = torch  # what is asked of functional tensors has no types
 

@@ -20,8 +20,9 @@ from eductor.autograd.analysis import Analysis, Output, analyse, stand_ins
 from eductor.autograd.captured import Captured, Fakes, refuse_subclasses
 from eductor.autograd.functional import NewValues, functionalize, listed_writes, may_write
 from eductor.autograd.provenance import BACKWARD, ForwardRun, mark_backward
+from eductor.autograd.tables import for_autograd
 from eductor.autograd.views import Place, Views, Wanted, storage_node
-from eductor.compat import OpOverload, make_fx
+from eductor.compat import make_fx
 from eductor.errors import Unsupported
 from eductor.graph.meta import output_of, value_of
 from eductor.graph.node_effects import effect_of
@@ -55,7 +56,7 @@ class Joint:
     """The input of each gradient among the outputs; the other inputs get none."""
     writes: Writes
     views: tuple[Views | None, Views | None]
-    """Makes the outputs that are views again: those to which gradients flow, and the others."""
+    """Makes the outputs that are views again: those made in grad mode, and the others."""
     static: frozenset[int]
 
     @property
@@ -85,7 +86,7 @@ def aot_dispatch_autograd_graph(captured: Captured, fakes: Fakes, decompositions
         with fakes.mode:
             trace = _Trace(captured, analysis, tangents, len(fakes.values))
             primals = stand_ins(fakes.values)
-            traced = make_fx(trace.run, decomposition_table=_of_pure_operators(table))(*primals, *values)
+            traced = make_fx(trace.run, decomposition_table=for_autograd(table))(*primals, *values)
             _refuse_effects(traced)
             analysis = analysis.noticing(listed_writes(traced))
             views = _take_views(traced, analysis)
@@ -94,11 +95,6 @@ def aot_dispatch_autograd_graph(captured: Captured, fakes: Fakes, decompositions
                 traced, new = functionalize(traced, (*primals, *values), table)
     gradients, writes = _finish(traced, analysis, new)
     return Joint(traced, analysis, tangents, gradients, writes, views, captured.static_inputs())
-
-
-def _of_pure_operators(table: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Operators that write are taken apart after they have become functional: their decompositions are not for `out=`."""
-    return {op: fn for op, fn in table.items() if not (isinstance(op, OpOverload) and op._schema.is_mutable)}
 
 
 class _Trace:
@@ -211,6 +207,8 @@ def _finish(traced: GraphModule, analysis: Analysis, new: NewValues) -> tuple[tu
 
 def _write_back(traced: GraphModule, place: Node, value: Node, tag: str | None = None) -> bool:
     """Writes a new value to an input; False where it is the old one."""
+    if value.target is torch.ops.aten.copy.default and value.args[0] is place:
+        value = value.args[1]  # type: ignore[assignment]
     if value is place:
         return False
     node = traced.graph.call_function(torch.ops.aten.copy_.default, (place, value))

@@ -1,0 +1,21 @@
+"""Decomposition tables: which operators are taken apart in the trace of autograd, and which only after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from eductor.compat import OpOverload
+
+Table = dict[Any, Callable[..., Any]]
+
+
+def for_autograd(table: Mapping[Any, Callable[..., Any]]) -> Table:
+    """For the trace in which operators still write: what writes in place, or to `out=`, waits until it is functional."""
+    return {op: fn for op, fn in table.items() if not _writes_by_name(op)}
+
+
+def _writes_by_name(op: Any) -> bool:
+    if not isinstance(op, OpOverload) or not op._schema.is_mutable:
+        return False
+    return op._schema.name.endswith("_") or any(a.is_out for a in op._schema.arguments)
