@@ -18,7 +18,7 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 from eductor import compat
 from eductor.autograd.captured import Captured
 from eductor.autograd.joint import Joint
-from eductor.graph.meta import requires_grad
+from eductor.graph.meta import requires_grad, value_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Kept:
     """What a forward call leaves for another run: its inputs, their versions, the state of the random generators."""
 
     inputs: Sequence[Any]
-    versions: tuple[int, ...]
+    versions: list[int]
     random_state: Any
 
 
@@ -44,15 +44,13 @@ class Again:
         self._gradients = joint.gradients
         has_function = any(n.target is _FUNCTION for n in captured.module.graph.nodes)
         self._joint = _pure_copy(joint.module) if has_function else None
-        self._watched = [
-            i for i, given in enumerate(joint.analysis.inputs) if i not in self._overwritten and i in _tensors(joint)
-        ]
+        self._watched = [i for i in _counted(joint) if i not in self._overwritten]
 
     def keep(self, inputs: Sequence[Any]) -> Kept | None:
         """Called by each forward; what it keeps is let go with the saved values."""
         if self._lost:
             return None
-        versions = tuple(-1 if inputs[i].is_inference() else inputs[i]._version for i in self._watched)
+        versions = [inputs[i]._version for i in self._watched]
         return Kept(inputs, versions, compat.random_state() if self._is_random else None)
 
     def backward(self, kept: Kept | None, tangents: Sequence[Any]) -> list[Any]:
@@ -101,7 +99,7 @@ class Again:
     def _check(self, kept: Kept) -> None:
         for i, version in zip(self._watched, kept.versions, strict=True):
             now = kept.inputs[i]
-            if version >= 0 and now._version != version:
+            if now._version != version:
                 raise RuntimeError(
                     "one of the variables needed for gradient computation has been modified by an inplace operation: "
                     f"input {i} of the compiled graph, a tensor of shape {tuple(now.shape)}, is at version "
@@ -121,8 +119,10 @@ def _spread(found: Sequence[Any], places: Sequence[int], count: int) -> list[Any
     return gradients
 
 
-def _tensors(joint: Joint) -> set[int]:
-    return {i for i, p in enumerate(joint.primals) if isinstance(p.meta.get("val"), torch.Tensor)}
+def _counted(joint: Joint) -> list[int]:
+    """Inputs whose writes autograd counts: all tensors but those of inference mode."""
+    values = [value_of(p) for p in joint.primals]
+    return [i for i, x in enumerate(values) if isinstance(x, torch.Tensor) and not x.is_inference()]
 
 
 _FUNCTION = torch.ops.higher_order.autograd_function_apply
