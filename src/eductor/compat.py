@@ -61,6 +61,13 @@ def is_composite(op: OpOverload) -> bool:
     return bool(op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd))
 
 
+def lazy_module(root: torch.nn.Module, graph: Graph) -> torch.fx.GraphModule:
+    """A module whose code is generated when somebody reads or runs it; passes and engines look at the graph."""
+    from torch.fx._lazy_graph_module import _LazyGraphModule
+
+    return _LazyGraphModule(root, graph)
+
+
 def changes_geometry(op: OpOverload) -> bool:
     """Whether an in-place operator changes sizes, strides or storage of what it writes (`t_`, `squeeze_`, `set_`)."""
     return torch.Tag.inplace_view in op.tags or op.overloadpacket is torch.ops.aten.set_
@@ -206,7 +213,7 @@ def new_symbol(env: ShapeEnv, name: str, hint: int) -> torch.SymInt:
 
 @contextmanager
 def tracing_autograd(mode: FakeTensorMode) -> Iterator[None]:
-    """What a trace of a backward needs: all on this thread, operators taken apart in Python, no hooks of the user."""
+    """What a trace of a backward needs: all on this thread, no hooks of the user."""
     hooks: Any = torch._C._autograd
     before = hooks._saved_tensors_hooks_set_tracing(True)
     compiled_autograd: Any = sys.modules.get("torch._dynamo.compiled_autograd")
@@ -215,7 +222,6 @@ def tracing_autograd(mode: FakeTensorMode) -> Iterator[None]:
             if compiled_autograd is not None and compiled_autograd.compiled_autograd_enabled:
                 stack.enter_context(compiled_autograd._disable())
             stack.enter_context(mode)
-            stack.enter_context(enable_python_dispatcher())
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             yield
     finally:

@@ -8,6 +8,7 @@ returns   what the forward graph hands back: new values of inputs, fresh outputs
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -97,7 +98,7 @@ def analyse(captured: Captured, fakes: Fakes) -> Analysis:
     with fakes.mode:
         flat = stand_ins(fakes.values)
         before = [_State.of(x) for x in flat]
-        with compat.keeping_dispatch_state(), compat.forgetting_unbacked(fakes.mode):
+        with compat.keeping_dispatch_state(), compat.forgetting_unbacked(fakes.mode), _dispatcher(fakes):
             entries = captured.enter(flat)
             outputs = captured.run(entries)
             left = torch.is_grad_enabled()
@@ -120,6 +121,16 @@ def analyse(captured: Captured, fakes: Fakes) -> Analysis:
         left if left != grad_mode else None,
         any(inference) and not torch.is_inference_mode_enabled(),
     )
+
+
+def _dispatcher(fakes: Fakes) -> AbstractContextManager[Any]:
+    """Operators are taken apart in Python, slowly, only where sizes are symbolic: not all of torch's C++ takes those."""
+    return compat.enable_python_dispatcher() if has_symbols(fakes.values) else nullcontext()
+
+
+def has_symbols(values: Sequence[Any]) -> bool:
+    """Whether some input, or a size of one, is not known."""
+    return any(_is_symbolic(n) for x in values for n in (*(x.shape if isinstance(x, torch.Tensor) else (x,)),))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ does, with eager's rules and errors. The ATen graph that this leaves is function
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +15,9 @@ from torch.fx import GraphModule, Node
 from torch.fx import traceback as fx_traceback
 
 from eductor import compat
-from eductor.autograd.analysis import Analysis, Output, analyse, stand_ins
+from eductor.autograd.analysis import Analysis, Output, analyse, has_symbols, stand_ins
 from eductor.autograd.captured import Captured, Fakes, refuse_subclasses
+from eductor.autograd.decompose import decompose
 from eductor.autograd.functional import NewValues, functionalize, listed_writes, may_write
 from eductor.autograd.provenance import BACKWARD, ForwardRun, mark_backward
 from eductor.autograd.tables import for_autograd
@@ -79,20 +79,23 @@ def aot_dispatch_autograd_graph(captured: Captured, fakes: Fakes, decompositions
     """Traces forward and backward of a captured graph together."""
     refuse_subclasses(captured.module)
     table = dict(decompositions)
-    with ExitStack() as stack:
-        stack.enter_context(compat.tracing_autograd(fakes.mode))
+    with compat.tracing_autograd(fakes.mode):
         analysis = analyse(captured, fakes)
         tangents, values = _tangents(analysis)
-        with fakes.mode:
-            trace = _Trace(captured, analysis, tangents, len(fakes.values))
-            primals = stand_ins(fakes.values)
-            traced = make_fx(trace.run, decomposition_table=for_autograd(table))(*primals, *values)
-            _refuse_effects(traced)
-            analysis = analysis.noticing(listed_writes(traced))
-            views = _take_views(traced, analysis)
-            new = NewValues()
-            if may_write(traced):
+        trace = _Trace(captured, analysis, tangents, len(fakes.values))
+        primals = stand_ins(fakes.values)
+        later = not has_symbols(fakes.values)
+        with compat.enable_python_dispatcher():
+            traced = make_fx(trace.run, decomposition_table={} if later else for_autograd(table))(*primals, *values)
+        _refuse_effects(traced)
+        analysis = analysis.noticing(listed_writes(traced))
+        views = _take_views(traced, analysis)
+        new = NewValues()
+        with compat.enable_python_dispatcher(), torch.no_grad():
+            if may_write(traced) or (later and table and has_symbols([value_of(n) for n in traced.graph.nodes])):
                 traced, new = functionalize(traced, (*primals, *values), table)
+            elif later:
+                traced = decompose(traced, table)
     gradients, writes = _finish(traced, analysis, new)
     return Joint(traced, analysis, tangents, gradients, writes, views, captured.static_inputs())
 

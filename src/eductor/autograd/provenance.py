@@ -47,8 +47,13 @@ class ForwardRun(Interpreter):
         """Random numbers that nobody reads; eager draws them all the same."""
 
     def run_node(self, n: Node) -> Any:
-        before = compat.sequence_number()
-        result = super().run_node(n)
+        before, outer = compat.sequence_number(), fx_traceback.current_meta
+        fx_traceback.current_meta = n.meta
+        try:
+            args, kwargs = self.fetch_args_kwargs_from_env(n)
+            result = getattr(self, n.op)(n.target, args, kwargs)
+        finally:
+            fx_traceback.current_meta = outer
         if not n.users and n.op != "output" and effect_of(n).random:
             self.unused.append(result)
         if compat.sequence_number() != before:

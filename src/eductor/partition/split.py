@@ -149,7 +149,7 @@ class _Split:
                 copy.meta = dict(node.meta)
             outputs.append(copy)
         graph.output(tuple(outputs))
-        return GraphModule(self._joint.module, graph)
+        return compat.lazy_module(self._joint.module, graph)
 
     def _backward_graph(self, saved: Sequence[Node], again: set[Node]) -> GraphModule:
         graph, copies = Graph(), dict[Node, Node]()
@@ -179,7 +179,7 @@ class _Split:
             if node in self._late and node not in copies:
                 emit(node)
         graph.output(tuple(emit(n) for n in self._gradients))
-        return GraphModule(self._joint.module, graph)
+        return compat.lazy_module(self._joint.module, graph)
 
 
 def _ancestors(nodes: Iterable[Any]) -> set[Node]:

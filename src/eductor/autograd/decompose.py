@@ -1,0 +1,114 @@
+"""Takes operators of a functional ATen graph apart, by a table of decompositions.
+
+Models repeat themselves. An operator on operands of the same form is taken apart once, and the graph that this gives is
+copied wherever it comes up again: copying a node is far cheaper than tracing it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_aggregate, map_arg
+from torch.utils import _pytree as pytree
+
+from eductor import compat
+from eductor.compat import make_fx
+from eductor.graph.held import attribute
+from eductor.graph.meta import output_of, tensor_of, value_of
+
+Form = tuple[Any, ...]
+_OF_THE_PIECE = ("val", "tensor_meta", "original_aten", "unbacked_bindings")
+
+
+def decompose(module: GraphModule, table: Mapping[Any, Any]) -> GraphModule:
+    """The graph with operators of the table taken apart; the graph itself, where it has none of them."""
+    if not any(node.target in table for node in module.graph.nodes if node.op == "call_function"):
+        return module
+    return _Decomposer(module, table).result()
+
+
+class _Decomposer:
+    """Copies a graph, with pieces in place of operators."""
+
+    def __init__(self, module: GraphModule, table: Mapping[Any, Any]) -> None:
+        self._module = module
+        self._table = dict(table)
+        self._graph = Graph()
+        self._copies: dict[Node, Any] = {}
+        self._pieces: dict[Form, GraphModule] = {}
+        self._constants: dict[str, Any] = {}
+
+    def result(self) -> GraphModule:
+        for node in self._module.graph.nodes:
+            self._copies[node] = self._copy(node)
+        for name, constant in self._constants.items():
+            setattr(self._module, name, constant)
+        return compat.lazy_module(self._module, self._graph)
+
+    def _copy(self, node: Node) -> Any:
+        if node.target is operator.getitem and not isinstance(self._copies[node.args[0]], Node):  # type: ignore[index]
+            return self._copies[node.args[0]][node.args[1]]  # type: ignore[index]
+        if node.op == "call_function" and node.target in self._table:
+            return self._inlined(node, self._piece(node))
+        if node.op == "output":
+            return self._graph.output(map_arg(node.args[0], lambda n: self._copies[n]))
+        return self._graph.node_copy(node, lambda n: self._copies[n])
+
+    def _piece(self, node: Node) -> GraphModule:
+        """What an operator is made of, for operands of this form."""
+        form = (node.target, _form(node.args), _form(node.kwargs))
+        if form not in self._pieces:
+            args, kwargs = map_arg((node.args, node.kwargs), value_of)
+            values, spec = pytree.tree_flatten((args, kwargs))
+            places = [k for k, value in enumerate(values) if isinstance(value, torch.Tensor)]
+
+            def run(*tensors: Any) -> Any:
+                filled = list(values)
+                for k, tensor in zip(places, tensors, strict=True):
+                    filled[k] = tensor
+                given, named = pytree.tree_unflatten(filled, spec)
+                return node.target(*given, **named)  # type: ignore[operator]
+
+            self._pieces[form] = make_fx(run, decomposition_table=self._table)(*(values[k] for k in places))
+        return self._pieces[form]
+
+    def _inlined(self, node: Node, piece: GraphModule) -> Any:
+        operands = [x for x in pytree.tree_leaves((node.args, node.kwargs)) if tensor_of(x) is not None]
+        inner: dict[Node, Any] = dict(
+            zip(piece.graph.find_nodes(op="placeholder"), (self._copies[x] for x in operands), strict=True)
+        )
+        for part in piece.graph.nodes:
+            if part.op in ("call_function", "get_attr"):
+                copy = self._graph.node_copy(part, lambda n: inner[n])
+                copy.meta = {**node.meta, **{k: part.meta[k] for k in _OF_THE_PIECE if k in part.meta}}
+                if part.op == "get_attr":
+                    copy.target = self._keep(attribute(piece, str(part.target)))
+                inner[part] = copy
+        return map_aggregate(output_of(piece), lambda n: inner[n] if isinstance(n, Node) else n)
+
+    def _keep(self, constant: Any) -> str:
+        """The name by which the new graph knows a constant of a piece."""
+        for name, known in self._constants.items():
+            if known is constant:
+                return name
+        name = f"_decomposed_constant{len(self._constants)}"
+        self._constants[name] = constant
+        return name
+
+
+def _form(given: Any) -> Form:
+    """What tells one use of an operator from another: the form of its tensors, and its other arguments."""
+    if isinstance(given, Node):
+        return _form(value_of(given))
+    if isinstance(given, torch.Tensor):
+        geometry = (tuple(given.shape), tuple(given.stride()), given.storage_offset())
+        return ("tensor", given.dtype, given.device, given.layout, geometry, given.is_conj(), given.is_neg())
+    if isinstance(given, (list, tuple)):
+        return (type(given).__name__, *(_form(x) for x in given))
+    if isinstance(given, dict):
+        return ("dict", *((k, _form(x)) for k, x in given.items()))
+    return (type(given).__name__, repr(given) if isinstance(given, (float, complex)) else given)
