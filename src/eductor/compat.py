@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch._dispatch.python import enable_python_dispatcher as enable_python_dispatcher
@@ -223,6 +224,8 @@ def tracing_autograd(mode: FakeTensorMode) -> Iterator[None]:
                 stack.enter_context(compiled_autograd._disable())
             stack.enter_context(mode)
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+            if hasattr(mode, "allow_scalar_outputs"):  # the backward of a while_loop counts with `item`
+                stack.enter_context(patch.object(mode, "allow_scalar_outputs", True))
             yield
     finally:
         hooks._saved_tensors_hooks_set_tracing(before)
@@ -236,6 +239,14 @@ def set_versions(tensors: list[torch.Tensor], versions: list[int]) -> None:
 def keeps_graph() -> bool:
     """Whether the backward that runs was asked to leave saved values for another one."""
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
+def is_batched(value: Any) -> bool:
+    """Whether a tensor stands for a batch of tensors inside of a vmap."""
+    if value is None:
+        return False
+    functorch: Any = torch._C._functorch
+    return bool(functorch.is_batchedtensor(value) or functorch.is_legacy_batchedtensor(value))
 
 
 def is_random(target: Any) -> bool:

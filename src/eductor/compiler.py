@@ -112,6 +112,8 @@ def autograd(flow: Flow, inputs: Sequence[Any]) -> Callable[..., Any]:
         partition_fn=partial(partition, flow),
         compile=partial(engine, flow),
         double_backward=flow.options.double_backward,
+        exact=flow.options.profile == "exact",
+        draws_anew=not flow.options.fallback_random and flow.options.profile != "exact",
     )
 
 

@@ -1,13 +1,13 @@
 """The captured graph once more, under eager's autograd: for what the compiled backward does not cover.
 
-That is a gradient of a gradient (`create_graph=True`: gradient penalties, Hessian-vector products, any order), and a
-backward that is called under autocast, where eager's backward would cast.
+That is a gradient of a gradient (`create_graph=True`: gradient penalties, Hessian-vector products, any order), gradients
+in batches (`is_grads_batched`), and, in the profile `exact`, a backward under autocast, where eager's would cast.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,8 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 from eductor import compat
 from eductor.autograd.captured import Captured
 from eductor.autograd.joint import Joint
-from eductor.graph.meta import requires_grad, value_of
+from eductor.graph.meta import output_of, requires_grad, tensor_of, value_of
+from eductor.graph.snapshot import subgraphs
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,45 +31,77 @@ class Kept:
     random_state: Any
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """An input that no gradient depends on: any tensor of its form will do, so its memory is let go."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+
+    @staticmethod
+    def of(x: torch.Tensor) -> Form:
+        return Form(tuple(x.shape), x.stride(), x.dtype, x.device, x.requires_grad)
+
+    def filled(self) -> torch.Tensor:
+        made = torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=self.device).zero_()
+        return made.requires_grad_(self.requires_grad)
+
+
 class Again:
     """Runs the forward of a captured graph again, and eager's backward through it."""
 
-    def __init__(self, captured: Captured, joint: Joint) -> None:
+    def __init__(self, captured: Captured, joint: Joint, *, draws_anew: bool) -> None:
         self._captured = captured
         self._analysis = joint.analysis
         self._tangents = joint.tangents
         self._overwritten = joint.overwritten
-        self._lost = _old_values_that_matter(joint)
-        self._is_random = any(compat.is_random(n.target) for n in joint.module.graph.nodes)
-        self._dispatch = compat.DispatchState()
         self._gradients = joint.gradients
-        has_function = any(n.target is _FUNCTION for n in captured.module.graph.nodes)
-        self._joint = _pure_copy(joint.module) if has_function else None
-        self._watched = [i for i in _counted(joint) if i not in self._overwritten]
+        self._dispatch = compat.DispatchState()
+        self._is_random = _has(joint.module, compat.is_random)
+        self.has_function = _has(captured.module, lambda target: target is _FUNCTION)
+        self._joint = _pure_copy(joint.module) if self.has_function else None
+        outputs = output_of(joint.module)
+        needed = _needed(outputs[len(joint.analysis.returns) :])
+        self._watched = [i for i in _counted(joint, needed) if i not in self._overwritten]
+        unneeded = {p for p in joint.primals if p not in needed and _is_array(p)}
+        self._let_go = [i for i in _counted(joint, unneeded) if i not in joint.static]
+        self._refusal = _refusal(joint, _needed(outputs), draws_anew=draws_anew and self._is_random)
 
     def keep(self, inputs: Sequence[Any]) -> Kept | None:
         """Called by each forward; what it keeps is let go with the saved values."""
-        if self._lost:
+        if self._refusal:
             return None
         versions = [inputs[i]._version for i in self._watched]
+        if self._let_go:
+            inputs = list(inputs)
+            for i in self._let_go:
+                inputs[i] = Form.of(inputs[i])
         return Kept(inputs, versions, compat.random_state() if self._is_random else None)
+
+    def can_run(self, kept: Kept | None) -> bool:
+        """Whether the inputs are still there as they were."""
+        if kept is None:
+            return False
+        return all(kept.inputs[i]._version == v for i, v in zip(self._watched, kept.versions, strict=True))
 
     def backward(self, kept: Kept | None, tangents: Sequence[Any]) -> list[Any]:
         """Gradients of all inputs, themselves differentiable where grad mode is on."""
         if kept is None:
-            raise RuntimeError(
-                "This gradient cannot be differentiated again: the compiled graph overwrites "
-                f"{', '.join(f'input {i}' for i in self._lost)}, whose old value another run of the forward would need. "
-                "Compute that part outside of the compiled function, or write to a copy of the input."
-            )
+            raise RuntimeError(f"This gradient cannot be differentiated again: {self._refusal}")
         self._check(kept)
+        inputs = [x.filled() if isinstance(x, Form) else x for x in kept.inputs]
         with compat.replayed_randomness(kept.random_state) if self._is_random else nullcontext():
-            return self._through_joint(kept, tangents) if self._joint else self._through_captured(kept, tangents)
+            if self._joint is not None and torch.is_grad_enabled():
+                return self._through_joint(self._joint, inputs, tangents)
+            return self._through_captured(inputs, tangents)
 
-    def _through_captured(self, kept: Kept, tangents: Sequence[Any]) -> list[Any]:
+    def _through_captured(self, inputs: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
         """Eager's own forward and backward."""
         with self._dispatch.entered():
-            entries = [_renamed(x) for x in kept.inputs]
+            entries = [_renamed(x) for x in inputs]
             sources = [i for i, x in enumerate(entries) if requires_grad(x)]
             starts = [entries[i] for i in sources]
             for i in self._overwritten:
@@ -85,16 +118,15 @@ class Again:
         )
         return _spread(found, sources, len(entries))
 
-    def _through_joint(self, kept: Kept, tangents: Sequence[Any]) -> list[Any]:
+    def _through_joint(self, joint: GraphModule, inputs: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
         """The joint graph run by eager's autograd: in it, the backward of a user's autograd.Function is ordinary code."""
-        assert self._joint is not None
         if any(g is None for g in tangents):
             raise RuntimeError(
                 "This gradient cannot be differentiated again: the graph has a torch.autograd.Function, and only some "
                 "of its outputs are used. Use all of them, or leave the others out of the compiled function."
             )
-        found = Interpreter(self._joint).run(*(_renamed(x) for x in kept.inputs), *tangents)
-        return _spread(found[len(self._analysis.returns) :], self._gradients, len(kept.inputs))
+        found = Interpreter(joint).run(*(_renamed(x) for x in inputs), *tangents)
+        return _spread(found[len(self._analysis.returns) :], self._gradients, len(inputs))
 
     def _check(self, kept: Kept) -> None:
         for i, version in zip(self._watched, kept.versions, strict=True):
@@ -119,10 +151,36 @@ def _spread(found: Sequence[Any], places: Sequence[int], count: int) -> list[Any
     return gradients
 
 
-def _counted(joint: Joint) -> list[int]:
-    """Inputs whose writes autograd counts: all tensors but those of inference mode."""
-    values = [value_of(p) for p in joint.primals]
-    return [i for i, x in enumerate(values) if isinstance(x, torch.Tensor) and not x.is_inference()]
+def _counted(joint: Joint, among: Collection[Node]) -> list[int]:
+    """Those of some inputs whose writes autograd counts: all tensors but those of inference mode."""
+    values = [(i, value_of(p)) for i, p in enumerate(joint.primals) if p in among]
+    return [i for i, x in values if isinstance(x, torch.Tensor) and not x.is_inference()]
+
+
+def _is_array(node: Node) -> bool:
+    """Whether a value is a tensor of numbers, and not a number that the graph may read."""
+    value = tensor_of(node)
+    return value is not None and value.dim() > 0 and (value.is_floating_point() or value.is_complex())
+
+
+def _has(module: GraphModule, predicate: Callable[[Any], bool]) -> bool:
+    """Whether an operator of this kind is in a graph, or in a graph that one of its operators runs."""
+    if any(predicate(n.target) for n in module.graph.nodes if n.op == "call_function"):
+        return True
+    return any(_has(body, predicate) for body in subgraphs(module.graph).values())
+
+
+def _refusal(joint: Joint, needed: Collection[Node], *, draws_anew: bool) -> str:
+    """Why another run of the forward would not compute what the compiled one did, or nothing."""
+    if draws_anew:
+        return "the compiled graph drew random numbers of its own. Compile with the option fallback_random=True."
+    lost = [f"input {i}" for i, p in enumerate(joint.primals) if i in joint.overwritten and p in needed]
+    if lost:
+        return (
+            f"the compiled graph overwrites {', '.join(lost)}, whose old value another run of the forward would need. "
+            "Compute that part outside of the compiled function, or write to a copy of the input."
+        )
+    return ""
 
 
 _FUNCTION = torch.ops.higher_order.autograd_function_apply
@@ -150,22 +208,22 @@ _NORM_BACKWARD = torch.ops.aten.native_batch_norm_backward.default
 """It takes the statistics, and reads them outside of training only."""
 
 
-def _old_values_that_matter(joint: Joint) -> list[int]:
-    """Overwritten inputs whose old value some output or gradient depends on."""
+def _needed(results: Sequence[Any]) -> set[Node]:
+    """Nodes that some results depend on."""
     needed: set[Node] = set()
-    pending = list(joint.module.graph.output_node().all_input_nodes)
+    pending = [n for n in results if isinstance(n, Node)]
     while pending:
         node = pending.pop()
         if node not in needed:
             needed.add(node)
             pending.extend(_sources(node))
-    return [i for i, p in enumerate(joint.primals) if i in joint.overwritten and p in needed]
+    return needed
 
 
 def _sources(node: Node) -> list[Node]:
     """What the value of a node depends on."""
     operand = node.args[0] if node.target is operator.getitem else None
-    if isinstance(operand, Node) and operand.target in _NORMS and str(node.args[1]) in "012":
+    if isinstance(operand, Node) and operand.target in _NORMS and node.args[1] in (0, 1, 2):
         statistics = operand.args[3:5]
         return [n for n in operand.all_input_nodes if n not in statistics]
     if node.target is _NORM_BACKWARD and node.args[7] is True:

@@ -69,8 +69,11 @@ class Merged(Captured):
         return [entries[i] for i in range(len(entries))]
 
     def fits(self, inputs: Sequence[Any]) -> bool:
-        """Whether the inputs of a call lie in their bases as those did for which the graph was traced."""
         return all(group.fits(inputs) for group in self._groups)
+
+    def without_base(self) -> frozenset[int]:
+        """Inputs that are taken by their storage: a write to it does not move their version counters."""
+        return frozenset(i for group in self._groups if not group.has_base for i in group.members)
 
     def sources(self) -> list[Any]:
         sources = super().sources()
@@ -161,19 +164,25 @@ def watching_overlaps(
 ) -> Callable[..., Any]:
     """Calls `run` while inputs overlap as they did when it was compiled, and what `otherwise` gives if they do not.
 
-    Inputs at the addresses of an earlier call, in tensors of the same sizes, overlap as they did then.
+    Inputs at the addresses of an earlier call in which nothing overlapped, in tensors of the same sizes, do not overlap.
+    Where they do, they must lie in the same places of what they are views of, and each call looks.
     """
     held = captured.held
     seen: list[tuple[Any, ...]] = [()]
 
-    def call(*args: Any) -> Any:
+    def apart(*args: Any) -> Any:
         addresses = tuple([x.data_ptr() if isinstance(x, torch.Tensor) else x for x in (*held, *args)])
         if addresses != seen[0]:
-            inputs = [*held, *args]
-            pairs = overlapping(inputs, written)
-            if pairs != expected or (isinstance(captured, Merged) and not captured.fits(inputs)):
+            if pairs := overlapping([*held, *args], written):
                 return otherwise(pairs, args)(*args)
             seen[0] = addresses
         return run(*args)
 
-    return call
+    def merged(*args: Any) -> Any:
+        inputs = [*held, *args]
+        pairs = overlapping(inputs, written)
+        if pairs != expected or not captured.fits(inputs):
+            return otherwise(pairs, args)(*args)
+        return run(*args)
+
+    return merged if isinstance(captured, Merged) else apart

@@ -199,7 +199,7 @@ class _Sorter:
             return self._view(value, self._input_of[storage], "input")
         siblings = [k for k in self._groups[storage] if self._values[k] is not value]
         if not siblings or _made_by_a_function(value):
-            return Output("return", self._add(Return("output", j, value.requires_grad)))
+            return Output("return", self._add(Return("output", j, value.grad_fn is not None)))
         root = self._root(storage)
         if self.returns[root].source == "output" and self._values[self.returns[root].index] is value:
             return Output("return", root)

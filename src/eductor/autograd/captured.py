@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch._guards import TracingContext
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Interpreter
 from torch.utils import _pytree as pytree
 
 from eductor import compat
@@ -34,6 +34,10 @@ class Captured:
     def enter(self, flat: Sequence[Any]) -> list[Any]:
         """The inputs again, from what the traced graph takes."""
         return list(flat)
+
+    def fits(self, inputs: Sequence[Any]) -> bool:
+        """Whether the inputs of a call can be taken as those were for which the graph was traced."""
+        return True
 
     def run(self, inputs: Sequence[Any], interpreter: Interpreter | None = None) -> list[Any]:
         """The outputs, flat; an interpreter of the graph may watch."""
@@ -104,9 +108,3 @@ def refuse_subclasses(module: GraphModule) -> None:
         for value in pytree.tree_leaves(node.meta.get("example_value")):
             if isinstance(value, torch.Tensor) and compat.is_wrapper_subclass(value):
                 raise Unsupported(f"{node.name}, of the tensor subclass {type(value).__name__}")
-
-
-def source_of(node: Node) -> str:
-    """The user's line that made a node, for messages."""
-    lines = [line.strip() for line in (node.stack_trace or "").splitlines() if line.strip()]
-    return " ".join(lines[-2:]) if lines else ""

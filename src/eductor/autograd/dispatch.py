@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -17,7 +18,8 @@ from eductor.autograd.captured import Captured, Fakes
 from eductor.autograd.handoff import Compiled, Job, Parts
 from eductor.autograd.joint import Joint, aot_dispatch_autograd_graph
 from eductor.autograd.runtime import assemble
-from eductor.autograd.views import is_view
+from eductor.autograd.views import base_node
+from eductor.errors import EductorWarning, Unsupported
 from eductor.graph.meta import known_equal, value_of
 
 _MOST_VARIANTS = 4
@@ -31,10 +33,14 @@ def aot_dispatch_autograd(
     compile: Callable[[Job], Compiled],
     decompositions: Mapping[Any, Any] | None = None,
     double_backward: bool = True,
+    exact: bool = False,
+    draws_anew: bool = False,
 ) -> Callable[..., Any]:
     """A function like the captured graph, made of compiled forward and backward graphs.
 
-    `partition_fn` parts the joint graph, `compile` makes a graph runnable; both may do to the graphs what they like.
+    `partition_fn` parts the joint graph, `compile` makes a graph runnable; both may do to the graphs what they like. With
+    `exact`, a backward that is called under autocast casts where eager's would. `draws_anew` says that the compiled
+    graphs draw other random numbers than eager does.
     """
     again = partial(
         aot_dispatch_autograd,
@@ -43,6 +49,8 @@ def aot_dispatch_autograd(
         compile=compile,
         decompositions=decompositions,
         double_backward=double_backward,
+        exact=exact,
+        draws_anew=draws_anew,
     )
     captured, table = Captured(module), decompositions or {}
     given = [*captured.held, *inputs]
@@ -52,8 +60,13 @@ def aot_dispatch_autograd(
     if pairs:
         captured = Merged(captured, given, pairs)
         fakes = Fakes.of(captured.flatten(given), captured.sources())
+        counted = [i for i in captured.without_base() if joint.analysis.inputs[i].seen_write]
         joint = aot_dispatch_autograd_graph(captured, fakes, table)
-    run = _compiled(captured, joint, partition_fn, compile, double_backward=double_backward)
+    run = _compiled(
+        captured, joint, partition_fn, compile, double_backward=double_backward, exact=exact, draws_anew=draws_anew
+    )
+    if pairs and counted:
+        run = _counting(run, captured, counted)
     return watching_overlaps(run, captured, written, pairs, _Variants(again, module, inputs)) if written else run
 
 
@@ -64,14 +77,27 @@ def _compiled(
     compile: Callable[[Job], Compiled],
     *,
     double_backward: bool,
+    exact: bool,
+    draws_anew: bool,
 ) -> Callable[..., Any]:
-    again = Again(captured, joint) if double_backward and joint.tangents else None
+    again = Again(captured, joint, draws_anew=draws_anew) if double_backward and joint.tangents else None
     parts = partition_fn(joint)
     job = _forward_job(joint, parts)
     with torch.no_grad(), compat.without_autocast():
         forward = compile(job)
     backwards = _backwards(joint, parts, forward, compile, job.shared)
-    return assemble(captured, joint, parts, forward, backwards, again)
+    return assemble(captured, joint, parts, forward, backwards, again, exact=exact)
+
+
+def _counting(run: Callable[..., Any], captured: Captured, written: Sequence[int]) -> Callable[..., Any]:
+    """Moves the version counters of inputs whose storage is written."""
+
+    def call(*args: Any) -> Any:
+        inputs = [*captured.held, *args]
+        torch.autograd.graph.increment_version([inputs[i] for i in written])
+        return run(*args)
+
+    return call
 
 
 class _Variants:
@@ -91,8 +117,16 @@ class _Variants:
         if pairs not in self._made:
             if not self._is_static or len(self._made) >= _MOST_VARIANTS:
                 return self._module
-            with self._state.entered():
-                self._made[pairs] = self._compile(args)
+            try:
+                with self._state.entered():
+                    self._made[pairs] = self._compile(args)
+            except Unsupported as construct:
+                warnings.warn(
+                    f"ahead-of-time autograd does not support {construct}; the captured graph runs uncompiled, as in eager.",
+                    EductorWarning,
+                    stacklevel=3,
+                )
+                self._made[pairs] = self._module
         return self._made[pairs]
 
 
@@ -115,7 +149,7 @@ def _backwards(
         return None
     state, sizes, count = compat.CompileState(), len(parts.sizes), len(parts.sizes) + len(parts.saved)
     destinations = frozenset(range(count, count + len(parts.destinations)))
-    laid_out = _laid_out(joint, parts, forward)
+    laid_out = _laid_out(parts, forward)
     own = _own_values(joint, parts)
 
     def compile_backward(module: GraphModule, keeps: bool) -> Any:
@@ -145,7 +179,7 @@ def _values(module: GraphModule) -> list[Any]:
     return [value_of(p) for p in module.graph.find_nodes(op="placeholder")]
 
 
-def _laid_out(joint: Joint, parts: Parts, forward: Compiled) -> list[Any]:
+def _laid_out(parts: Parts, forward: Compiled) -> list[Any]:
     """Fake values of what the backward takes besides tangents, with the strides that the engine chose for them."""
     assert parts.backward is not None
     values = _values(parts.backward)[: len(parts.sizes) + len(parts.saved)]
@@ -162,14 +196,14 @@ def _own_values(joint: Joint, parts: Parts) -> frozenset[int]:
     """Inputs of the backward that share no memory with anything the caller has."""
     outputs: Sequence[Any] = parts.forward.graph.output_node().args[0]  # type: ignore[assignment]
     count = len(joint.analysis.returns)
-    seen = {_root(n) for n in outputs[:count] if isinstance(n, Node)}
+    seen = {base_node(n) for n in outputs[:count] if isinstance(n, Node)}
     return frozenset(
         len(parts.sizes) + k
         for k, place in enumerate(parts.saved)
         if place.source == "output"
         and place.index >= count
-        and _root(outputs[place.index]) not in seen
-        and _root(outputs[place.index]).op != "placeholder"
+        and base_node(outputs[place.index]) not in seen
+        and base_node(outputs[place.index]).op != "placeholder"
     )
 
 
@@ -177,10 +211,3 @@ def _static(joint: Joint, parts: Parts) -> frozenset[int]:
     """Inputs of the backward that are parameters or buffers."""
     places = enumerate(parts.saved, start=len(parts.sizes))
     return frozenset(k for k, place in places if place.source == "input" and place.index in joint.static)
-
-
-def _root(node: Node) -> Node:
-    """What a value is a view of."""
-    while is_view(node):
-        node = node.all_input_nodes[0]
-    return node

@@ -19,17 +19,24 @@ from eductor.autograd.backwards import Backwards
 from eductor.autograd.captured import Captured
 from eductor.autograd.handoff import Compiled, Parts, Run
 from eductor.autograd.joint import Joint, Tangent
-from eductor.autograd.views import is_view
+from eductor.autograd.views import base_node
 from eductor.compat import FakeTensor
 
 
 def assemble(
-    captured: Captured, joint: Joint, parts: Parts, forward: Compiled, backwards: Backwards | None, again: Again | None
+    captured: Captured,
+    joint: Joint,
+    parts: Parts,
+    forward: Compiled,
+    backwards: Backwards | None,
+    again: Again | None,
+    *,
+    exact: bool,
 ) -> Callable[..., Any]:
     """The function that stands in for the captured graph."""
     call = _without_autocast(forward.run) if compat.any_autocast() else forward.run
     call = _detaching(call, parts.forward)
-    call = call if backwards is None else _differentiable(joint, parts, call, backwards, again)
+    call = call if backwards is None else _differentiable(joint, parts, call, backwards, again, exact=exact)
     call = _in_grad_mode(call, joint, trains=backwards is not None)
     call = _keeping_versions(call, joint, forward.counts_writes) if joint.writes.forward else call
     finish = _finisher(joint)
@@ -64,7 +71,7 @@ def _detaching(run: Run, graph: GraphModule) -> Run:
         k
         for k, node in enumerate(outputs)
         if isinstance(node, torch.fx.Node)
-        and (node.op == "placeholder" or is_view(node))
+        and (node.op == "placeholder" or base_node(node) is not node)
         and isinstance(node.meta.get("val"), FakeTensor)
     ]
     if not views:
@@ -79,10 +86,13 @@ def _detaching(run: Run, graph: GraphModule) -> Run:
     return call
 
 
-def _differentiable(joint: Joint, parts: Parts, forward: Run, backwards: Backwards, again: Again | None) -> Run:
+def _differentiable(
+    joint: Joint, parts: Parts, forward: Run, backwards: Backwards, again: Again | None, *, exact: bool
+) -> Run:
     """The two graphs as one step of autograd."""
+    has_function = again is not None and again.has_function
     analysis, tangents = joint.analysis, joint.tangents
-    count, total = len(analysis.returns), len(analysis.inputs)
+    count, total, given_inputs = len(analysis.returns), len(analysis.inputs), len(analysis.inputs)
     fixed = [
         k
         for k, (r, value) in enumerate(zip(analysis.returns, analysis.values, strict=True))
@@ -95,12 +105,16 @@ def _differentiable(joint: Joint, parts: Parts, forward: Run, backwards: Backwar
     saved = [(s.source == "input", s.index) for s in parts.saved]
     sizes = [(s.source == "input", s.index) for s in parts.sizes]
     destinations = parts.destinations
+    # Outputs may require gradients that reach no input: autograd must still see a step.
+    anchor = [] if positions else [torch.empty(0, requires_grad=True)]
+    total += len(anchor)
+    no_more = [None] * len(anchor)
 
     class EductorFunction(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *args: Any) -> Any:
-            ctx.kept = again.keep(args) if again is not None else None
-            outputs = forward(list(args))
+            ctx.kept = again.keep(args[:given_inputs]) if again is not None else None
+            outputs = forward(list(args[:given_inputs]))
             returns = tuple(outputs[:count])
             ctx.save_for_backward(*(args[i] if is_input else outputs[i] for is_input, i in saved))
             ctx.sizes = [args[i] if is_input else outputs[i] for is_input, i in sizes]
@@ -116,18 +130,22 @@ def _differentiable(joint: Joint, parts: Parts, forward: Run, backwards: Backwar
         def backward(ctx: Any, *given: Any) -> Any:
             gradients = [given[t.of] for t in tangents]
             values = ctx.saved_tensors
-            if torch.is_grad_enabled() or compat.any_autocast():
+            keeps, kept = compat.keeps_graph(), ctx.kept
+            if not keeps:
+                ctx.kept = None
+            defined = tuple(g is not None for g in gradients)
+            if torch.is_grad_enabled() or any(compat.is_batched(g) for g in gradients):
                 if again is None:
                     raise RuntimeError(
                         "This gradient cannot be differentiated again, because the option double_backward is off."
                     )
-                return tuple(again.backward(ctx.kept, gradients))
-            keeps = compat.keeps_graph()
+                return (*again.backward(kept, gradients), *no_more)
+            as_eager = (exact and compat.any_autocast()) or (has_function and not all(defined))
+            if as_eager and again is not None and again.can_run(kept):
+                return (*again.backward(kept, gradients), *no_more)
+            del kept
             inputs = [*ctx.sizes, *values, *ctx.destinations]
             del values
-            if not keeps:
-                ctx.kept = None
-            defined = tuple(g is not None for g in gradients)
             inputs += [_coerced(g, t) for g, t in zip(gradients, tangents, strict=True) if g is not None]
             del gradients
             found = backwards(defined, keeps or ctx.hooked)(inputs)
@@ -139,7 +157,7 @@ def _differentiable(joint: Joint, parts: Parts, forward: Run, backwards: Backwar
     def call(inputs: list[Any]) -> Sequence[Any]:
         for i in no_gradient:
             inputs[i] = inputs[i].detach()
-        results: Sequence[Any] = EductorFunction.apply(*inputs)  # type: ignore[no-untyped-call]
+        results: Sequence[Any] = EductorFunction.apply(*inputs, *anchor)  # type: ignore[no-untyped-call]
         return results
 
     return call

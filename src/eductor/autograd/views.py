@@ -31,6 +31,26 @@ def is_view(node: Node) -> bool:
     return any(r.alias_info is not None for r in target._schema.returns)
 
 
+_SHARING_UNSAID = frozenset(
+    {
+        torch.ops.aten._unsafe_view.default,
+        torch.ops.aten.unsafe_chunk.default,
+        torch.ops.aten.unsafe_split.Tensor,
+        torch.ops.aten.unsafe_split_with_sizes.default,
+    }
+)
+"""Their results look at the memory of their operand, though their schemas do not say so."""
+
+
+def base_node(node: Node) -> Node:
+    """What a value is a view of, through any number of views and the parts of those with several results."""
+    while True:
+        source = node.all_input_nodes[0] if node.target is operator.getitem else node
+        if not (is_view(source) or source.target in _SHARING_UNSAID):
+            return node
+        node = source.all_input_nodes[0]
+
+
 def storage_node(node: Node) -> Node:
     """The node whose value a node is, where in-place operators return what they wrote."""
     while isinstance(node.target, OpOverload) and node.target._schema.is_mutable:

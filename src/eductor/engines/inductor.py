@@ -107,6 +107,8 @@ def _configured(mode: FakeTensorMode | None, job: Job, *, graphs: bool) -> Itera
         stack.enter_context(V.set_fake_mode(mode))
         if mode is not None:
             stack.enter_context(patch.object(mode, "allow_non_fake_inputs", True))  # constants of the graph are real
+            if hasattr(mode, "allow_scalar_outputs"):  # a while_loop may count with `item`
+                stack.enter_context(patch.object(mode, "allow_scalar_outputs", True))
         if TracingContext.try_get() is None:
             stack.enter_context(tracing(TracingContext(mode)))
         facts = SimpleNamespace(

@@ -1,0 +1,181 @@
+"""Corners in which a dispatcher is easily wrong without anybody noticing. Found by a review, kept by these tests."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch._higher_order_ops.while_loop import while_loop
+from torch.autograd import Function
+from torch.utils.checkpoint import checkpoint
+
+import eductor
+
+aten = functools.partial(eductor.compile, engine="aten", strict=True)
+inductor = functools.partial(eductor.compile, engine="inductor", strict=True)
+
+
+def leaf(*shape):
+    return torch.randn(*shape, requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [lambda x: x.exp().chunk(2)[0], lambda x: x.exp().unbind(0)[1], lambda x: x.exp().split(32)[0].t()],
+    ids=["chunk", "unbind", "split"],
+)
+def test_a_part_of_a_saved_value_that_is_returned_is_not_overwritten_by_the_backward(program):
+    y = inductor(program)(leaf(64, 64))
+    before = y.detach().clone()
+    (y.sum() * 2).backward()
+    assert torch.equal(before, y)
+
+
+def test_a_second_derivative_through_numbers_drawn_anew_is_refused():
+    x = torch.ones(64, requires_grad=True)
+    y = inductor(lambda x: F.dropout(x * 1.0, 0.5))(x)
+    with pytest.raises(RuntimeError, match="fallback_random=True"):
+        torch.autograd.grad(y.sum(), x, create_graph=True)
+    y = inductor(lambda x: F.dropout(x * 1.0, 0.5), fallback_random=True)(x)
+    (g,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    assert torch.equal(g, y)
+
+
+def test_a_backward_under_autocast_uses_the_mask_of_the_forward():
+    x = torch.ones(64, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = inductor(lambda x: F.dropout(x * 1.0, 0.5))(x)
+        y.sum().backward()
+    assert torch.equal(x.grad, y)
+
+
+@pytest.mark.parametrize("options", [{"profile": "exact"}, {"double_backward": False}], ids=["exact", "no second"])
+def test_a_backward_under_autocast_needs_no_second_derivative(options):
+    def program(x, buf):
+        y = x * buf.clone()
+        buf.mul_(0.5)
+        return y
+
+    x = leaf(3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        aten(program, **options)(x, torch.ones(3)).sum().backward()
+    assert torch.equal(x.grad, torch.ones(3))
+
+
+def written(a, b):
+    a.add_(1)
+    return a * b
+
+
+@pytest.mark.parametrize("compile", [aten, inductor], ids=["aten", "inductor"])
+def test_the_same_memory_by_other_tensors(compile):
+    compiled, expected, got = compile(written), torch.arange(12.0), torch.arange(12.0)
+    for _ in range(2):
+        assert torch.equal(written(expected[2:5], expected[3:6]), compiled(got[2:5], got[3:6]))
+    a, b, c, d = got[2:5], got[3:6], expected[2:5], expected[3:6]
+    for take in (lambda t: t, lambda t: t.data, lambda t: t.detach()):
+        assert torch.equal(written(take(c), take(d)), compiled(take(a), take(b)))
+        assert torch.equal(expected, got)
+
+
+def test_a_write_through_one_of_two_aliases_is_counted_for_both():
+    def program(c, d):
+        d.add_(c.sum())
+        return d * 1
+
+    w, c = leaf(3), torch.ones(3)
+    y = c * w
+    aten(program)(c, c.detach())
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_an_overlap_that_cannot_be_compiled_comes_up_later():
+    compiled = eductor.compile(written, engine="aten")
+    compiled(torch.ones(3), torch.ones(3).requires_grad_())
+    x, y = torch.arange(12.0), torch.arange(12.0)
+    with pytest.warns(eductor.EductorWarning, match="several histories"):
+        got = compiled(x[0:3], x.detach()[1:4].requires_grad_())
+    assert torch.equal(got, written(y[0:3], y.detach()[1:4].requires_grad_()))
+    assert torch.equal(x, y)
+
+
+class Pair(Function):
+    @staticmethod
+    def forward(ctx, a, b):
+        return a * 2, b * 3
+
+    @staticmethod
+    def backward(ctx, g1, g2):
+        return g1 * 2, g2 * 3 + 1
+
+
+def test_a_function_gets_zeros_for_the_output_that_nobody_uses():
+    def gradients(fn):
+        a, b = leaf(2), leaf(2)
+        fn(a, b)[0].sum().backward()
+        return a.grad, b.grad
+
+    expected, got = gradients(Pair.apply), gradients(aten(lambda a, b: Pair.apply(a, b)))
+    assert all(map(torch.equal, expected, got))
+
+
+class Sine(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * x.cos()
+
+
+def test_a_function_inside_of_a_checkpoint_is_differentiated_twice():
+    def program(x):
+        return checkpoint(lambda z: Sine.apply(z), x, use_reentrant=False)
+
+    def second(fn):
+        x = torch.ones((), requires_grad=True)
+        (g,) = torch.autograd.grad(fn(x), x, create_graph=True)
+        g.pow(2).backward()
+        return x.grad
+
+    assert torch.allclose(second(program), second(aten(program)))
+
+
+@pytest.mark.parametrize("compile", [aten, inductor], ids=["aten", "inductor"])
+def test_gradients_in_batches(compile):
+    def program(x):
+        return (x.sin() * x).t()
+
+    x = torch.randn(2, 3)
+    expected = torch.autograd.functional.jacobian(program, x, vectorize=True)
+    assert torch.allclose(expected, torch.autograd.functional.jacobian(compile(program), x, vectorize=True))
+
+
+def loop(x):
+    return while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * y), (torch.tensor(0), x))[1]
+
+
+def test_a_loop_with_gradients():
+    x = torch.full((2,), 1.5, requires_grad=True)
+    aten(loop)(x).sum().backward()
+    assert torch.allclose(x.grad, 8 * torch.full((2,), 1.5) ** 7)
+
+
+def test_a_view_made_without_gradients_still_asks_for_some():
+    def program(a):
+        with torch.no_grad():
+            v = a.t()
+        return v + 1
+
+    a = leaf(2, 3)
+    assert program(a).requires_grad
+    got = aten(program)(a)
+    assert got.requires_grad
+    got.sum().backward()
+    assert a.grad is None
