@@ -18,6 +18,7 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 from eductor import compat
 from eductor.autograd.captured import Captured
 from eductor.autograd.joint import Joint
+from eductor.graph.bind import Bound, bind
 from eductor.graph.meta import output_of, requires_grad, tensor_of, value_of
 from eductor.graph.snapshot import subgraphs
 
@@ -224,8 +225,18 @@ def _sources(node: Node) -> list[Node]:
     """What the value of a node depends on."""
     operand = node.args[0] if node.target is operator.getitem else None
     if isinstance(operand, Node) and operand.target in _NORMS and node.args[1] in (0, 1, 2):
-        statistics = operand.args[3:5]
-        return [n for n in operand.all_input_nodes if n not in statistics]
-    if node.target is _NORM_BACKWARD and node.args[7] is True:
-        return [n for n in node.all_input_nodes if n not in node.args[3:5]]
+        return _but_statistics(operand)
+    if node.target is _NORM_BACKWARD and _argument(node, "train") is True:
+        return _but_statistics(node)
     return node.all_input_nodes
+
+
+def _but_statistics(norm: Node) -> list[Node]:
+    statistics = (_argument(norm, "running_mean"), _argument(norm, "running_var"))
+    return [n for n in norm.all_input_nodes if n not in statistics]
+
+
+def _argument(node: Node, name: str) -> Any:
+    bound = bind(node)
+    assert isinstance(bound, Bound)
+    return bound[name]

@@ -165,7 +165,8 @@ def watching_overlaps(
     """Calls `run` while inputs overlap as they did when it was compiled, and what `otherwise` gives if they do not.
 
     Inputs at the addresses of an earlier call in which nothing overlapped, in tensors of the same sizes, do not overlap.
-    Where they do, they must lie in the same places of what they are views of, and each call looks.
+    Where they do, each call looks whether they lie in the same places of what they are views of; the graph runs as it was
+    captured if not.
     """
     held = captured.held
     seen: list[tuple[Any, ...]] = [()]
@@ -181,8 +182,8 @@ def watching_overlaps(
     def merged(*args: Any) -> Any:
         inputs = [*held, *args]
         pairs = overlapping(inputs, written)
-        if pairs != expected or not captured.fits(inputs):
+        if pairs != expected:
             return otherwise(pairs, args)(*args)
-        return run(*args)
+        return run(*args) if captured.fits(inputs) else captured.module(*args)
 
     return merged if isinstance(captured, Merged) else apart

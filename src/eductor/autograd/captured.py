@@ -26,6 +26,7 @@ class Captured:
         names = first_names(self._state)
         self.held = [self._state[name] for name in names]
         self.spec: Any = None
+        """The structure of the outputs, once the graph has run; None where they are a flat tuple."""
 
     def flatten(self, inputs: Sequence[Any]) -> list[Any]:
         """What the traced graph takes for these inputs."""

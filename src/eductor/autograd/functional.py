@@ -64,7 +64,7 @@ def functionalize(module: GraphModule, values: Sequence[Any], table: Table) -> t
     found: list[tuple[list[int], list[int]]] = []
 
     def run(*flat: Any) -> Any:
-        with _wrapping():
+        with _wrapping_by_python_alone():
             wrapped = [FunctionalTensor.to_functional(x) if isinstance(x, torch.Tensor) else x for x in flat]
             with fx_traceback.preserve_node_meta():
                 second = _Watching(module, wrapped)
@@ -117,6 +117,6 @@ def _unwrapped(value: Any) -> Any:
     return _functions._from_functional_tensor(value.elem)
 
 
-def _wrapping() -> Any:
-    """Functional tensors are wrapped by Python alone here, not by the dispatcher as well."""
+def _wrapping_by_python_alone() -> Any:
+    """Keeps the dispatcher from wrapping functional tensors once more."""
     return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize))

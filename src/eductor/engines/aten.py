@@ -14,7 +14,7 @@ def aten(module: GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
     """Makes the graph callable without compiling anything."""
     graph = torch.fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
-    graph.set_codegen(_TakingAList())
+    graph.set_codegen(_TakingAList([str(p.target) for p in graph.find_nodes(op="placeholder")]))
     run: Callable[[list[Any]], Sequence[Any]] = GraphModule(module, graph).forward
     return run
 
@@ -22,7 +22,10 @@ def aten(module: GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
 class _TakingAList(CodeGen):
     """A function of one list, which it empties: nobody above holds an input longer than the graph needs it."""
 
+    def __init__(self, names: list[str]) -> None:
+        super().__init__()
+        self._names = names
+
     def gen_fn_def(self, free_vars: list[str], maybe_return_annotation: str, **settings: Any) -> str:
-        names = [name.split(":")[0].split("=")[0].strip() for name in free_vars if not name.startswith("self")]
-        unpack = f"[{', '.join(names)}] = inputs\n    inputs.clear()" if names else "inputs.clear()"
+        unpack = f"[{', '.join(self._names)}] = inputs\n    inputs.clear()" if self._names else "inputs.clear()"
         return f"def forward(self, inputs){maybe_return_annotation}:\n    {unpack}"
