@@ -99,6 +99,24 @@ def test_the_decomposition_table_can_be_replaced():
     assert aten.erf.default in apart
 
 
+def test_an_operator_is_taken_apart_once_for_each_form_of_its_operands():
+    calls = []
+
+    def larger(a, b):
+        calls.append(a.shape)
+        return torch.where(a > b, a, b)
+
+    def program(x, y):
+        return torch.maximum(x, x) + torch.maximum(x, y) * torch.maximum(y, x), torch.maximum(x[0], y[0])
+
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    joint = joint_of(program, x, y, decompositions={aten.maximum.default: larger})
+    assert calls == [(3, 4), (4,)]
+    assert aten.maximum.default not in targets(joint.module)
+    assert targets(joint.module).count(aten.where.self) == 4
+    assert all(map(torch.equal, joint.module(x, y), program(x, y)))
+
+
 def test_inputs_outputs_and_writes_are_told_apart():
     def program(x, buf, unused):
         buf.mul_(2)

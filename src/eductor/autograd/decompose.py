@@ -73,7 +73,9 @@ class _Decomposer:
                 given, named = pytree.tree_unflatten(filled, spec)
                 return node.target(*given, **named)  # type: ignore[operator]
 
-            self._pieces[form] = make_fx(run, decomposition_table=self._table)(*(values[k] for k in places))
+            # An operand that comes twice is two operands here: the next use of the piece may have two different ones.
+            apart = [values[k].detach() for k in places]
+            self._pieces[form] = make_fx(run, decomposition_table=self._table)(*apart)
         return self._pieces[form]
 
     def _inlined(self, node: Node, piece: GraphModule) -> Any:
@@ -106,7 +108,9 @@ def _form(given: Any) -> Form:
         return _form(value_of(given))
     if isinstance(given, torch.Tensor):
         geometry = (tuple(given.shape), tuple(given.stride()), given.storage_offset())
-        return ("tensor", given.dtype, given.device, given.layout, geometry, given.is_conj(), given.is_neg())
+        bits = (given.is_conj(), given.is_neg())
+        known_value = id(getattr(given, "constant", None))  # a constant of the graph, which may be read
+        return ("tensor", given.dtype, given.device, given.layout, geometry, bits, known_value)
     if isinstance(given, (list, tuple)):
         return (type(given).__name__, *(_form(x) for x in given))
     if isinstance(given, dict):
