@@ -7,7 +7,7 @@ in batches (`is_grads_batched`), and, in the profile `exact`, a backward under a
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +16,10 @@ import torch
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from eductor import compat
-from eductor.autograd.captured import Captured
+from eductor.autograd.captured import Captured, contains
 from eductor.autograd.joint import Joint
 from eductor.graph.bind import Bound, bind
 from eductor.graph.meta import output_of, requires_grad, tensor_of, value_of
-from eductor.graph.snapshot import subgraphs
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +60,8 @@ class Again:
         self._overwritten = joint.overwritten
         self._gradients = joint.gradients
         self._dispatch = compat.DispatchState()
-        self._is_random = _has(joint.module, compat.is_random)
-        self.has_function = _has(captured.module, lambda target: target is _FUNCTION)
+        self._is_random = contains(joint.module, compat.is_random)
+        self.has_function = contains(captured.module, lambda target: target is _FUNCTION)
         self._joint = _pure_copy(joint.module) if self.has_function else None
         outputs = output_of(joint.module)
         needed = _needed(outputs[len(joint.analysis.returns) :])
@@ -162,13 +161,6 @@ def _is_array(node: Node) -> bool:
     """Whether a value is a tensor of numbers, and not a number that the graph may read."""
     value = tensor_of(node)
     return value is not None and value.dim() > 0 and (value.is_floating_point() or value.is_complex())
-
-
-def _has(module: GraphModule, predicate: Callable[[Any], bool]) -> bool:
-    """Whether an operator of this kind is in a graph, or in a graph that one of its operators runs."""
-    if any(predicate(n.target) for n in module.graph.nodes if n.op == "call_function"):
-        return True
-    return any(_has(body, predicate) for body in subgraphs(module.graph).values())
 
 
 def _refusal(joint: Joint, needed: Collection[Node], *, draws_anew: bool) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,10 @@ from torch.fx import GraphModule, Interpreter
 from torch.utils import _pytree as pytree
 
 from eductor import compat
-from eductor.compat import FakeTensor, FakeTensorMode, ShapeEnv
+from eductor.compat import FakeTensor, FakeTensorMode, HigherOrderOperator, ShapeEnv
 from eductor.errors import Unsupported
 from eductor.graph.held import first_names, swapped, tensors_of
+from eductor.graph.snapshot import subgraphs
 
 
 class Captured:
@@ -101,6 +102,24 @@ def _fake(value: Any, source: Any, mode: FakeTensorMode, context: TracingContext
         return mode.from_tensor(value, symbolic_context=known, source=known.tensor_source, trace=False)
     is_number = value.dim() == 0 and value.dtype == torch.float64 and source is not None  # a Python float
     return mode.from_tensor(value, static_shapes=not is_number, source=source, trace=False)
+
+
+def contains(module: GraphModule, predicate: Callable[[Any], bool]) -> bool:
+    """Whether an operator of this kind is in a graph, or in a graph that one of its operators runs."""
+    if any(predicate(n.target) for n in module.graph.nodes if n.op == "call_function"):
+        return True
+    return any(contains(body, predicate) for body in subgraphs(module.graph).values())
+
+
+def keeps_subgraphs(target: Any) -> bool:
+    """Whether an operator runs graphs that stay graphs of their own in a trace."""
+    return isinstance(target, HigherOrderOperator) and target not in _TRACED_THROUGH
+
+
+_TRACED_THROUGH = (
+    torch.ops.higher_order.tag_activation_checkpoint,
+    torch.ops.higher_order.autograd_function_apply,
+)
 
 
 def refuse_subclasses(module: GraphModule) -> None:

@@ -16,7 +16,7 @@ from torch.fx import traceback as fx_traceback
 
 from eductor import compat
 from eductor.autograd.analysis import Analysis, Output, analyse, has_symbols, stand_ins
-from eductor.autograd.captured import Captured, Fakes, refuse_subclasses
+from eductor.autograd.captured import Captured, Fakes, contains, keeps_subgraphs, refuse_subclasses
 from eductor.autograd.decompose import decompose
 from eductor.autograd.functional import NewValues, functionalize, listed_writes, may_write
 from eductor.autograd.provenance import BACKWARD, ForwardRun, mark_backward
@@ -84,7 +84,7 @@ def aot_dispatch_autograd_graph(captured: Captured, fakes: Fakes, decompositions
         tangents, values = _tangents(analysis)
         trace = _Trace(captured, analysis, tangents, len(fakes.values))
         primals = stand_ins(fakes.values)
-        later = not has_symbols(fakes.values)
+        later = not has_symbols(fakes.values) and not contains(captured.module, keeps_subgraphs)
         with compat.enable_python_dispatcher():
             traced = make_fx(trace.run, decomposition_table={} if later else for_autograd(table))(*primals, *values)
         _refuse_effects(traced)
