@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Interpreter, Node
 
 from eductor import compat
 from eductor.autograd.captured import Captured, contains
 from eductor.autograd.joint import Joint
 from eductor.graph.bind import Bound, bind
 from eductor.graph.meta import output_of, requires_grad, tensor_of, value_of
+from eductor.graph.order import ancestors
+from eductor.graph.snapshot import copy_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +66,11 @@ class Again:
         self.has_function = contains(captured.module, lambda target: target is _FUNCTION)
         self._joint = _pure_copy(joint.module) if self.has_function else None
         outputs = output_of(joint.module)
-        needed = _needed(outputs[len(joint.analysis.returns) :])
+        needed = ancestors(outputs[len(joint.analysis.returns) :], _sources)
         self._watched = [i for i in _counted(joint, needed) if i not in self._overwritten]
         unneeded = {p for p in joint.primals if p not in needed and _is_array(p)}
         self._let_go = [i for i in _counted(joint, unneeded) if i not in joint.static]
-        self._refusal = _refusal(joint, _needed(outputs), draws_anew=draws_anew and self._is_random)
+        self._refusal = _refusal(joint, ancestors(outputs, _sources), draws_anew=draws_anew and self._is_random)
 
     def keep(self, inputs: Sequence[Any]) -> Kept | None:
         """Called by each forward; what it keeps is let go with the saved values."""
@@ -182,8 +184,7 @@ _FUNCTION = torch.ops.higher_order.autograd_function_apply
 
 def _pure_copy(module: GraphModule) -> GraphModule:
     """A copy that writes nothing back; passes edit the graph itself."""
-    graph = Graph()
-    graph.output(graph.graph_copy(module.graph, {}))
+    graph = copy_of(module.graph)
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
         graph.erase_node(node)
     return GraphModule(module, graph)
@@ -199,18 +200,6 @@ _NORMS = frozenset(
 
 _NORM_BACKWARD = torch.ops.aten.native_batch_norm_backward.default
 """It takes the statistics, and reads them outside of training only."""
-
-
-def _needed(results: Sequence[Any]) -> set[Node]:
-    """Nodes that some results depend on."""
-    needed: set[Node] = set()
-    pending = [n for n in results if isinstance(n, Node)]
-    while pending:
-        node = pending.pop()
-        if node not in needed:
-            needed.add(node)
-            pending.extend(_sources(node))
-    return needed
 
 
 def _sources(node: Node) -> list[Node]:

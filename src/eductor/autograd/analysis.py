@@ -75,10 +75,6 @@ class Analysis:
     """The grad mode that the graph leaves behind, where it changes it."""
     makes_inference_tensors: bool
 
-    @property
-    def trains(self) -> bool:
-        return any(r.requires_grad for r in self.returns)
-
     def noticing(self, written: Collection[int]) -> Analysis:
         """The same, where these inputs are written too, as autograd sees."""
         if not written:

@@ -20,7 +20,7 @@ from eductor.autograd.joint import Joint, aot_dispatch_autograd_graph
 from eductor.autograd.runtime import assemble
 from eductor.autograd.views import base_node
 from eductor.errors import EductorWarning, Unsupported
-from eductor.graph.meta import known_equal, value_of
+from eductor.graph.meta import known_equal, output_of, value_of
 
 _MOST_VARIANTS = 4
 
@@ -153,7 +153,6 @@ def _backwards(
     own = _own_values(joint, parts)
 
     def compile_backward(module: GraphModule, keeps: bool) -> Any:
-        outputs: Sequence[Any] = module.graph.output_node().args[0]  # type: ignore[assignment]
         job = Job(
             module,
             [*laid_out, *_values(module)[count:]],
@@ -162,7 +161,7 @@ def _backwards(
             static=_static(joint, parts) | destinations,
             saved=frozenset(range(sizes, count)),
             written=destinations,
-            visible=frozenset(range(len(outputs))),
+            visible=frozenset(range(len(output_of(module)))),
             donated=frozenset() if keeps else own,
             shared=shared,
         )
@@ -194,7 +193,7 @@ def _laid_out(parts: Parts, forward: Compiled) -> list[Any]:
 
 def _own_values(joint: Joint, parts: Parts) -> frozenset[int]:
     """Inputs of the backward that share no memory with anything the caller has."""
-    outputs: Sequence[Any] = parts.forward.graph.output_node().args[0]  # type: ignore[assignment]
+    outputs = output_of(parts.forward)
     count = len(joint.analysis.returns)
     seen = {base_node(n) for n in outputs[:count] if isinstance(n, Node)}
     return frozenset(

@@ -21,6 +21,7 @@ from eductor.autograd.handoff import Compiled, Parts, Run
 from eductor.autograd.joint import Joint, Tangent
 from eductor.autograd.views import base_node
 from eductor.compat import FakeTensor
+from eductor.graph.meta import output_of
 
 
 def assemble(
@@ -66,10 +67,9 @@ def _without_autocast(run: Run) -> Run:
 
 def _detaching(run: Run, graph: GraphModule) -> Run:
     """Autograd must not take outputs for views of something inside of the graph, or for the inputs themselves."""
-    outputs: Sequence[Any] = graph.graph.output_node().args[0]  # type: ignore[assignment]
     views = [
         k
-        for k, node in enumerate(outputs)
+        for k, node in enumerate(output_of(graph))
         if isinstance(node, torch.fx.Node)
         and (node.op == "placeholder" or base_node(node) is not node)
         and isinstance(node.meta.get("val"), FakeTensor)

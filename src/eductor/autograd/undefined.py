@@ -15,7 +15,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from eductor import compat
 from eductor.errors import Unsupported
-from eductor.graph.meta import tensor_of
+from eductor.graph.meta import output_of, tensor_of
 
 aten = torch.ops.aten
 _SUMS = (aten.add.Tensor,)
@@ -24,7 +24,7 @@ _SUMS = (aten.add.Tensor,)
 def without_undefined(module: GraphModule, defined: Sequence[bool]) -> tuple[GraphModule, list[bool]]:
     """The backward without the undefined tangents among its inputs, and which gradients it still computes."""
     copier = _Copier(module, defined)
-    outputs: Sequence[Any] = module.graph.output_node().args[0]  # type: ignore[assignment]
+    outputs = output_of(module)
     present = [not (isinstance(n, Node) and n in copier.undefined) for n in outputs]
     wanted = tuple(copier.copies.get(n, n) for n, is_present in zip(outputs, present, strict=True) if is_present)
     copier.graph.output(wanted)

@@ -18,17 +18,10 @@ from eductor import compat
 from eductor.compat import OpOverload
 from eductor.errors import Unsupported
 from eductor.graph.meta import tensor_of, value_of
+from eductor.graph.node_effects import effect_of
 
 Place = tuple[str, int]
 """("input", i) or ("return", i)."""
-
-
-def is_view(node: Node) -> bool:
-    """Whether a node only looks at memory of its operand, by the operator's schema."""
-    target = node.target
-    if not isinstance(target, OpOverload) or target._schema.is_mutable:
-        return False
-    return any(r.alias_info is not None for r in target._schema.returns)
 
 
 _SHARING_UNSAID = frozenset(
@@ -39,14 +32,14 @@ _SHARING_UNSAID = frozenset(
         torch.ops.aten.unsafe_split_with_sizes.default,
     }
 )
-"""Their results look at the memory of their operand, though their schemas do not say so."""
+"""Their results look at the memory of their operand. They promise that nobody writes it, and kernels would."""
 
 
 def base_node(node: Node) -> Node:
     """What a value is a view of, through any number of views and the parts of those with several results."""
     while True:
         source = node.all_input_nodes[0] if node.target is operator.getitem else node
-        if not (is_view(source) or source.target in _SHARING_UNSAID):
+        if not (effect_of(source).shares or source.target in _SHARING_UNSAID):
             return node
         node = source.all_input_nodes[0]
 
@@ -132,7 +125,7 @@ class _Builder:
         if node in self._leaves:
             return self._leaf(self._leaves[node])
         is_size = isinstance(value_of(node), (int, torch.SymInt)) and node.op == "call_function"
-        if not (is_view(node) or is_size or node.target is operator.getitem):
+        if not (effect_of(node).is_view or is_size or node.target is operator.getitem):
             return None
         operands = {operand: self._copy(operand) for operand in node.all_input_nodes}
         if any(copy is None for copy in operands.values()):

@@ -64,7 +64,7 @@ GROUP = "eductor.engines"
 
 
 def has_code_generator() -> bool:
-    """Whether Inductor can compile here: a C++ compiler for the CPU, or Triton and a GPU."""
+    """Whether Inductor can compile here."""
     from eductor.engines import inductor
 
     return inductor.can_compile()

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch.fx import GraphModule
 from torch.fx.graph import CodeGen
+
+from eductor.graph.snapshot import copy_of
 
 
 def aten(module: GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
     """Makes the graph callable without compiling anything."""
-    graph = torch.fx.Graph()
-    graph.output(graph.graph_copy(module.graph, {}))
+    graph = copy_of(module.graph)
     graph.set_codegen(_TakingAList([str(p.target) for p in graph.find_nodes(op="placeholder")]))
     run: Callable[[list[Any]], Sequence[Any]] = GraphModule(module, graph).forward
     return run

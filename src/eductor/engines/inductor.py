@@ -21,12 +21,13 @@ from unittest.mock import patch
 
 import torch
 from torch._guards import TracingContext, tracing
-from torch.fx import Graph, GraphModule
+from torch.fx import GraphModule
 
 from eductor import ops
 from eductor.autograd.handoff import Compiled, Job
 from eductor.compat import FakeTensor, FakeTensorMode
 from eductor.engines.legalize import legalize
+from eductor.graph.snapshot import copy_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +68,8 @@ def compile(job: Job) -> Compiled:
     if not shared:
         shared.update(id=next(_graph_ids), graphs=BoxedBool(graphs), device=BoxedDeviceIndex(None))
     _install_lowerings()
-    module = _copy(job.module)
+    # The lowering edits what it gets; the graph is needed again for other forms of the backward.
+    module = GraphModule(job.module, copy_of(job.module.graph))
     legalize(module)
     module.graph.output_node().meta["user_visible_output_idxs"] = sorted(job.visible)
     mode = next((x.fake_mode for x in job.inputs if isinstance(x, FakeTensor)), None)
@@ -83,14 +85,6 @@ def compile(job: Job) -> Compiled:
             boxed_forward_device_index=shared["device"],
         )
     return Compiled(compiled, _strides(compiled, mode), counts_writes=False)
-
-
-def _copy(module: GraphModule) -> GraphModule:
-    """The lowering edits what it gets; the graph is needed again for other forms of the backward."""
-    graph = Graph()
-    graph.output(graph.graph_copy(module.graph, {}))
-    graph.output_node().meta = dict(module.graph.output_node().meta)
-    return GraphModule(module, graph)
 
 
 @contextmanager
@@ -122,8 +116,12 @@ def _configured(mode: FakeTensorMode | None, job: Job, *, graphs: bool) -> Itera
 
 def _cache_key_tag() -> str:
     """Its caches know nothing of our lowerings: another version of them is another key."""
-    own = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
-    return f"{torch.compiler.config.cache_key_tag}eductor-{own}"
+    return f"{torch.compiler.config.cache_key_tag}eductor-{_own_version()}"
+
+
+@functools.cache
+def _own_version() -> str:
+    return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
 
 
 def _strides(compiled: Any, mode: FakeTensorMode | None) -> Sequence[Sequence[Any] | None] | None:

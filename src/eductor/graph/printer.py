@@ -17,6 +17,7 @@ from torch.fx import Graph, Node
 
 from eductor.compat import HigherOrderOperator, OpOverload, OpOverloadPacket
 from eductor.graph.meta import UNKNOWN, value_of
+from eductor.graph.snapshot import copy_of
 
 HEADER = "import operator\n\nimport torch\n"
 
@@ -59,8 +60,7 @@ def _without_shadows(graph: Graph) -> Graph:
     taken = {"torch", "operator", "self", "slice", "float", "complex"}
     if not any(node.name in taken for node in graph.nodes):
         return graph
-    copy = Graph()
-    copy.output(copy.graph_copy(graph, {}))
+    copy = copy_of(graph)
     for node in copy.nodes:
         if node.name in taken:
             node._rename(f"{node.name}_")

@@ -10,6 +10,13 @@ from torch.fx import Graph, GraphModule, Node, map_arg
 from eductor.compat import codegen_of
 
 
+def copy_of(graph: Graph) -> Graph:
+    """Another graph of the same nodes, with their metadata."""
+    copy = Graph()
+    copy.output(copy.graph_copy(graph, {})).meta = dict(graph.output_node().meta)
+    return copy
+
+
 class Snapshot:
     """The nodes of a graph with their targets and arguments at one moment.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -18,10 +17,10 @@ from eductor import compat
 from eductor.autograd.handoff import Parts, Saved
 from eductor.autograd.joint import Joint
 from eductor.autograd.provenance import is_backward
-from eductor.autograd.views import is_view
 from eductor.errors import Unsupported
-from eductor.graph.meta import value_of
+from eductor.graph.meta import output_of, value_of
 from eductor.graph.node_effects import effect_of
+from eductor.graph.order import ancestors
 
 
 def partition_fn(joint: Joint) -> Parts:
@@ -38,19 +37,22 @@ class _Split:
         self._graph = joint.module.graph
         self._nodes = [n for n in self._graph.nodes if n.op != "output"]
         count = len(joint.analysis.returns)
-        outputs: Sequence[Any] = self._graph.output_node().args[0]  # type: ignore[assignment]
+        outputs = output_of(joint.module)
         self._returns, self._gradients = outputs[:count], outputs[count:]
         self._primals = dict.fromkeys(joint.primals)
         self._tangents = self._graph.find_nodes(op="placeholder")[len(self._primals) :]
         kept = [n for n in self._nodes if n.op == "call_function" and not effect_of(n).removable]
         self._forward_acts = [n for n in kept if not is_backward(n)]
         self._backward_acts = [n for n in kept if is_backward(n)]
-        self._forward = _ancestors((*self._returns, *self._forward_acts))
+        written = {n.args[0] for n in self._backward_acts if n.target is torch.ops.aten.copy_.default}
+        self._destinations = [p for p in self._primals if p in written]
+        """Inputs that the backward writes to."""
+        self._forward = ancestors((*self._returns, *self._forward_acts))
         self._late = self._sort()
 
     def _sort(self) -> set[Node]:
         """What runs in the backward: what depends on a gradient, or was made by the backward and serves it alone."""
-        needed = _ancestors((*self._gradients, *self._backward_acts))
+        needed = ancestors((*self._gradients, *self._backward_acts))
         late = set(self._tangents)
         for node in self._nodes:
             if node in self._forward or node not in needed or node in self._primals:
@@ -62,22 +64,18 @@ class _Split:
         return late
 
     def parts(self) -> Parts:
-        saved, again = self._choose()
+        saved = self._choose()
         sizes = [n for n in saved if _is_size(n)]
         tensors = [n for n in saved if not _is_size(n)]
         sizes = [*self._unbound(sizes, (*tensors, *self._tangents)), *sizes]
         mutable = {n for i, n in enumerate(self._primals) if i in self._joint.overwritten}
         forward, places = self._forward_with([*sizes, *tensors], mutable)
-        backward = self._backward_graph([*sizes, *tensors], again)
-        destinations = tuple(i for i, n in enumerate(self._primals) if n in self._destinations())
+        backward = self._backward_graph([*sizes, *tensors])
+        destinations = tuple(i for i, n in enumerate(self._primals) if n in self._destinations)
         return Parts(forward, backward, tuple(places[: len(sizes)]), tuple(places[len(sizes) :]), destinations)
 
-    def _destinations(self) -> list[Any]:
-        """Inputs that the backward writes to."""
-        return [n.args[0] for n in self._backward_acts if n.target is torch.ops.aten.copy_.default]
-
-    def _choose(self) -> tuple[list[Node], set[Node]]:
-        """The values to save, in the order of the graph, and those that the backward makes again."""
+    def _choose(self) -> list[Node]:
+        """The values to save, in the order of the graph; the backward makes the others again that it needs."""
         saved: set[Node] = set()
         again: set[Node] = set()
         pending = [o for n in self._late for o in _read_by(n)]
@@ -93,7 +91,7 @@ class _Split:
                 raise Unsupported(f"{node.name}, a tuple that the backward needs whole")
             else:
                 saved.add(node)
-        return [n for n in self._nodes if n in saved], again
+        return [n for n in self._nodes if n in saved]
 
     def _is_made_again(self, node: Node) -> bool:
         if node.op == "get_attr":
@@ -102,7 +100,7 @@ class _Split:
             return False
         if node.target is operator.getitem:
             return self._is_made_again(node.all_input_nodes[0])
-        return is_view(node) or (compat.wants_recompute(node) and _may_repeat(node))
+        return effect_of(node).is_view or (compat.wants_recompute(node) and _may_repeat(node))
 
     def _unbound(self, sizes: Sequence[Node], tensors: Iterable[Node]) -> list[Node]:
         """Sizes that shapes of the backward's inputs speak of and no saved size gives."""
@@ -135,7 +133,7 @@ class _Split:
     def forward_graph(self, extra: Sequence[Node]) -> GraphModule:
         """The forward with more outputs; an input that it overwrites is returned as a copy."""
         graph, copies = Graph(), dict[Node, Node]()
-        wanted = _ancestors((*self._returns, *self._forward_acts, *extra))
+        wanted = ancestors((*self._returns, *self._forward_acts, *extra))
         for node in self._nodes:
             if node in wanted or node in self._primals:
                 copies[node] = graph.node_copy(node, lambda n: copies[n])
@@ -151,11 +149,10 @@ class _Split:
         graph.output(tuple(outputs))
         return compat.lazy_module(self._joint.module, graph)
 
-    def _backward_graph(self, saved: Sequence[Node], again: set[Node]) -> GraphModule:
+    def _backward_graph(self, saved: Sequence[Node]) -> GraphModule:
         graph, copies = Graph(), dict[Node, Node]()
-        written = [p for p in self._primals if p in self._destinations()]
         places: dict[Node, Node] = {}
-        for known, nodes in ((copies, saved), (places, written), (copies, self._tangents)):
+        for known, nodes in ((copies, saved), (places, self._destinations), (copies, self._tangents)):
             for node in nodes:
                 name = node.name if known is copies else f"{node.name}_written"
                 known[node] = graph.placeholder(name)
@@ -180,17 +177,6 @@ class _Split:
                 emit(node)
         graph.output(tuple(emit(n) for n in self._gradients))
         return compat.lazy_module(self._joint.module, graph)
-
-
-def _ancestors(nodes: Iterable[Any]) -> set[Node]:
-    found: set[Node] = set()
-    pending = [n for n in nodes if isinstance(n, Node)]
-    while pending:
-        node = pending.pop()
-        if node not in found:
-            found.add(node)
-            pending.extend(node.all_input_nodes)
-    return found
 
 
 def _read_by(node: Node) -> list[Node]:
