@@ -380,3 +380,9 @@ def has_effects(target: Any) -> bool:
 
     namespace = getattr(target, "namespace", "")
     return namespace == "_c10d_functional" or (namespace != "aten" and effects.has_effects(target))
+
+
+def compile_id() -> str:
+    """Dynamo's name of the graph that is being compiled, `frame/compile`; empty outside of a compile."""
+    found = CompileContext.current_compile_id()
+    return "" if found is None else str(found)

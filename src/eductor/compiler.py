@@ -14,25 +14,30 @@ A graph that ahead-of-time autograd cannot take runs as it was captured, with a 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from typing import Any, TypeVar, cast
 
 import torch
 from torch.fx import GraphModule
 
 from eductor.autograd import Joint, Parts, aot_dispatch_autograd
+from eductor.compat import compile_id
 from eductor.engines import ATEN, INDUCTOR, Compiled, Engine, Job, find_engine, has_code_generator
 from eductor.engines.legalize.numbers import without_numbers
-from eductor.errors import BadOption, EductorError, EductorWarning, Unsupported
+from eductor.errors import BadOption, EductorError, EductorWarning, Unsupported, see_more
 from eductor.options import Options
 from eductor.partition import partition_fn
-from eductor.pipeline.base import Context, Stage
+from eductor.pipeline.base import Context, GraphName, Role, Stage
+from eductor.pipeline.instruments import FlowStage, StageRun, watched
 from eductor.pipeline.pipeline import Pipeline
 from eductor.pipeline.runner import skip_steps
 
 F = TypeVar("F", bound=Callable[..., Any])
+_numbers = count(1)
 
 
 def compile(model: F, *, fullgraph: bool = False, dynamic: bool | None = None, **options: Any) -> F:
@@ -63,8 +68,8 @@ def backend(
 def compile_graph(module: GraphModule, inputs: Sequence[Any], options: Options) -> Callable[..., Any]:
     """Takes one captured graph through all stages."""
     flow = Flow.start(module, options)
-    pre_grad(flow, inputs)
     try:
+        pre_grad(flow, inputs)
         return autograd(flow, inputs)
     except Exception as error:
         if isinstance(error, EductorError) and not isinstance(error, Unsupported):
@@ -80,6 +85,7 @@ class Flow:
     options: Options
     pipeline: Pipeline
     engine: Engine
+    graph: GraphName = field(default_factory=lambda: GraphName(next(_numbers), compile_id()))
 
     @staticmethod
     def start(module: GraphModule, options: Options) -> Flow:
@@ -88,75 +94,101 @@ class Flow:
             options = replace(options, fallback_random=True)
         return Flow(module, options, Pipeline.of(options), engine)
 
-    def run_passes(self, stage: Stage, module: GraphModule, *, is_inference: bool) -> None:
-        self.pipeline.run(stage, module, Context(stage, self.options, is_inference), self.options.instruments)
+    @contextmanager
+    def stage(
+        self, name: FlowStage, role: Role, module: GraphModule, inputs: Sequence[Any] = ()
+    ) -> Iterator[dict[str, Any]]:
+        """Around each stage, for those who look on; what it gives takes the facts that the stage says of its result."""
+        run = StageRun(name, replace(self.graph, role=role), module, inputs)
+        with watched(run, self.options.instruments):
+            yield run.facts
+
+    def run_passes(self, stage: Stage, role: Role, module: GraphModule, *, is_inference: bool) -> None:
+        context = Context(stage, self.options, is_inference, replace(self.graph, role=role))
+        self.pipeline.run(stage, module, context, self.options.instruments)
 
     def skip_passes(self, stage: Stage, reason: str) -> None:
-        context = Context(stage, self.options, is_inference=False)
+        context = Context(stage, self.options, is_inference=False, graph=self.graph)
         skip_steps(self.pipeline.stage(stage), stage, self.module, context, self.options.instruments, reason)
 
 
 def pre_grad(flow: Flow, inputs: Sequence[Any]) -> None:
     """Passes on the captured graph."""
     differentiable = any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
-    flow.run_passes("pre_grad", flow.module, is_inference=not (torch.is_grad_enabled() and differentiable))
+    is_inference = not (torch.is_grad_enabled() and differentiable)
+    with flow.stage("pre_grad", "captured", flow.module, inputs):
+        flow.run_passes("pre_grad", "captured", flow.module, is_inference=is_inference)
 
 
 def autograd(flow: Flow, inputs: Sequence[Any]) -> Callable[..., Any]:
     """Traces forward and backward together, and wraps what the stages below make of them."""
     given = flow.options.decompositions
-    return aot_dispatch_autograd(
-        flow.module,
-        inputs,
-        decompositions=flow.engine.decompositions(flow.options) if given is None else given,
-        partition_fn=partial(partition, flow),
-        compile=partial(engine, flow),
-        double_backward=flow.options.double_backward,
-        exact=flow.options.profile == "exact",
-        draws_anew=not flow.options.fallback_random and flow.options.profile != "exact",
-    )
+    with flow.stage("autograd", "captured", flow.module, inputs) as facts:
+        return aot_dispatch_autograd(
+            flow.module,
+            inputs,
+            decompositions=flow.engine.decompositions(flow.options) if given is None else given,
+            partition_fn=partial(partition, flow, facts),
+            compile=partial(engine, flow),
+            double_backward=flow.options.double_backward,
+            exact=flow.options.profile == "exact",
+            draws_anew=not flow.options.fallback_random and flow.options.profile != "exact",
+        )
 
 
-def partition(flow: Flow, graph: Joint) -> Parts:
+def partition(flow: Flow, traced: dict[str, Any], graph: Joint) -> Parts:
     """From a joint graph to a forward and a backward graph, with the passes before and after."""
+    traced.update(nodes=len(graph.module.graph.nodes), gradients=len(graph.gradients))
     if not flow.engine.takes_numbers:
         without_numbers(graph.module)
     joint(flow, graph)
-    parts = partition_fn(graph)
+    with flow.stage("partition", "joint", graph.module) as facts:
+        parts = partition_fn(graph)
+        facts.update(parts.facts())
     post_grad(flow, parts)
     return parts
 
 
 def joint(flow: Flow, graph: Joint) -> None:
     """Passes on forward and backward together."""
-    flow.run_passes("joint", graph.module, is_inference=not graph.tangents)
+    with flow.stage("joint", "joint", graph.module):
+        flow.run_passes("joint", "joint", graph.module, is_inference=not graph.tangents)
 
 
 def post_grad(flow: Flow, parts: Parts) -> None:
     """Passes on each graph alone."""
-    flow.run_passes("post_grad", parts.forward, is_inference=parts.backward is None)
+    with flow.stage("post_grad", "forward", parts.forward):
+        flow.run_passes("post_grad", "forward", parts.forward, is_inference=parts.backward is None)
     if parts.backward is not None:
-        flow.run_passes("post_grad", parts.backward, is_inference=False)
+        with flow.stage("post_grad", "backward", parts.backward):
+            flow.run_passes("post_grad", "backward", parts.backward, is_inference=False)
 
 
 def engine(flow: Flow, job: Job) -> Compiled:
     """Makes a graph runnable; where the engine cannot, the graph runs as it is, and a warning says so."""
+    role: Role = "backward" if job.is_backward else "forward"
     try:
-        return flow.engine(replace(job, mode=flow.options.mode))
+        with flow.stage("engine", role, job.module) as facts:
+            facts["engine"] = flow.engine.name
+            return flow.engine(replace(job, mode=flow.options.mode))
     except Exception as error:
+        message = f"the engine {flow.engine.name!r} failed on the {replace(flow.graph, role=role)}"
         if flow.options.strict:
-            raise EductorError(f"the engine {flow.engine.name!r} failed: {error!r}") from error
-        _warn(f"the engine {flow.engine.name!r} failed, so the graph runs with the engine 'aten': {error!r}")
+            raise EductorError(f"{message}: {error!r}") from error
+        _warn(f"{message}, so it runs with the engine 'aten': {error!r}. To see more: {see_more()}")
         return ATEN(job)
 
 
 def as_captured(flow: Flow, inputs: Sequence[Any], error: Exception) -> Callable[..., Any]:
     """The captured graph as it is, differentiated by eager's autograd: for what ahead-of-time autograd cannot take."""
-    construct = str(error) if isinstance(error, Unsupported) else f"this graph ({type(error).__name__}: {error})"
-    message = f"ahead-of-time autograd does not support {construct}"
+    if isinstance(error, Unsupported):
+        message = f"ahead-of-time autograd does not support {error}"
+    else:
+        place = next(iter(getattr(error, "__notes__", ())), "before the first stage")
+        message = f"the compile failed {place}: {type(error).__name__}: {error}"
     if flow.options.strict:
         raise EductorError(f"{message}.") from error
-    _warn(f"{message}; the captured graph runs uncompiled, as in eager.")
+    _warn(f"{message}; the captured graph runs uncompiled, as in eager. To see more: {see_more()}")
     for stage in ("joint", "post_grad"):
         flow.skip_passes(stage, message)
     run = ATEN(Job(flow.module, inputs)).run

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class EductorError(Exception):
@@ -49,3 +51,10 @@ class Unsupported(EductorError):
 
 class EductorWarning(UserWarning):
     """Something is not supported or went wrong, and a simpler path with eager's result was taken."""
+
+
+def see_more() -> str:
+    """The one command that shows what a compile of the running program does, stage by stage."""
+    script = Path(sys.argv[0])
+    is_program = script.suffix == ".py" and script.is_file()
+    return f"`eductor explain {script}`" if is_program else "`print(eductor.explain(fn, *args))`"

@@ -213,26 +213,47 @@ def test_a_timer_adds_up_over_graphs_and_counts_no_instruments(tmp_path):
     assert [r.seconds for r in recorder.records if r.name == "skipped"] == [0.0, 0.0]
 
 
-def test_the_recorder_tells_graphs_apart():
+def test_the_recorder_tells_graphs_apart_that_were_given_by_hand():
     recorder = Recorder()
-    pipeline = Pipeline.default()
-    module = graph_of(stage="pre_grad")
-    aten_module = graph_of()
-    for stage, graph in [
-        *(("pre_grad", module), ("joint", aten_module), ("post_grad", aten_module), ("post_grad", aten_module)),
-        *(("pre_grad", module), ("joint", aten_module), ("joint", aten_module), ("post_grad", aten_module)),
-    ]:
-        pipeline.run(stage, graph, Context(stage), [recorder])
+    first, second = graph_of(), graph_of()
+    for stage, graph in [("joint", first), ("post_grad", first), ("joint", second), ("post_grad", first)]:
+        Pipeline.default().run(stage, graph, Context(stage), [recorder])
     graphs = [(r.stage, r.graph) for r in recorder.records]
-    assert list(dict.fromkeys(graphs)) == [
-        ("pre_grad", 1),
-        ("joint", 1),
-        ("post_grad", 1),
-        ("pre_grad", 2),
-        ("joint", 2),
-        ("joint", 3),
-        ("post_grad", 3),
+    assert list(dict.fromkeys(graphs)) == [("joint", 1), ("post_grad", 1), ("joint", 2)]
+    assert recorder.graphs == 2
+
+
+def test_the_recorder_tells_the_graphs_of_a_program_apart():
+    """A graph break makes two frames, another dtype a recompile; each has a forward and a backward."""
+    recorder = Recorder()
+
+    def program(x):
+        y = x.clone() * 2
+        torch._dynamo.graph_break()
+        return y.clone() + 1
+
+    compiled = eductor.compile(program, engine="aten", instruments=[recorder], dynamic=False)
+    for x in (torch.randn(3, requires_grad=True), torch.randn(3, dtype=torch.float64, requires_grad=True)):
+        compiled(x).sum().backward()
+    assert recorder.graphs == 4
+    ids = {s.graph: s.compile_id for s in recorder.stages}
+    assert [ids[i] for i in (1, 2, 3, 4)] == ["0/0", "1/0", "0/1", "1/1"]
+    assert [(s.name, s.role) for s in recorder.stages if s.graph == 1] == [
+        ("pre_grad", "captured"),
+        ("autograd", "captured"),
+        ("joint", "joint"),
+        ("partition", "joint"),
+        ("post_grad", "forward"),
+        ("post_grad", "backward"),
+        ("engine", "forward"),
+        ("engine", "backward"),
     ]
+    roles = {(r.stage, r.role) for r in recorder.records}
+    assert roles == {("pre_grad", "captured"), ("joint", "joint"), ("post_grad", "forward"), ("post_grad", "backward")}
+    assert all(s.seconds > 0 for s in recorder.stages)
+    (parted,) = [s.facts for s in recorder.stages if s.name == "partition" and s.graph == 1]
+    assert parted["forward_nodes"] > 2 and parted["backward_nodes"] > 2
+
 
 
 def test_a_record_says_what_happened():

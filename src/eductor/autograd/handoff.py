@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from torch.fx import GraphModule
 
+from eductor.graph.meta import value_of
+
 Run = Callable[[list[Any]], Sequence[Any]]
 """Takes the inputs as a list, which it empties, so that nothing outlives its last use; returns the outputs."""
 
@@ -30,6 +32,22 @@ class Parts:
     saved: tuple[Saved, ...] = ()
     destinations: tuple[int, ...] = ()
     """Inputs of the forward that the backward writes to."""
+
+    def facts(self) -> dict[str, Any]:
+        """How large the two graphs are, and what is kept between them."""
+        facts: dict[str, Any] = {"forward_nodes": len(self.forward.graph.nodes)}
+        if self.backward is None:
+            return facts
+        values = [value_of(p) for p in self.backward.graph.find_nodes(op="placeholder")]
+        saved = zip(self.saved, values[len(self.sizes) :], strict=False)
+        made = [x.numel() * x.element_size() for place, x in saved if place.source == "output"]
+        return {
+            **facts,
+            "backward_nodes": len(self.backward.graph.nodes),
+            "saved_inputs": len(self.saved) - len(made),
+            "saved_values": len(made),
+            "saved_bytes": sum(made) if all(isinstance(size, int) for size in made) else None,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,10 @@ class Match:
     events: list[Event] = field(default_factory=list)
 
 
+class LimitReached(Exception):
+    """A pass that may make no more matches began another one: it ends here, with what it made so far."""
+
+
 class MatchListener(Protocol):
     """Who is told of each match: when its first edit is made, when it is complete, when it is given up."""
 
@@ -259,6 +263,7 @@ class Rewriter:
         like: Node,
         sources: tuple[Node, ...],
     ) -> Node:
+        self._check_limit()
         target = _resolve(op, args, kwargs)
         late = next((n for n in _operands(args, kwargs) if not n < before), None)
         if late is not None:
@@ -300,7 +305,13 @@ class Rewriter:
         address = self._match.address if self._match is not None else self.address
         node.meta[PROVENANCE] = Provenance(address, tuple(s.name for s in sources), line, origins)
 
+    def _check_limit(self) -> None:
+        """Before anything is edited: an edit outside of a match begins another one."""
+        if self._match is None and self._limit is not None and len(self.matches) >= self._limit:
+            raise LimitReached
+
     def _event(self, kind: str, node: Node, detail: str) -> None:
+        self._check_limit()
         if self._match is None:
             number = self._numbers.get(self._rule, 0)
             self._numbers[self._rule] = number + 1

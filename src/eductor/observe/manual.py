@@ -11,7 +11,7 @@ from eductor.graph.capture import capture
 from eductor.graph.printer import to_function
 from eductor.options import Options
 from eductor.pipeline.base import Context, Example, Pass, Stage, describe_options
-from eductor.pipeline.instruments import PassRecord, Recorder
+from eductor.pipeline.recorder import PassRecord, Recorder
 from eductor.pipeline.registry import Registry, Step
 from eductor.pipeline.runner import run_steps
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from eductor.pipeline.instruments import PassRecord
+from eductor.pipeline.recorder import PassRecord
 
 
 def as_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -4,6 +4,7 @@ from eductor.pipeline.base import STAGES as STAGES
 from eductor.pipeline.base import Context as Context
 from eductor.pipeline.base import Contract as Contract
 from eductor.pipeline.base import Example as Example
+from eductor.pipeline.base import GraphName as GraphName
 from eductor.pipeline.base import Pass as Pass
 from eductor.pipeline.base import RulePass as RulePass
 from eductor.pipeline.base import Stage as Stage
@@ -17,11 +18,13 @@ from eductor.pipeline.base import graph_pass as graph_pass
 from eductor.pipeline.base import i64 as i64
 from eductor.pipeline.base import rule_pass as rule_pass
 from eductor.pipeline.instruments import Instrument as Instrument
-from eductor.pipeline.instruments import PassRecord as PassRecord
 from eductor.pipeline.instruments import PassRun as PassRun
-from eductor.pipeline.instruments import Recorder as Recorder
+from eductor.pipeline.instruments import StageRun as StageRun
 from eductor.pipeline.instruments import Timer as Timer
 from eductor.pipeline.pipeline import Pipeline as Pipeline
+from eductor.pipeline.recorder import PassRecord as PassRecord
+from eductor.pipeline.recorder import Recorder as Recorder
+from eductor.pipeline.recorder import StageRecord as StageRecord
 from eductor.pipeline.registry import Registry as Registry
 from eductor.pipeline.registry import Row as Row
 from eductor.pipeline.registry import Step as Step

@@ -48,6 +48,23 @@ class Contract:
         return "; ".join(parts)
 
 
+Role = Literal["captured", "joint", "forward", "backward"]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphName:
+    """Which graph of a program it is: the number of the captured one, and what became of it."""
+
+    number: int = 0
+    """Counts the captured graphs of this process; 0 for a graph that was given to a stage by hand."""
+    compile_id: str = ""
+    """Dynamo's name of it, `frame/compile`: the parts of a function with graph breaks are frames, a recompile counts up."""
+    role: Role = "captured"
+
+    def __str__(self) -> str:
+        return f"{self.role} graph {self.number}" + (f" ({self.compile_id})" if self.compile_id else "")
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What a pass may know besides the graph."""
@@ -55,6 +72,7 @@ class Context:
     stage: Stage
     options: Options = field(default_factory=Options)
     is_inference: bool = False
+    graph: GraphName = GraphName()
 
 
 @dataclass(frozen=True, slots=True)

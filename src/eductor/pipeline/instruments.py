@@ -1,19 +1,39 @@
-"""Observers of a running pipeline: timing, recording, and whatever else wants to look on. No pass contains such code."""
+"""Observers of a compile: timing, recording, verification, and whatever else wants to look on. No pass has such code."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from torch.fx import GraphModule
 
 from eductor.graph.rewriter import Match, Reject
 from eductor.graph.snapshot import Snapshot
-from eductor.pipeline.base import STAGES, Context, Stage
+from eductor.pipeline.base import Context, GraphName, Stage
 from eductor.pipeline.steps import Step
 
 Status = Literal["running", "changed", "unchanged", "skipped", "failed"]
+FlowStage = Literal["pre_grad", "autograd", "joint", "partition", "post_grad", "engine"]
+
+
+@dataclass
+class StageRun:
+    """One stage of a compile over one graph, while it runs and afterwards.
+
+    `module` is the graph that the stage is given, `inputs` are values for its placeholders where somebody has them, and
+    `facts` what the stage says of its result. `seconds` does not count the stages inside.
+    """
+
+    name: FlowStage
+    graph: GraphName
+    module: GraphModule
+    inputs: Sequence[Any] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
 
 
 @dataclass
@@ -24,6 +44,8 @@ class PassRun:
     context: Context
     module: GraphModule
     before: Snapshot
+    after: Snapshot | None = None
+    """The graph as the pass left it, where it changed it."""
     status: Status = "running"
     reason: str = ""
     matches: Sequence[Match] = ()
@@ -37,11 +59,18 @@ class PassRun:
 
 
 class Instrument:
-    """Called before and after a pipeline, a pass and a match, or when one of them failed. Override what you need.
+    """Called before and after a stage, its pipeline, a pass and a match, or when one failed. Override what you need.
 
-    A pass that does not apply is told by `skipped_pass` alone. An exception from `after_pass` says that the pass broke
-    its contract: the pass is undone, and all instruments get `failed_pass`, those that had `after_pass` already, too.
+    A stage is one of a compile, with passes or without; a pipeline is the passes of a stage, which also run alone. A pass
+    that does not apply is told by `skipped_pass` alone. An exception from `after_pass` says that the pass broke its
+    contract: the pass is undone, and all instruments get `failed_pass`, those that had `after_pass` already, too.
     """
+
+    def before_stage(self, run: StageRun) -> None: ...
+
+    def after_stage(self, run: StageRun) -> None: ...
+
+    def failed_stage(self, run: StageRun, error: Exception) -> None: ...
 
     def before_pipeline(self, stage: Stage, module: GraphModule) -> None: ...
 
@@ -63,6 +92,41 @@ class Instrument:
 
     def failed_match(self, run: PassRun, match: Match, error: Exception) -> None: ...
 
+    def most_matches(self, run: PassRun) -> int | None:
+        """How many matches the pass may make; None for all of them, 0 skips it. This is how a bisection works."""
+        return None
+
+
+_open: ContextVar[StageRun | None] = ContextVar("the stage that is running", default=None)
+
+
+@contextmanager
+def watched(run: StageRun, instruments: Sequence[Instrument]) -> Iterator[None]:
+    """Times a stage and tells those who look on; an error from inside says in which stage it was raised."""
+    for instrument in instruments:
+        instrument.before_stage(run)
+    outer, started = _open.get(), time.perf_counter()
+    mark = _open.set(run)
+    failure: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        if not hasattr(error, "__notes__"):
+            error.add_note(f"in the stage {run.name} of the {run.graph}")
+        failure = error
+        raise
+    finally:
+        _open.reset(mark)
+        seconds = time.perf_counter() - started
+        run.seconds += seconds
+        if outer is not None:
+            outer.seconds -= seconds
+        for instrument in instruments:
+            if failure is None:
+                instrument.after_stage(run)
+            else:
+                instrument.failed_stage(run, failure)
+
 
 class Timer(Instrument):
     """Seconds of each pass, by address, added up over graphs."""
@@ -79,75 +143,3 @@ class Timer(Instrument):
 
     def failed_pass(self, run: PassRun, error: Exception) -> None:
         self.after_pass(run)
-
-
-@dataclass(frozen=True, slots=True)
-class PassRecord:
-    """What one pass did to one graph."""
-
-    address: str
-    stage: Stage
-    name: str
-    graph: int
-    status: Status
-    reason: str
-    nodes_before: int
-    nodes_after: int
-    matches: tuple[Match, ...]
-    rejects: tuple[Reject, ...]
-    seconds: float
-
-    @property
-    def changed(self) -> bool:
-        return self.status == "changed"
-
-
-@dataclass
-class Recorder(Instrument):
-    """Keeps what each pass did to each graph, in the order of execution."""
-
-    records: list[PassRecord] = field(default_factory=list)
-    graphs: int = 0
-    _stage: Stage | None = None
-    _kept: int = 0
-
-    def before_pipeline(self, stage: Stage, module: GraphModule) -> None:
-        """A graph comes back in a later stage, in the last one as forward and as backward; any other is a new one."""
-        known = self._stage is not None and STAGES.index(stage) > STAGES.index(self._stage)
-        if not known and (stage, self._stage) != ("post_grad", "post_grad"):
-            self.graphs += 1
-        self._stage = stage
-
-    def before_pass(self, run: PassRun) -> None:
-        self._kept = len(self.records)
-
-    def after_pass(self, run: PassRun) -> None:
-        self._keep(run)
-
-    def failed_pass(self, run: PassRun, error: Exception) -> None:
-        del self.records[self._kept :]
-        self._keep(run)
-
-    def skipped_pass(self, run: PassRun) -> None:
-        self._keep(run)
-
-    def _keep(self, run: PassRun) -> None:
-        self.records.append(
-            PassRecord(
-                address=run.address,
-                stage=run.step.stage,
-                name=run.step.name,
-                graph=self.graphs,
-                status=run.status,
-                reason=run.reason,
-                nodes_before=len(run.before),
-                nodes_after=len(run.module.graph.nodes),
-                matches=tuple(run.matches),
-                rejects=tuple(run.rejects),
-                seconds=run.seconds,
-            )
-        )
-
-    def changed(self) -> list[str]:
-        """The addresses of the passes that changed a graph."""
-        return [r.address for r in self.records if r.changed]

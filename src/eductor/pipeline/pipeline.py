@@ -63,7 +63,7 @@ class Pipeline:
 
     @staticmethod
     def parse(text: str, registry: Registry | None = None) -> Pipeline:
-        """Reads what `text()` printed: `pre_grad(a, b(level=2)), joint(c)`."""
+        """Reads what `text()` printed: `pre_grad(a, b(level=2)), joint(c[:3])`, where c makes its first 3 matches alone."""
         registry = registry or Registry.default()
         wrong = f"the pipeline {text!r} is not of the form stage(pass, pass(option=1)), ..."
         try:
@@ -84,8 +84,7 @@ class Pipeline:
         """The pipeline as text, which `parse` reads back."""
         stages = []
         for stage in STAGES:
-            names = [s.name + (describe_options(s.pass_.options) if s.pass_ else "") for s in self.stage(stage)]
-            stages.append(f"{stage}({', '.join(names)})")
+            stages.append(f"{stage}({', '.join(map(_step_text, self.stage(stage)))})")
         return ", ".join(stages)
 
     def __str__(self) -> str:
@@ -106,6 +105,13 @@ class Pipeline:
         """Keeps nothing but these passes."""
         _check_names(names, self.steps)
         return Pipeline(tuple(s for s in self.steps if _is_any(s, names)))
+
+    def limited(self, name: str, matches: int) -> Pipeline:
+        """Lets a pass make only its first matches."""
+        _check_names([name], self.steps)
+        if type(matches) is not int or matches < 0:
+            raise BadPass(f"limited({name!r}, {matches!r}): the number of matches is 0 or more.")
+        return Pipeline(tuple(replace(s, limit=matches) if s.is_called(name) else s for s in self.steps))
 
     def with_pass(
         self,
@@ -156,7 +162,7 @@ class Pipeline:
         for step in self.steps:
             if not step.is_slot:
                 p = step.load()
-                parts.append(f"{step.address} {p.version} {sorted(p.options.items())!r}")
+                parts.append(f"{step.address} {p.version} {sorted(p.options.items())!r} {step.limit}")
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
     def run(self, stage: Stage, module: GraphModule, context: Context, instruments: Sequence[Instrument] = ()) -> None:
@@ -185,7 +191,14 @@ class Pipeline:
         return Pipeline(tuple(steps))
 
 
+def _step_text(step: Step) -> str:
+    options = describe_options(step.pass_.options) if step.pass_ else ""
+    return step.name + options + (f"[:{step.limit}]" if step.limit is not None else "")
+
+
 def _read_step(registry: Registry, stage: Stage, item: ast.expr) -> Step:
+    if isinstance(item, ast.Subscript):
+        return replace(_read_step(registry, stage, item.value), limit=_read_limit(item))
     if isinstance(item, ast.Name):
         return registry.get(stage, item.id)
     if isinstance(item, ast.Call) and isinstance(item.func, ast.Name) and not item.args:
@@ -200,6 +213,14 @@ def _read_step(registry: Registry, stage: Stage, item: ast.expr) -> Step:
             raise BadPass(f"`{ast.unparse(item)}`: {step.name} is a slot, which has no options.")
         return replace(step, pass_=step.load().configured(**options)) if options else step
     raise BadPass(f"`{ast.unparse(item)}` is neither the name of a pass nor pass(option=value).")
+
+
+def _read_limit(item: ast.Subscript) -> int:
+    cut = item.slice
+    if isinstance(cut, ast.Slice) and cut.lower is None and cut.step is None and isinstance(cut.upper, ast.Constant):
+        if type(cut.upper.value) is int:
+            return cut.upper.value
+    raise BadPass(f"`{ast.unparse(item)}`: the first matches of a pass are written pass[:3].")
 
 
 def _is_any(step: Step, names: Iterable[str]) -> bool:

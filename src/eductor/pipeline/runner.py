@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from eductor.graph.evaluate import update
 from eductor.graph.legal import violations
 from eductor.graph.order import sort_in_place
 from eductor.graph.printer import around
-from eductor.graph.rewriter import Match, Rewriter
+from eductor.graph.rewriter import LimitReached, Match, Rewriter
 from eductor.graph.snapshot import Snapshot, attribute
 from eductor.graph.view import GraphView
 from eductor.pipeline.base import Context, Pass, Stage
@@ -101,13 +101,15 @@ class _Runner:
             run.reason = _why_skipped(pass_, self.context, self.view)
         except Exception as error:
             failure = error
+        limit = self._limit(run)
+        if limit == 0:
+            run.reason = run.reason or "it may make no match here"
         if run.reason:
             return self.skip(before, run.reason)
         for instrument in self.instruments:
             instrument.before_pass(run)
-        rewriter = Rewriter(
-            self.view, self.step.address, listener=_Matches(run, self.instruments) if self.instruments else None
-        )
+        listener = _Matches(run, self.instruments) if self.instruments else None
+        rewriter = Rewriter(self.view, self.step.address, limit=limit, listener=listener)
         held = _attributes(self.view.module)
         versions = _versions(held)
         try:
@@ -124,9 +126,14 @@ class _Runner:
             self._undo(run, rewriter, error, can_go_on=versions == _versions(held))
             return Snapshot(self.view.graph)
 
+    def _limit(self, run: PassRun) -> int | None:
+        """How many matches the pass may make, by the pipeline and by those who look on."""
+        limits = [self.step.limit, *(instrument.most_matches(run) for instrument in self.instruments)]
+        return min((limit for limit in limits if limit is not None), default=None)
+
     def skip(self, before: Snapshot, reason: str) -> Snapshot:
         """Leaves the pass out, and says why: aloud, if a user asked for it."""
-        run = PassRun(self.step, self.context, self.view.module, before, "skipped", reason)
+        run = PassRun(self.step, self.context, self.view.module, before, status="skipped", reason=reason)
         for instrument in self.instruments:
             instrument.skipped_pass(run)
         if self.step.source == "options":
@@ -142,7 +149,8 @@ class _Runner:
 
     def _apply(self, pass_: Pass, rewriter: Rewriter, run: PassRun) -> Snapshot:
         with _scope(self.view, rewriter):
-            pass_.run(self.view, rewriter, self.context)
+            with suppress(LimitReached):
+                pass_.run(self.view, rewriter, self.context)
             rewriter.finish()
         graph, before = self.view.graph, run.before
         run.rejects = rewriter.rejects
@@ -164,7 +172,9 @@ class _Runner:
         changed = changed or not before.has_same_subgraphs(graph)
         run.status = "changed" if changed else "unchanged"
         run.matches = rewriter.matches if changed else ()
-        return Snapshot(graph)
+        after = Snapshot(graph)
+        run.after = after if changed else None
+        return after
 
     def _undo(self, run: PassRun, rewriter: Rewriter, error: Exception, *, can_go_on: bool) -> None:
         place = error.node if isinstance(error, ContractBroken) and error.node is not None else rewriter.place
@@ -173,7 +183,7 @@ class _Runner:
         )
         run.before.restore(self.view.module)
         self.view.forget()
-        run.status, run.matches, run.rejects = "failed", (), rewriter.rejects
+        run.status, run.after, run.matches, run.rejects = "failed", None, (), rewriter.rejects
         run.reason = str(error) if isinstance(error, ContractBroken) else f"{type(error).__name__}: {error}"
         try:
             run.reproducer = write_reproducer(run, self.context.options.repro_dir)

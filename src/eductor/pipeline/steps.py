@@ -30,6 +30,8 @@ class Step:
     pass_: Pass | None = None
     module: str = ""
     slot: str = ""
+    limit: int | None = None
+    """How many matches the pass may make; None for all."""
 
     @property
     def address(self) -> str:

@@ -1,0 +1,133 @@
+"""The record of a compile: what each stage and each pass did to each graph, in the order of execution."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch.fx import GraphModule
+
+from eductor.graph.rewriter import Match, Reject
+from eductor.graph.snapshot import Snapshot
+from eductor.pipeline.base import GraphName, Role, Stage
+from eductor.pipeline.instruments import FlowStage, Instrument, PassRun, StageRun, Status
+
+
+@dataclass(frozen=True, slots=True)
+class PassRecord:
+    """What one pass did to one graph."""
+
+    address: str
+    stage: Stage
+    name: str
+    graph: int
+    role: Role
+    status: Status
+    reason: str
+    nodes_before: int
+    nodes_after: int
+    matches: tuple[Match, ...]
+    rejects: tuple[Reject, ...]
+    seconds: float
+    before: Snapshot | None = None
+    after: Snapshot | None = None
+
+    @property
+    def changed(self) -> bool:
+        return self.status == "changed"
+
+
+@dataclass(frozen=True, slots=True)
+class StageRecord:
+    """What one stage of a compile did to one graph; its passes have records of their own."""
+
+    name: FlowStage
+    graph: int
+    role: Role
+    compile_id: str
+    nodes: int
+    facts: dict[str, Any]
+    seconds: float
+    failure: str = ""
+
+
+@dataclass
+class Recorder(Instrument):
+    """Keeps what each stage and pass did; with `keep_graphs`, the graph before and after each change, too."""
+
+    keep_graphs: bool = False
+    records: list[PassRecord] = field(default_factory=list)
+    stages: list[StageRecord] = field(default_factory=list)
+    graphs: int = 0
+    _numbers: dict[int, int] = field(default_factory=dict)
+    _by_hand: WeakKeyDictionary[GraphModule, int] = field(default_factory=WeakKeyDictionary)
+    _open: dict[int, int] = field(default_factory=dict)
+    _kept: int = 0
+
+    def before_stage(self, run: StageRun) -> None:
+        self._open[id(run)] = len(self.stages)
+        self.stages.append(self._stage_record(run, len(run.module.graph.nodes)))
+
+    def after_stage(self, run: StageRun) -> None:
+        self._close(run)
+
+    def failed_stage(self, run: StageRun, error: Exception) -> None:
+        self._close(run, f"{type(error).__name__}: {error}")
+
+    def before_pass(self, run: PassRun) -> None:
+        self._kept = len(self.records)
+
+    def after_pass(self, run: PassRun) -> None:
+        self._keep(run)
+
+    def failed_pass(self, run: PassRun, error: Exception) -> None:
+        del self.records[self._kept :]
+        self._keep(run)
+
+    def skipped_pass(self, run: PassRun) -> None:
+        self._keep(run)
+
+    def changed(self) -> list[str]:
+        """The addresses of the passes that changed a graph."""
+        return [r.address for r in self.records if r.changed]
+
+    def _keep(self, run: PassRun) -> None:
+        keep = self.keep_graphs and run.status == "changed"
+        self.records.append(
+            PassRecord(
+                address=run.address,
+                stage=run.step.stage,
+                name=run.step.name,
+                graph=self._number(run.context.graph, run.module),
+                role=run.context.graph.role,
+                status=run.status,
+                reason=run.reason,
+                nodes_before=len(run.before),
+                nodes_after=len(run.module.graph.nodes),
+                matches=tuple(run.matches),
+                rejects=tuple(run.rejects),
+                seconds=run.seconds,
+                before=run.before if keep else None,
+                after=run.after if keep else None,
+            )
+        )
+
+    def _close(self, run: StageRun, failure: str = "") -> None:
+        place = self._open.pop(id(run))
+        self.stages[place] = self._stage_record(run, self.stages[place].nodes, failure)
+
+    def _stage_record(self, run: StageRun, nodes: int, failure: str = "") -> StageRecord:
+        name = run.graph
+        number = self._number(name, run.module)
+        return StageRecord(run.name, number, name.role, name.compile_id, nodes, dict(run.facts), run.seconds, failure)
+
+    def _number(self, name: GraphName, module: GraphModule) -> int:
+        """Counts from 1 what this recorder sees: by the name of a graph in a compile, by its module otherwise."""
+        known: MutableMapping[Any, int] = self._numbers if name.number else self._by_hand
+        key = name.number or module
+        if key not in known:
+            self.graphs += 1
+            known[key] = self.graphs
+        return known[key]
