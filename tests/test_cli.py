@@ -1,4 +1,4 @@
-"""`eductor passes`, as a user types it."""
+"""`eductor passes` and `eductor explain`, as a user types them."""
 
 from __future__ import annotations
 
@@ -75,3 +75,96 @@ def test_as_a_module_and_into_a_closed_pipe():
     done = subprocess.run(f"{sys.executable} -m eductor passes | head -1", shell=True, capture_output=True, text=True)
     assert done.stdout.startswith("stage")
     assert "Traceback" not in done.stderr
+
+
+# ------------------------------------------------------------------------------------------------------------- explain
+
+SCRIPT = """
+import sys, torch
+
+@torch.compile(backend="eductor", options={"engine": "aten"})
+def step(x):
+    return (x * 2).clone().sin()
+
+step(torch.ones(3, requires_grad=True)).sum().backward()
+print("the script's own words", sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return str(path)
+
+
+def test_explain_tells_what_passes_did(capsys, script):
+    assert main(["explain", script, "--", "--lr", "3"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("the script's own words ['--lr', '3']\nGraph 1 [")
+    assert "remove_noop_ops          changed" in captured.out
+    assert "train.py:6: return (x * 2).clone().sin()" in captured.out
+    assert captured.err.splitlines()[:3] == ["graph 1, pre_grad", "graph 1, autograd", "graph 1, joint"]
+    assert captured.err.splitlines()[-1] == "graph 1, engine (backward)"
+
+
+def test_explain_a_function(capsys, tmp_path):
+    path = tmp_path / "library.py"
+    path.write_text("from eductor.pipeline import f32\ndef tiny(x=f32(2, 3)):\n    return x.clone() + 1")
+    assert main(["explain", f"{path}:tiny"]) == 0
+    assert "]: tiny\n" in capsys.readouterr().out
+
+
+def test_explain_shows_the_difference(capsys, script):
+    assert main(["explain", script, "--diff", "remove_noop_ops"]) == 0
+    assert "\n- clone = torch.ops.aten.clone.default(mul)" in capsys.readouterr().out
+    assert main(["explain", script, "--diff", "remove_nop"]) == 2
+    assert "eductor: unknown pass 'remove_nop'. Did you mean 'remove_noop_ops'?" in capsys.readouterr().err
+
+
+def test_explain_as_json_prints_nothing_else(script):
+    done = subprocess.run(
+        [sys.executable, "-m", "eductor", "explain", script, "--json"], capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout)["graphs"][0]["function"] == "step"
+    assert "the script's own words" in done.stderr
+
+
+def test_explain_shows_what_was_compiled_before_the_script_failed(capsys, tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT + "raise ValueError('too late')")
+    assert main(["explain", str(path)]) == 2
+    captured = capsys.readouterr()
+    assert "Graph 1 [" in captured.out
+    assert captured.err.splitlines()[-1].startswith("eductor: train.py:10 raised ValueError: too late.")
+
+
+BAD_SCRIPTS = {
+    "missing": (None, "", "there is no file"),
+    "raises": ("1 / 0", "", "train.py:1 raised ZeroDivisionError: division by zero."),
+    "compiles nothing": ("x = 1", "", "compiled nothing with Eductor: "),
+    "calls nothing": ("import eductor\neductor.compile(abs)", "", "compiles abs, but calls none of them"),
+    "exits": ("raise SystemExit(4)", "", "exited with status 4"),
+    "needs arguments": ("def f(x): return x", ":f", "'f' needs the arguments x: "),
+    "no such function": ("def f(x): return x", ":g", "'g' does not exist in train.py."),
+}
+
+
+@pytest.mark.parametrize("case", BAD_SCRIPTS)
+def test_explain_tells_mistakes_in_one_line(capsys, tmp_path, case):
+    text, function, message = BAD_SCRIPTS[case]
+    path = tmp_path / "train.py"
+    if text is not None:
+        path.write_text(text)
+    assert main(["explain", f"{path}{function}"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("eductor: ")
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_a_mistake_ends_the_process_with_2(tmp_path):
+    done = subprocess.run([sys.executable, "-m", "eductor", "explain", "no.py"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("eductor: there is no file 'no.py'.")

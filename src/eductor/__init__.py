@@ -5,11 +5,17 @@ from eductor.compiler import compile as compile
 from eductor.errors import BadGraph as BadGraph
 from eductor.errors import BadOption as BadOption
 from eductor.errors import BadPass as BadPass
+from eductor.errors import BadScript as BadScript
 from eductor.errors import EductorError as EductorError
 from eductor.errors import EductorWarning as EductorWarning
+from eductor.errors import NothingWrong as NothingWrong
+from eductor.errors import NotVerified as NotVerified
 from eductor.errors import OrderConflict as OrderConflict
 from eductor.errors import PassFailed as PassFailed
 from eductor.errors import UnknownName as UnknownName
+from eductor.observe.bisect import bisect as bisect
+from eductor.observe.explain import explain as explain
+from eductor.observe.verify import verify as verify
 from eductor.options import Options as Options
 from eductor.pipeline import Context as Context
 from eductor.pipeline import Instrument as Instrument

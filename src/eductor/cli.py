@@ -1,31 +1,40 @@
-"""The command line: `eductor passes`."""
+"""The command line: `eductor passes | explain | verify | bisect`."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 
 from eductor import __version__
-from eductor.errors import EductorError, UnknownName
+from eductor.errors import BadScript, EductorError, NothingWrong, NotVerified, UnknownName
 from eductor.observe import manual, table
+from eductor.observe.explain import Explanation
+from eductor.observe.progress import Progress
+from eductor.observe.script_checks import bisect_script, verify_script
+from eductor.observe.scripts import CompiledFunction, run_script
 from eductor.pipeline.base import STAGES
 from eductor.pipeline.registry import Registry
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; a user's mistake is one line on stderr and the exit code 2."""
-    args = _parser().parse_args(argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    # What stands behind `--` belongs to the script; argparse would take it apart.
+    own, script = (given[: given.index("--")], given[given.index("--") + 1 :]) if "--" in given else (given, [])
+    args = _parser().parse_args(own)
+    args.arguments = script
     try:
-        _passes(args)
+        return COMMANDS[args.command](args)
     except EductorError as error:
         print(f"eductor: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:
         sys.stderr.close()
-    return 0
+        return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -40,10 +49,27 @@ def _parser() -> argparse.ArgumentParser:
     form = passes.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="as a list of objects")
     form.add_argument("--markdown", action="store_true", help="as Markdown")
+    explain = _script_parser(commands, "explain", "run a script, and tell what each pass did to each of its graphs")
+    form = explain.add_mutually_exclusive_group()
+    form.add_argument("--diff", metavar="PASS", help="the graphs before and after this pass")
+    form.add_argument("--json", action="store_true", help="everything, in the schema of docs/explain_json.md")
+    verify = _script_parser(commands, "verify", "run a script, and check each pass and each compiled function in it")
+    verify.add_argument("--strict", action="store_true", help="stop at the first thing that is wrong")
+    bisect = _script_parser(commands, "bisect", "run a script, and find the rewrite that makes it wrong")
+    bisect.add_argument("--repeats", type=int, default=1, help="run so often, if it does not always fail")
     return parser
 
 
-def _passes(args: argparse.Namespace) -> None:
+def _script_parser(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, help: str
+) -> argparse.ArgumentParser:
+    """A command that looks at what a script compiles."""
+    parser = commands.add_parser(name, help=help, epilog="What stands behind `--` is given to the script.")
+    parser.add_argument("where", metavar="SCRIPT.py[:function]", help="a script, or a function without arguments in it")
+    return parser
+
+
+def _passes(args: argparse.Namespace) -> int:
     registry = Registry.default()
     rows = manual.rows(registry, args.stage)
     if args.name is not None:
@@ -59,6 +85,73 @@ def _passes(args: argparse.Namespace) -> None:
         header = ("stage", "name", "on", "numerics", "purpose")
         cells = [(r["stage"], r["name"], "yes" if r["on"] else "-", r["numerics"], r["purpose"]) for r in rows]
         print(table.as_markdown(header, cells) if args.markdown else table.as_text(header, cells))
+    return 0
+
+
+def _explain(args: argparse.Namespace) -> int:
+    explanation, progress = Explanation(), Progress(sys.stderr)
+    # What the script prints must not stand between the braces.
+    aside = contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
+    names: list[str] = []
+
+    def compiled(found: CompiledFunction) -> Callable[..., object]:
+        names.append(found.name)
+        return explanation.compile(found, progress)
+
+    try:
+        with aside, explanation.watching():
+            run_script(args.where, compiled, args.arguments)
+    except BadScript:
+        if explanation.graphs and not args.json:
+            print(explanation)  # what was compiled until then may be the reason
+        raise
+    finally:
+        progress.clear()
+    if not explanation.graphs:
+        raise BadScript(
+            f"{args.where} compiles {', '.join(names)}, but calls none of them: call what is to be looked at."
+        )
+    if args.json:
+        print(json.dumps(explanation.to_json(), indent=2))
+    else:
+        print(explanation.diff(args.diff) if args.diff is not None else explanation)
+    return 0
+
+
+def _verify(args: argparse.Namespace) -> int:
+    """1 where anything is wrong."""
+    progress = Progress(sys.stderr)
+    try:
+        reports = verify_script(args.where, args.arguments, progress, strict=args.strict)
+    except NotVerified as wrong:
+        print(wrong)
+        return 1
+    finally:
+        progress.clear()
+    print("\n".join(map(str, reports)))
+    return 0 if all(report.ok for report in reports) else 1
+
+
+def _bisect(args: argparse.Namespace) -> int:
+    """1 where nothing is wrong."""
+    progress = Progress(sys.stderr)
+    try:
+        culprit = bisect_script(args.where, args.arguments, progress, args.repeats)
+    except NothingWrong as right:
+        print(right)
+        return 1
+    finally:
+        progress.clear()
+    print(culprit)
+    return 0
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "passes": _passes,
+    "explain": _explain,
+    "verify": _verify,
+    "bisect": _bisect,
+}
 
 
 def _show(markdown: str, *, raw: bool) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -386,3 +388,58 @@ def compile_id() -> str:
     """Dynamo's name of the graph that is being compiled, `frame/compile`; empty outside of a compile."""
     found = CompileContext.current_compile_id()
     return "" if found is None else str(found)
+
+
+def hint_of(size: Any) -> Any:
+    """The value that a symbolic number had when the graph was captured; None where it depends on data."""
+    if not isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return size
+    return size.node.hint if size.node.has_hint() else None
+
+
+def code_name() -> str:
+    """The name of the Python code whose graph Dynamo hands over; empty outside of a compile."""
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    if CompileContext.current_compile_id() is None:
+        return ""
+    return str(InstructionTranslator.current_tx().f_code.co_name)
+
+
+def recompile_reason() -> str:
+    """Why Dynamo compiles code again that it has compiled before: the guard that failed; empty where it does not say."""
+    from torch._dynamo.utils import get_metrics_context
+
+    found = get_metrics_context()._metrics.get("recompile_reason") or ""
+    first = next(iter(str(found).splitlines()), "")
+    return re.sub(r"^\d+/\d+: ", "", first).strip()
+
+
+RESUMED = r"torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)"
+"""How Dynamo calls the code of a function behind a graph break."""
+
+
+def original_of(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """What was given to torch.compile, where a function or a module is what that made of it."""
+    from torch._dynamo.eval_frame import OptimizedModule, innermost_fn
+
+    original: Callable[..., Any] = fn._orig_mod if isinstance(fn, OptimizedModule) else innermost_fn(fn)
+    return original
+
+
+def isolated_compiles() -> dict[str, Any]:
+    """Lets torch.compile neither reuse nor count what was compiled of the same code before, where torch can (2.13)."""
+    known = inspect.signature(torch.compile).parameters
+    return {"isolate_recompiles": True} if "isolate_recompiles" in known else {}
+
+
+def default_backend() -> Any:
+    """What torch.compile compiles with where it is given no backend, which newer versions of torch let one choose."""
+    chosen = getattr(torch.compiler, "get_default_backend", None)
+    return "inductor" if chosen is None else chosen()
+
+
+def is_transform(target: Any) -> bool:
+    """Whether a call enters or leaves a transform of torch.func, whose tensors mean nothing outside of it."""
+    home = str(getattr(target, "__module__", ""))
+    return home.startswith(("torch._functorch", "torch._C._functorch")) or "_nesting" in getattr(target, "__name__", "")

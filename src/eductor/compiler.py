@@ -13,6 +13,7 @@ A graph that ahead-of-time autograd cannot take runs as it was captured, with a 
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ from eductor.compat import compile_id
 from eductor.engines import ATEN, INDUCTOR, Compiled, Engine, Job, find_engine, has_code_generator
 from eductor.engines.legalize.numbers import without_numbers
 from eductor.errors import BadOption, EductorError, EductorWarning, Unsupported, see_more
+from eductor.observe.verifier import Verifier
 from eductor.options import Options
 from eductor.partition import partition_fn
 from eductor.pipeline.base import Context, GraphName, Role, Stage
@@ -38,6 +40,7 @@ from eductor.pipeline.runner import skip_steps
 
 F = TypeVar("F", bound=Callable[..., Any])
 _numbers = count(1)
+_log = logging.getLogger("eductor")
 
 
 def compile(model: F, *, fullgraph: bool = False, dynamic: bool | None = None, **options: Any) -> F:
@@ -92,6 +95,8 @@ class Flow:
         engine = choose_engine(options)
         if not engine.seeded_random:
             options = replace(options, fallback_random=True)
+        if options.verify is not None:
+            options = replace(options, instruments=(*options.instruments, Verifier(report=_log.info)))
         return Flow(module, options, Pipeline.of(options), engine)
 
     @contextmanager

@@ -45,8 +45,20 @@ class PassFailed(EductorError):
     """A pass that raised, left a broken graph or broke its contract, by its address."""
 
 
+class NotVerified(EductorError):
+    """Verification found a pass that broke its contract, or a difference from eager."""
+
+
+class NothingWrong(EductorError):
+    """A bisection of a program that passes its check."""
+
+
 class Unsupported(EductorError):
     """A construct that a stage cannot handle; the compile takes a simpler way and says so."""
+
+
+class BadScript(EductorError):
+    """A script that cannot be run, or has nothing to look at."""
 
 
 class EductorWarning(UserWarning):
@@ -56,5 +68,5 @@ class EductorWarning(UserWarning):
 def see_more() -> str:
     """The one command that shows what a compile of the running program does, stage by stage."""
     script = Path(sys.argv[0])
-    is_program = script.suffix == ".py" and script.is_file()
+    is_program = script.suffix == ".py" and script.is_file() and "site-packages" not in script.parts
     return f"`eductor explain {script}`" if is_program else "`print(eductor.explain(fn, *args))`"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from eductor.pipeline.pipeline import Pipeline
 
 Profile = Literal["fast", "exact"]
+Verify = Literal["each"]
 Passes = Sequence["Pass | Callable[..., Any]"]
 
 
@@ -47,6 +48,9 @@ class Options:
     strict: bool = _why(
         "what fails or is not supported is an error, not a warning: a pass, an engine, a construct", False
     )
+    verify: Verify | None = _why(
+        "`each` checks every pass against its contract, by running the graph before and after it", None
+    )
     debug: bool = _why("check after each pass that the graph is legal for its stage", False)
     instruments: Sequence[Instrument] = _why("observers of the passes: timing, recording, your own", ())
     repro_dir: str | os.PathLike[str] | None = _why(
@@ -56,6 +60,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.profile not in get_args(Profile):
             raise BadOption(f"option profile={self.profile!r}: it must be one of {', '.join(get_args(Profile))}.")
+        if self.verify not in (None, *get_args(Verify)):
+            raise BadOption(f"option verify={self.verify!r}: it must be 'each', or None.")
         for name in ("double_backward", "fallback_random", "strict", "debug"):
             if not isinstance(getattr(self, name), bool):
                 raise BadOption(f"option {name}={getattr(self, name)!r}: it must be True or False.")

@@ -58,6 +58,7 @@ def test_program_does_what_it_does_in_eager(program, engine, dynamic):
         return eductor.compile(
             fn,
             engine=engine,
+            verify="each",
             profile="exact" if engine == "aten" else "fast",
             fallback_random=True,
             dynamic=True if dynamic else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from eductor.graph.rewriter import Reject
 from eductor.pipeline.recorder import PassRecord
 
 
@@ -32,18 +33,35 @@ def pass_table(records: Iterable[PassRecord]) -> str:
     return as_text(header, [_row(record) for record in records])
 
 
+def stage_table(records: Iterable[PassRecord]) -> str:
+    """The same for the passes of one stage over one graph, which both stand above it."""
+    header = ("pass", "result", "matches", "nodes", "ms", "why")
+    return as_text(header, [(record.name, *_row(record)[2:]) for record in records])
+
+
+def indent(text: str, by: str = "  ") -> str:
+    """A text, moved to the right."""
+    return "\n".join(f"{by}{line}".rstrip() for line in text.splitlines())
+
+
 def _row(r: PassRecord) -> tuple[object, ...]:
     nodes = str(r.nodes_before) if r.nodes_before == r.nodes_after else f"{r.nodes_before} -> {r.nodes_after}"
-    why = r.reason or (_nearest_miss(r) if not r.changed else "")
+    why = r.reason or (nearest_miss(r) if not r.changed else "")
     return r.graph, r.address, r.status, len(r.matches) or "", nodes, f"{1000 * r.seconds:.2f}", why
 
 
-def _nearest_miss(r: PassRecord) -> str:
+def nearest_miss(r: PassRecord) -> str:
+    """Why a pass left what it looked at last, and how many others it left."""
     if not r.rejects:
         return ""
     reject = r.rejects[-1]
     more = f" (and {len(r.rejects) - 1} more)" if len(r.rejects) > 1 else ""
-    return f"{', '.join(reject.nodes)}: {reject.reason}{more}" if reject.nodes else f"{reject.reason}{more}"
+    return f"{described(reject)}{more}"
+
+
+def described(reject: Reject) -> str:
+    """A candidate that a pass left, and why."""
+    return f"{', '.join(reject.nodes)}: {reject.reason}" if reject.nodes else reject.reason
 
 
 def _is_number(cell: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -142,7 +143,7 @@ class _Split:
         for node in extra:
             copy = copies[node]
             if node.op == "placeholder":
-                with graph.inserting_before(first_write):
+                with graph.inserting_before(first_write) if first_write is not None else nullcontext():
                     copy = graph.call_function(torch.ops.aten.clone.default, (copies[node],))
                 copy.meta = dict(node.meta)
             outputs.append(copy)

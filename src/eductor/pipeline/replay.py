@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.fx import GraphModule
 
 from eductor.errors import BadPass
 from eductor.graph.parser import from_python
@@ -34,20 +35,35 @@ def replay(
 
     `home` is the folder from which the pass is imported, `attributes` the file with what the graph takes from `self`.
     """
-    if home:
-        sys.path.append(home)
-    found = load_pass(pass_).configured(**dict(options or {}))
-    root = torch.nn.Module()
+    step = rebuilt_step(stage, pass_, home, options)
     # The file stands beside the reproducer and was written with it, so it is as trusted as that.
-    for name, value in (torch.load(attributes, weights_only=False) if attributes else {}).items():
-        _set(root, name, value)
-    module = from_python(graph, root)
-    known = dict(context or {})
-    is_inference = known.pop("is_inference", False)
-    step = Step(stage, found.name, 1, "replayed", pass_, found)
-    run_steps([step], stage, module, Context(stage, Options(strict=True, **known), is_inference), ())
+    module = rebuilt_module(graph, torch.load(attributes, weights_only=False) if attributes else {})
+    run_steps([step], stage, module, rebuilt_context(stage, context), ())
     print(to_python(module.graph))
     print(f"# {step.address} did not fail here.")
+
+
+def rebuilt_step(stage: Stage, where: str, home: str, options: Mapping[str, Any] | None) -> Step:
+    """The pass of a reproducer; `home` is the folder from which it is imported."""
+    if home:
+        sys.path.append(home)
+    found = load_pass(where).configured(**dict(options or {}))
+    return Step(stage, found.name, 1, "replayed", where, found)
+
+
+def rebuilt_module(graph: str, attributes: Mapping[str, Any]) -> GraphModule:
+    """A printed graph with what it takes from `self`."""
+    root = torch.nn.Module()
+    for name, value in attributes.items():
+        _set(root, name, value)
+    return from_python(graph, root)
+
+
+def rebuilt_context(stage: Stage, given: Mapping[str, Any] | None) -> Context:
+    """The context of a pass as a reproducer has it, strict."""
+    known = dict(given or {})
+    is_inference = known.pop("is_inference", False)
+    return Context(stage, Options(strict=True, **known), is_inference)
 
 
 def load_pass(where: str) -> Pass:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 import tempfile
 from operator import attrgetter
@@ -14,7 +15,7 @@ import torch
 from torch.fx import Graph
 
 from eductor.graph.printer import to_python
-from eductor.pipeline.base import Pass
+from eductor.pipeline.base import Context, Pass
 from eductor.pipeline.instruments import PassRun
 
 _TEMPLATE = """# {title}
@@ -42,39 +43,49 @@ if __name__ == "__main__":
 
 def write_reproducer(run: PassRun, folder: str | os.PathLike[str] | None) -> str:
     """Writes the reproducer of a failed pass, and what its graph takes from its module beside it; returns its path."""
-    place = Path(folder or os.path.join(tempfile.gettempdir(), f"eductor-{os.getuid()}"))
-    place.mkdir(parents=True, exist_ok=True)
     graph = run.before.graph()
     text = to_python(graph)
-    key = hashlib.blake2b(f"{run.address} {text}".encode(), digest_size=4).hexdigest()
-    path = place / f"{run.address.replace('/', '-').replace('#', '-')}-{key}.py"
-    attributes = _attributes(run.module, graph)
+    path = place_for(folder, run.address, text)
+    attributes = attributes_of(run.module, graph)
     if attributes:
         torch.save(attributes, path.with_suffix(".pt"))
     where, home = where_is(run.step.load())
-    options = run.context.options
     first_line = run.reason.split("\n")[0]
     path.write_text(
         _TEMPLATE.format(
             title=f"{run.address} failed: {first_line}",
             name=path.name,
-            graph=_quoted(text),
+            graph=quoted(text),
             stage=run.step.stage,
             where=where,
             home=home,
             options=run.step.load().options,
-            context={
-                "profile": options.profile,
-                "fallback_random": options.fallback_random,
-                "debug": options.debug,
-                "is_inference": run.context.is_inference,
-            },
+            context=spelled_context(run.context),
             attributes='Path(__file__).with_suffix(".pt")' if attributes else None,
         ),
         encoding="utf-8",
         errors="backslashreplace",
     )
     return str(path)
+
+
+def place_for(folder: str | os.PathLike[str] | None, address: str, text: str) -> Path:
+    """The path of a reproducer, named after its address and what it contains; its folder is made."""
+    place = Path(folder or os.path.join(tempfile.gettempdir(), f"eductor-{os.getuid()}"))
+    place.mkdir(parents=True, exist_ok=True)
+    key = hashlib.blake2b(f"{address} {text}".encode(), digest_size=4).hexdigest()
+    return place / f"{re.sub(r'[^0-9A-Za-z_]+', '-', address)}-{key}.py"
+
+
+def spelled_context(context: Context) -> dict[str, Any]:
+    """What a pass may know besides the graph, as literals."""
+    options = context.options
+    return {
+        "profile": options.profile,
+        "fallback_random": options.fallback_random,
+        "debug": options.debug,
+        "is_inference": context.is_inference,
+    }
 
 
 def where_is(pass_: Pass) -> tuple[str, str]:
@@ -93,11 +104,12 @@ def where_is(pass_: Pass) -> tuple[str, str]:
     return f"{imported}:{name}", str(path.parents[depth]) if path else ""
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """Raw and readable, if that is possible."""
     return repr(text) if '"""' in text else f'r"""\n{text}"""'
 
 
-def _attributes(module: torch.nn.Module, graph: Graph) -> dict[str, Any]:
+def attributes_of(module: torch.nn.Module, graph: Graph) -> dict[str, Any]:
+    """What a graph takes from its module, by name."""
     nodes = [n for op in ("get_attr", "call_module") for n in graph.find_nodes(op=op)]
     return {str(n.target): attrgetter(str(n.target))(module) for n in nodes}

@@ -1,0 +1,121 @@
+"""Everything that a caller can see of one call of a function: what a compiled function must share with eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from eductor.observe.tensors import gradients, handed, keeping_states, own_copies, places, widened
+from eductor.observe.values import unlike_bits, unlike_rounding
+from eductor.observe.world import World
+
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of a call, from which each run gets copies of its own."""
+
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Call:
+    """Outputs, gradients, what was written, who shares memory with whom, and the random state; or what was raised."""
+
+    facts: dict[str, Any]
+    error: Exception | None = None
+    drew: bool = False
+
+
+def observe_call(fn: Callable[..., Any], arguments: Arguments, world: World, *, wide: bool = False) -> Call:
+    """Calls a function on copies of the arguments, and the backward of what it returns. The world is as it was after."""
+    with keeping_states(), world.restored(), world.widened() if wide else nullcontext():
+        torch.manual_seed(SEED)
+        before = torch.get_rng_state()
+        try:
+            facts = _facts(fn, arguments, world, wide=wide)
+        except Exception as error:
+            return Call({}, error)
+        return Call(facts, drew=not torch.equal(before, facts["the random state"]))
+
+
+def unlike_calls(expected: Call, got: Call, truth: Call | None = None, *, exact: bool = False) -> list[str]:
+    """What tells two calls apart, in words: bit by bit, or but for roundings."""
+    if expected.error is not None or got.error is not None:
+        if _kind(expected.error) == _kind(got.error):
+            return []
+        return [f"eager {_outcome(expected.error)}, the compiled function {_outcome(got.error)}"]
+    wide = truth.facts if truth is not None and truth.error is None else {}
+    found = []
+    for name, value in expected.facts.items():
+        if name not in got.facts:
+            found.append(f"{name} is missing")
+        elif unlike := (
+            unlike_bits(value, got.facts[name]) if exact else unlike_rounding(value, got.facts[name], wide.get(name))
+        ):
+            found.append(f"{name} differs: {unlike}")
+    return found + [f"{name} is new" for name in got.facts if name not in expected.facts]
+
+
+def _facts(fn: Callable[..., Any], arguments: Arguments, world: World, *, wide: bool) -> dict[str, Any]:
+    flat, spec = pytree.tree_flatten((tuple(arguments.args), dict(arguments.kwargs)))
+    copies = [widened(x) for x in own_copies(flat)] if wide else own_copies(flat)
+    leaves: list[Any] = []
+    inputs: list[Any] = []
+    for copy, original in zip(copies, flat, strict=True):
+        is_differentiable = isinstance(original, torch.Tensor) and original.requires_grad
+        leaves.append(copy.detach().clone().requires_grad_() if is_differentiable and not original.is_leaf else None)
+        if is_differentiable and original.is_leaf:
+            leaves[-1] = copy.requires_grad_()
+        inputs.append(handed(leaves[-1], copy) if is_differentiable and not original.is_leaf else copy)
+    args, kwargs = pytree.tree_unflatten(inputs, spec)
+    outputs, structure = pytree.tree_flatten(fn(*args, **kwargs))
+    named = {f"input {i}": x for i, x in enumerate(inputs)} | world.tensors
+    results = {f"output {i}": x for i, x in enumerate(outputs)}
+    facts: dict[str, Any] = {"the structure of the outputs": str(structure)}
+    facts |= {name: _seen(x) for name, x in results.items()}
+    facts |= {f"{name} after the call": _seen(x) for name, x in named.items() if isinstance(x, torch.Tensor)}
+    facts |= {f"the gradient that the call left in {name}": _seen(g) for name, g in _left(named).items()}
+    facts |= places(named, results)
+    facts["the random state"] = torch.get_rng_state()
+    watched = {f"input {i}": x for i, x in enumerate(leaves) if x is not None}
+    watched |= {name: x for name, x in world.tensors.items() if x.requires_grad and x.is_leaf}
+    found = gradients(outputs, list(watched.values()))
+    return facts | {f"the gradient of {name}": g for name, g in zip(watched, found, strict=bool(found))}
+
+
+def _seen(x: Any) -> Any:
+    """A copy of what a caller gets: a later write must not change it."""
+    if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
+        return x
+    copy = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device) if _is_plain(x) else None
+    made = x.detach().clone() if copy is None else copy.copy_(x.detach())
+    return (made, x.requires_grad)
+
+
+def _is_plain(x: torch.Tensor) -> bool:
+    return type(x) in (torch.Tensor, torch.nn.Parameter) and 0 not in x.stride()
+
+
+def _left(named: Mapping[str, Any]) -> dict[str, Any]:
+    tensors = {name: x for name, x in named.items() if isinstance(x, torch.Tensor) and x.is_leaf}
+    return {name: x.grad for name, x in tensors.items() if x.grad is not None}
+
+
+def _kind(error: Exception | None) -> str:
+    """The class of an error; Dynamo has one of its own for errors of operators on fake tensors."""
+    return type(error).__name__.replace("TorchRuntimeError", "RuntimeError")
+
+
+def _outcome(error: Exception | None) -> str:
+    if error is None:
+        return "returned"
+    first, *_ = str(error).splitlines() or [""]
+    return f"raised {type(error).__name__}: {first}"

@@ -1,0 +1,76 @@
+"""What a pass must leave right without running the graph: metadata, and the order of reads, writes and draws."""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from eductor.compat import is_transform
+from eductor.graph import meta
+from eductor.graph.effects import Effects
+from eductor.graph.evaluate import reevaluated
+from eductor.observe.execution import origin_of
+from eductor.pipeline.checks import ContractBroken
+
+
+def check_metadata(before: GraphModule, after: GraphModule) -> None:
+    """The fake value of each node that has a new one, a new call or a new operand is what its operands give."""
+    old = {n.name: n for n in before.graph.nodes}
+    changed = [n for n in after.graph.nodes if not _is_as_it_was(n, old.get(n.name))]
+    nodes = dict.fromkeys([*changed, *(user for node in changed for user in node.users)])
+    stale = _stale(after, nodes)
+    if not stale:
+        return
+    # What evaluates to something else in the graph before as well is not the doing of the pass.
+    known = _stale(before, dict.fromkeys(old[n.name] for n in stale if n.name in old))
+    known_by_name = {n.name: unlike for n, unlike in known.items()}
+    for node, unlike in stale.items():
+        if known_by_name.get(node.name) != unlike:
+            raise ContractBroken(f"the metadata of {node.name} is stale: {unlike} when evaluated anew", node)
+
+
+def _stale(module: GraphModule, nodes: dict[Node, None]) -> dict[Node, str]:
+    """Which of the nodes evaluate to something else than their fake value, and what tells the two apart."""
+    if any(is_transform(n.target) for n in module.graph.nodes):
+        return {}
+    values = ((node, meta.value_of(node), new) for node, new in reevaluated(module, nodes))
+    return {n: unlike for n, old, new in values if old is not meta.UNKNOWN and (unlike := meta.difference(old, new))}
+
+
+def _is_as_it_was(node: Node, old: Node | None) -> bool:
+    if old is None or (node.op, node.target) != (old.op, old.target):
+        return False
+    operands = [n.name for n in node.all_input_nodes] == [n.name for n in old.all_input_nodes]
+    return operands and meta.value_of(node) is meta.value_of(old)
+
+
+def check_effects(before: Graph, after: Graph) -> None:
+    """No read passes a write to what it reads, no effect passes another, nothing is drawn twice."""
+    old, new = Effects(before, inputs_distinct=True), Effects(after, inputs_distinct=True)
+    names = {n.name: n for n in before.nodes}
+    drawn: dict[str, Node] = {}
+    last: Node | None = None
+    for node in after.nodes:
+        effect = new.of(node)
+        if effect.random and node.target is not torch.ops.eductor.seeds.default:
+            twin = drawn.setdefault(origin_of(node), node)
+            if twin is not node:
+                raise ContractBroken(f"{node.name} draws anew what {twin.name} drew already", node)
+        if not (effect.writes or effect.barrier or effect.random) or node.name not in names:
+            continue
+        if last is not None and names[node.name] < names[last.name]:
+            raise ContractBroken(f"{node.name} stands after {last.name}, which it stood before", node)
+        last = node
+        if effect.writes:
+            _check_readers(node, names, old, new)
+
+
+def _check_readers(write: Node, names: dict[str, Node], old: Effects, new: Effects) -> None:
+    """Who reads what a node writes stands on the side of it where it stood."""
+    was = names[write.name]
+    written, then_written = new.writes(write), old.writes(was)
+    for reader in new.graph.nodes:
+        if reader is not write and reader.name in names and new.reads(reader) & written:
+            then = names[reader.name]
+            if (reader < write) != (then < was) and old.reads(then) & then_written:
+                raise ContractBroken(f"{reader.name} was moved past {write.name}, which writes what it reads", reader)

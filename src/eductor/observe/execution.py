@@ -1,0 +1,221 @@
+"""Runs a graph on chosen inputs and keeps everything that can be seen of the run: what verification compares."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import GraphModule, Interpreter, Node
+from torch.utils._pytree import tree_leaves, tree_map
+
+from eductor.compat import (
+    HigherOrderOperator,
+    OpOverload,
+    has_effects,
+    is_transform,
+    without_autocast,
+)
+from eductor.graph.node_effects import effect_of
+from eductor.graph.rewriter import provenance_of
+from eductor.graph.snapshot import subgraphs
+from eductor.observe.tensors import NARROW, gradients, handed, keeping_states, own_copies, places, widened
+
+
+@dataclass
+class Observation:
+    """What can be seen of one run of a graph, and of its backward; `values` are those of single nodes, if asked for."""
+
+    outputs: list[Any]
+    inputs: list[Any]
+    attributes: dict[str, Any]
+    gradients: list[Any]
+    sharing: dict[str, tuple[str, int] | None]
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def facts(self) -> Iterator[tuple[str, Any]]:
+        """Everything but the values of single nodes, by name."""
+        yield from ((f"output {i}", x) for i, x in enumerate(self.outputs))
+        yield from ((f"input {i} after the run", x) for i, x in enumerate(self.inputs))
+        yield from ((f"{name} after the run", x) for name, x in self.attributes.items())
+        yield from ((f"gradient {i}", x) for i, x in enumerate(self.gradients))
+        yield from self.sharing.items()
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a graph is run: as a captured one, under autocast as it is now, with a backward of its outputs or without."""
+
+    captured: bool = False
+    gradients: bool = False
+
+
+def observe(
+    module: GraphModule, inputs: Sequence[Any], manner: Manner = Manner(), *, wide: bool = False, keep: bool = False
+) -> Observation:
+    """Runs a graph on copies of the inputs and of what its module holds, so that nothing outside is written.
+
+    `wide` computes in float64, `keep` keeps the value of each node. Random operators draw what depends on their origin
+    alone, so that a graph and what a pass made of it draw alike.
+    """
+    given = own_copies(inputs)
+    given = [widened(x) for x in given] if wide else given
+    leaves = [
+        x.detach().clone().requires_grad_() if manner.gradients and _differentiable(x, like) else None
+        for x, like in zip(given, inputs, strict=True)
+    ]
+    watcher = _Watcher(module, wide=wide, gradients=manner.gradients, keep=keep)
+    with keeping_states(), torch.set_grad_enabled(manner.gradients), _autocast(manner):
+        inputs = [x if leaf is None else handed(leaf, x) for x, leaf in zip(given, leaves, strict=True)]
+        outputs = tree_leaves(watcher.run(*inputs, enable_io_processing=False))
+        found = gradients(outputs, [*(x for x in leaves if x is not None), *watcher.leaves])
+    held = {name: value.detach() for name, value in watcher.held.items()}
+    known = {f"input {i}": x for i, x in enumerate(inputs)} | held
+    sharing = places(known, {f"output {i}": x for i, x in enumerate(outputs)})
+    return Observation(outputs, inputs, held, found, sharing, watcher.seen)
+
+
+def _autocast(manner: Manner) -> Any:
+    return nullcontext() if manner.captured else without_autocast()
+
+
+def why_not_run(module: GraphModule) -> str:
+    """What in a graph must not be executed a second time, because somebody outside would notice; empty if nothing."""
+    for node in module.graph.nodes:
+        if node.op == "call_function" and _may_act(node.target):
+            return f"{node.name} calls {getattr(node.target, '__name__', node.target)}, which may do more than compute"
+    return next((reason for body in subgraphs(module.graph).values() if (reason := why_not_run(body))), "")
+
+
+def _may_act(target: Any) -> bool:
+    """Whether a callable may print, talk to other processes, or count its calls; what belongs to torch does not."""
+    if has_effects(target) or "c10d" in str(target):
+        return True
+    home = (getattr(target, "__module__", "") or "").partition(".")[0]
+    known = isinstance(target, (OpOverload, HigherOrderOperator)) or home in ("torch", "_operator", "math", "builtins")
+    return not known and not is_transform(target)
+
+
+def origin_of(node: Node) -> str:
+    """The node of the captured graph that a node goes back to."""
+    made = provenance_of(node)
+    if made is None:
+        return node.name
+    while made.origins:
+        made = made.origins[0]
+    return made.sources[0]
+
+
+class _Watcher(Interpreter):
+    """An interpreter that works on copies of what the module holds, replays random draws, and widens if asked to."""
+
+    def __init__(self, module: GraphModule, *, wide: bool, gradients: bool, keep: bool) -> None:
+        super().__init__(module)
+        self.wide, self.keep, self.with_gradients = wide, keep, gradients
+        self.seen: dict[str, Any] = {}
+        self.held: dict[str, Any] = {}
+        self.leaves: list[torch.Tensor] = []
+        self._copies: dict[int, Any] = {}
+
+    def run_node(self, n: Node) -> Any:
+        if effect_of(n).random:
+            torch.manual_seed(_seed_of(n))
+        value = super().run_node(n)
+        draw = _draw_of(n)
+        if draw is not None:
+            value = _drawn(value, draw, _seed_of(n))
+        if _is_unset(n):
+            value.zero_()
+        if self.wide:
+            value = tree_map(widened, value)
+        if self.keep and n.op not in ("placeholder", "output"):
+            # Copies: a later write must not change what was seen here.
+            self.seen[n.name] = tree_map(lambda x: x.detach().clone() if _is_tensor(x) else x, value)
+        return value
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.wide:
+            args, kwargs = tree_map(_wide_dtype, (args, kwargs))
+        if target is torch.ops.eductor.random.default:
+            seeds, _, size, _ = args
+            return torch.empty(size, device=seeds.device, **kwargs)
+        return super().call_function(target, args, kwargs)
+
+    def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.wide:
+            args, kwargs = tree_map(_wide_dtype, (args, kwargs))
+        return super().call_method(target, args, kwargs)
+
+    def fetch_attr(self, target: str) -> Any:
+        value = super().fetch_attr(target)
+        if isinstance(value, GraphModule) or not isinstance(value, (torch.Tensor, nn.Module)):
+            return value
+        if id(value) not in self._copies:
+            self._copies[id(value)] = self._copied(target, value)
+        return self._copies[id(value)]
+
+    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.fetch_attr(target)(*args, **kwargs)
+
+    def _copied(self, name: str, value: Any) -> Any:
+        if isinstance(value, nn.Module):
+            module = copy.deepcopy(value)
+            module = module.double() if self.wide else module
+            parameters = dict(module.named_parameters(prefix=name))
+            self.leaves += [p for p in parameters.values() if p.requires_grad and self.with_gradients]
+            self.held |= {**parameters, **dict(module.named_buffers(prefix=name))}
+            return module
+        (made,) = own_copies([value])
+        self.held[name] = made = widened(made) if self.wide else made
+        if not self.with_gradients or not value.requires_grad:
+            return made
+        self.leaves.append(made.detach().clone().requires_grad_())
+        return handed(self.leaves[-1], made)
+
+
+_DISTRIBUTIONS: dict[Any, Callable[..., torch.Tensor]] = {
+    **dict.fromkeys((torch.ops.aten.rand.default, torch.ops.aten.rand_like.default), torch.rand),
+    **dict.fromkeys((torch.ops.aten.randn.default, torch.ops.aten.randn_like.default), torch.randn),
+}
+
+
+def _draw_of(node: Node) -> Callable[..., torch.Tensor] | None:
+    if node.target is torch.ops.eductor.random.default:
+        return torch.rand if node.args[3] == "rand" else torch.randn
+    return _DISTRIBUTIONS.get(node.target)
+
+
+def _drawn(like: torch.Tensor, draw: Callable[..., torch.Tensor], seed: int) -> torch.Tensor:
+    """Numbers in the order of memory, whatever the strides: so they are the same in each layout of one draw."""
+    generator = torch.Generator(like.device).manual_seed(seed)
+    flat = draw(like.numel(), generator=generator, dtype=like.dtype, device=like.device)
+    made = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+    made.as_strided((like.numel(),), (1,)).copy_(flat)
+    return made
+
+
+def _is_unset(node: Node) -> bool:
+    """Whether a node makes a tensor without contents, which would be others in each run."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return node.op != "placeholder" and name.removeprefix("new_").startswith("empty")
+
+
+def _seed_of(node: Node) -> int:
+    return int(hashlib.blake2b(origin_of(node).encode(), digest_size=4).hexdigest(), 16)
+
+
+def _is_tensor(x: Any) -> bool:
+    return isinstance(x, torch.Tensor)
+
+
+def _differentiable(x: Any, like: Any) -> bool:
+    return isinstance(like, torch.Tensor) and like.requires_grad and (x.dtype.is_floating_point or x.dtype.is_complex)
+
+
+def _wide_dtype(x: Any) -> Any:
+    return NARROW.get(x, x) if isinstance(x, torch.dtype) else x

@@ -1,0 +1,83 @@
+"""Tells the graphs of a program apart: which function each is of, and which part or version of that."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+from eductor.compat import RESUMED, code_name, recompile_reason
+from eductor.graph.rewriter import source_line
+from eductor.pipeline.instruments import Instrument, StageRun
+from eductor.pipeline.recorder import Recorder
+
+Kind = Literal["first", "after_graph_break", "called", "recompile"]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a captured graph comes from."""
+
+    function: str
+    kind: Kind
+    part: str
+    """The part of the program that was captured, in words."""
+    recompile_of: int | None
+    recompile_reason: str
+    compile_id: str
+    source: str
+    """Where its first node stands, as `file:line: code`; empty where that is not known."""
+
+    def __str__(self) -> str:
+        if self.recompile_of is None:
+            return self.part
+        why = f" ({self.recompile_reason})" if self.recompile_reason else ""
+        return f"{self.part}, compiled again, for no earlier graph fits{why}; graph {self.recompile_of} is the first"
+
+
+@dataclass
+class Origins:
+    """The origins of all graphs that a recorder sees, by their numbers."""
+
+    recorder: Recorder
+    by_graph: dict[int, Origin] = field(default_factory=dict)
+
+    def of_function(self, name: str) -> Instrument:
+        """Looks on while one function is compiled; it stands behind the recorder, whose numbers it uses."""
+        return _Watch(self, name)
+
+
+@dataclass
+class _Watch(Instrument):
+    origins: Origins
+    function: str
+    frames: dict[str, int] = field(default_factory=dict)
+    """The first graph of each piece of code of this function."""
+
+    def before_stage(self, run: StageRun) -> None:
+        number = self.origins.recorder.stages[-1].graph
+        if number in self.origins.by_graph:
+            return
+        frame = run.graph.compile_id.partition("/")[0]
+        kind, part = self._part(code_name())
+        first = self.frames.setdefault(frame, number) if frame else number
+        again = first if first != number else None
+        self.origins.by_graph[number] = Origin(
+            function=self.function,
+            kind="recompile" if again else kind,
+            part=self.origins.by_graph[first].part if again else part,
+            recompile_of=again,
+            recompile_reason=recompile_reason() if again else "",
+            compile_id=run.graph.compile_id,
+            source=next((line for line in map(source_line, run.module.graph.nodes) if line), ""),
+        )
+
+    def _part(self, code: str) -> tuple[Kind, str]:
+        resumed = re.fullmatch(RESUMED, code)
+        if resumed is not None:
+            inside = resumed["function"]
+            where = self.function if inside in (self.function.rpartition(".")[2], "forward") else inside
+            return "after_graph_break", f"{where} after the graph break in line {resumed['line']}"
+        if self.frames:
+            return "called", f"{code}, called by {self.function} outside of its graphs"
+        return "first", self.function

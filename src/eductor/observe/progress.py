@@ -1,0 +1,56 @@
+"""Shows how far a compile is, while it works."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from typing import TextIO
+
+from eductor.pipeline.instruments import Instrument, PassRun, StageRun
+
+CLEAR = "\r\x1b[2K"
+
+
+@dataclass
+class Progress(Instrument):
+    """On a terminal one line that is rewritten in place and wiped in the end; elsewhere one line a stage."""
+
+    stream: TextIO
+    _graphs: dict[int, int] = field(default_factory=dict)
+    _open: list[str] = field(default_factory=list)
+
+    def before_stage(self, run: StageRun) -> None:
+        number = self._graphs.setdefault(run.graph.number, len(self._graphs) + 1)
+        role = f" ({run.graph.role})" if run.graph.role in ("forward", "backward") else ""
+        self._open.append(f"graph {number}, {run.name}{role}")
+        self.say(self._open[-1])
+
+    def after_stage(self, run: StageRun) -> None:
+        self._open.pop()
+        if not self._open:
+            # What runs next may print, and must not meet half a line.
+            self.clear()
+
+    def failed_stage(self, run: StageRun, error: Exception) -> None:
+        self.after_stage(run)
+
+    def before_pass(self, run: PassRun) -> None:
+        if self._rewrites and self._open:
+            self.say(f"{self._open[-1]}: {run.step.name}")
+
+    def say(self, text: str) -> None:
+        """Shows what is being done now; a caller may say what it does between compiles."""
+        if not self._rewrites:
+            print(text, file=self.stream, flush=True)
+            return
+        width = shutil.get_terminal_size().columns - 1
+        print(f"{CLEAR}{text[:width]}", end="", file=self.stream, flush=True)
+
+    def clear(self) -> None:
+        """Wipes the line."""
+        if self._rewrites:
+            print(CLEAR, end="", file=self.stream, flush=True)
+
+    @property
+    def _rewrites(self) -> bool:
+        return self.stream.isatty()

@@ -1,0 +1,82 @@
+"""What runs that are compared need of their tensors: copies, leaves, float64, gradients to start from, places in memory."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from eductor.compat import keeping_dispatch_state
+
+NARROW = {
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float32: torch.float64,
+    torch.complex64: torch.complex128,
+}
+
+
+def own_copies(values: Sequence[Any]) -> list[Any]:
+    """Copies that share memory among each other exactly where the originals do."""
+    return copy.deepcopy([x.detach() if isinstance(x, torch.Tensor) else x for x in values])
+
+
+def widened(x: Any) -> Any:
+    """A float64 tensor for one that is narrower; anything else as it is."""
+    return x.to(NARROW[x.dtype]) if isinstance(x, torch.Tensor) and x.dtype in NARROW else x
+
+
+def handed(leaf: torch.Tensor, carried: torch.Tensor) -> torch.Tensor:
+    """A tensor that is differentiated with respect to a leaf of the same contents, and may be written, as a leaf may not."""
+    made: torch.Tensor = _Handed.apply(leaf, [carried])  # type: ignore[no-untyped-call]
+    return made
+
+
+class _Handed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor, carried: list[torch.Tensor]) -> torch.Tensor:
+        return carried[0]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0], None
+
+
+def gradients(outputs: Sequence[Any], leaves: Sequence[torch.Tensor]) -> list[Any]:
+    """The gradients of leaves, where every element of every differentiable output has a weight of its own."""
+    roots = [o for o in outputs if isinstance(o, torch.Tensor) and o.requires_grad]
+    if not roots or not leaves:
+        return []
+    with torch.enable_grad():
+        given = [_weights(o, seed) for seed, o in enumerate(roots)]
+        return list(torch.autograd.grad(roots, leaves, given, allow_unused=True))
+
+
+def _weights(like: torch.Tensor, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like.device, like.dtype)
+
+
+def places(known: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, tuple[str, int] | None]:
+    """For each result the first tensor that lies in the same memory, if there is one, and how far apart they start."""
+    homes: dict[int, tuple[str, int]] = {}
+    found: dict[str, tuple[str, int] | None] = {}
+    for name, x in (*known.items(), *results.items()):
+        if isinstance(x, torch.Tensor) and x.layout is torch.strided and x.numel():
+            home = x.untyped_storage().data_ptr()
+            if name in results:
+                first = homes.get(home)
+                found[f"the memory of {name}"] = first and (first[0], x.data_ptr() - first[1])
+            homes.setdefault(home, (name, x.data_ptr()))
+    return found
+
+
+@contextmanager
+def keeping_states() -> Iterator[None]:
+    """Random generators, grad mode and autocast are afterwards as they were."""
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices), keeping_dispatch_state():
+        yield
