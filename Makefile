@@ -1,7 +1,7 @@
 # make demo    compiles an example model and shows what each pass did
 # make test    runs the tests
 # make lint    lint, format check, type check
-# make bench   measures idle passes, ahead-of-time autograd, calls and kernels, beside torch's own
+# make bench   measures idle passes, looking on, ahead-of-time autograd, calls and kernels, beside torch's own
 
 PYTHON ?= python3
 VENV := .venv
@@ -32,6 +32,7 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python bench/idle_pipeline.py
+	$(BIN)/python bench/observing.py
 	$(BIN)/python bench/autograd.py
 	$(BIN)/python bench/calls.py
 	$(BIN)/python bench/kernels.py

@@ -98,6 +98,7 @@ def stable(printed: str) -> str:
     """A text without what differs from run to run: times, losses, paths, widths of columns."""
     text = re.sub(r"\d+\.\d+", "N", printed)
     text = re.sub(r"/\S+\.py", "FILE", text)
+    text = re.sub(r"graph \d+ \(\d+/\d+\)|\[\d+/\d+\]", "GRAPH", text)  # counted over the whole process
     return re.sub(r"[ -]{2,}", " ", text).strip()
 
 

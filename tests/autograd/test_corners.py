@@ -179,3 +179,40 @@ def test_a_view_made_without_gradients_still_asks_for_some():
     assert got.requires_grad
     got.sum().backward()
     assert a.grad is None
+
+
+def copy_of_a_saved_value(x):
+    return x.relu().clone()
+
+
+def saved_copy_of_an_output(x):
+    y = x + 1
+    c = y.clone()
+    return c * c, y
+
+
+def saved_copy_of_the_input(x):
+    c = x.clone()
+    return c * c
+
+
+@pytest.mark.parametrize("compile", [aten, inductor], ids=["aten", "inductor"])
+@pytest.mark.parametrize(
+    ("program", "write"),
+    [
+        (copy_of_a_saved_value, lambda outputs, x: outputs[0].add_(1)),
+        (saved_copy_of_an_output, lambda outputs, x: outputs[1].add_(1)),
+        (saved_copy_of_the_input, lambda outputs, x: x.detach().add_(1)),
+    ],
+)
+def test_a_copy_protects_the_backward_from_writes_after_the_forward(compile, program, write):
+    def gradient(fn):
+        leaf = torch.ones(3, requires_grad=True)
+        x = leaf * 2
+        result = fn(x)
+        outputs = result if isinstance(result, tuple) else (result,)
+        write(outputs, x)
+        outputs[0].sum().backward()
+        return leaf.grad
+
+    assert torch.equal(gradient(program), gradient(compile(program)))

@@ -10,10 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 from tracing import joint_of, targets
 
-from eductor.autograd.provenance import is_backward
 from eductor.errors import Unsupported
 from eductor.graph.legal import violations
-from eductor.graph.meta import UNKNOWN, value_of
+from eductor.graph.meta import UNKNOWN, is_backward, value_of
 
 aten = torch.ops.aten
 

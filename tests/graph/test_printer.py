@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from eductor import BadGraph
 from eductor.graph import capture, first_difference, from_python, structural_hash, to_python, type_of
 from eductor.graph.printer import around, literal, path_of
-from eductor.testing import bitwise_equal
+from eductor.observe.values import is_bitwise_equal
 
 
 def torch_level(x, w):
@@ -64,7 +64,7 @@ def test_printed_graphs_run(program, dialect, dynamic):
     torch.manual_seed(0)
     got = scope["forward"](*inputs)
     for a, b in zip(tree_leaves(expected), tree_leaves(got), strict=True):
-        assert bitwise_equal(a, b)
+        assert is_bitwise_equal(a, b)
 
 
 def test_modules_and_attributes_are_selfs():

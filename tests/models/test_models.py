@@ -24,7 +24,7 @@ def fallbacks_are_errors():
 @pytest.mark.parametrize("name", MODELS)
 def test_training_is_bitwise_eager_with_the_engine_aten(name):
     losses, state = train(name, lambda step: step)
-    got, compiled_state = train(name, lambda step: eductor.compile(step, profile="exact"))
+    got, compiled_state = train(name, lambda step: eductor.compile(step, profile="exact", verify="each", strict=True))
     assert torch.equal(losses, got)
     for key, value in state.items():
         assert torch.equal(value, compiled_state[key]), key

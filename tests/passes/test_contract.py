@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from eductor.graph import GraphView, Rewriter
+from eductor.observe.values import is_bitwise_equal
 from eductor.pipeline import Registry, f32, graph_pass
-from eductor.testing import bitwise_equal, check_contract
+from eductor.testing import check_contract
 
 STEPS = [step for step in Registry.default().steps() if not step.is_slot]
 
@@ -106,7 +107,7 @@ def replacing(old, new, numerics="exact"):
 def test_a_wrong_result_fails(program, old, new, numerics):
     wrong = replacing(old, new, numerics)
     wrong.example(program)
-    with pytest.raises(AssertionError, match=r"changed|error grew|second run"):
+    with pytest.raises(AssertionError, match=r"output 0 differs"):
         check_contract(wrong, "joint")
 
 
@@ -124,7 +125,7 @@ def test_a_lost_sign_of_zero_fails():
 
     drop_zero.example(lambda x=f32(8): (x + 0) * 1)
     drop_zero.refuses("not zero")(lambda x=f32(8): x + 1)
-    with pytest.raises(AssertionError, match="changed"):
+    with pytest.raises(AssertionError, match="0.0 and -0.0"):
         check_contract(drop_zero, "joint")
 
 
@@ -140,7 +141,7 @@ def test_a_lost_copy_fails():
 
     drop_clone.example(lambda x=f32(2, 3): x.clone().t())
     drop_clone.refuses("no copy")(lambda x=f32(8): x + 1)
-    with pytest.raises(AssertionError, match="shares memory"):
+    with pytest.raises(AssertionError, match="memory of output 0 differs: its own and that of input 0"):
         check_contract(drop_clone, "joint")
 
 
@@ -160,7 +161,7 @@ def test_a_pass_that_never_settles_fails():
 
 def test_bitwise_equal_sees_signs_and_nans():
     zero, minus, nan = torch.tensor([0.0]), torch.tensor([-0.0]), torch.tensor([float("nan")])
-    assert bitwise_equal(nan, nan.clone())
-    assert not bitwise_equal(zero, minus)
-    assert bitwise_equal(torch.tensor([1 + 2j]), torch.tensor([1 + 2j]))
-    assert not bitwise_equal(torch.tensor([1]), torch.tensor([1], dtype=torch.int32))
+    assert is_bitwise_equal(nan, nan.clone())
+    assert not is_bitwise_equal(zero, minus)
+    assert is_bitwise_equal(torch.tensor([1 + 2j]), torch.tensor([1 + 2j]))
+    assert not is_bitwise_equal(torch.tensor([1]), torch.tensor([1], dtype=torch.int32))

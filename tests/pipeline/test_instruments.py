@@ -252,7 +252,7 @@ def test_the_recorder_tells_the_graphs_of_a_program_apart():
     assert roles == {("pre_grad", "captured"), ("joint", "joint"), ("post_grad", "forward"), ("post_grad", "backward")}
     assert all(s.seconds > 0 for s in recorder.stages)
     (parted,) = [s.facts for s in recorder.stages if s.name == "partition" and s.graph == 1]
-    assert parted["forward_nodes"] > 2 and parted["backward_nodes"] > 2
+    assert min(parted["forward_nodes"], parted["backward_nodes"]) > 2
 
 
 

@@ -15,10 +15,10 @@ from torch.fx import GraphModule, Node
 from torch.fx import traceback as fx_traceback
 from torch.utils import _pytree as pytree
 
-from eductor.autograd.provenance import SecondRun, is_backward
+from eductor.autograd.provenance import SecondRun
 from eductor.autograd.tables import Table
 from eductor.compat import HigherOrderOperator, OpOverload, make_fx
-from eductor.graph.meta import output_of, requires_grad
+from eductor.graph.meta import is_backward, output_of, requires_grad
 
 _functions: Any = torch  # what is asked of functional tensors has no types
 

@@ -19,12 +19,12 @@ from eductor.autograd.analysis import Analysis, Output, analyse, has_symbols, st
 from eductor.autograd.captured import Captured, Fakes, contains, keeps_subgraphs, refuse_subclasses
 from eductor.autograd.decompose import decompose
 from eductor.autograd.functional import NewValues, functionalize, listed_writes, may_write
-from eductor.autograd.provenance import BACKWARD, ForwardRun, mark_backward
+from eductor.autograd.provenance import ForwardRun, mark_backward
 from eductor.autograd.tables import for_autograd
 from eductor.autograd.views import Place, Views, Wanted, storage_node
 from eductor.compat import make_fx
 from eductor.errors import Unsupported
-from eductor.graph.meta import output_of, value_of
+from eductor.graph.meta import BACKWARD, output_of, value_of
 from eductor.graph.node_effects import effect_of
 
 

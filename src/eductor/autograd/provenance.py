@@ -15,17 +15,10 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.fx import traceback as fx_traceback
 
 from eductor import compat
+from eductor.graph.meta import BACKWARD
 from eductor.graph.node_effects import effect_of
 
-BACKWARD = "is_backward"
-"""The value of `partitioner_tag` on nodes that the backward made."""
-
 _OF_THE_FORWARD = ("stack_trace", "nn_module_stack", "source_fn_stack", "custom")
-
-
-def is_backward(node: Node) -> bool:
-    """Whether a node was made by the backward."""
-    return node.meta.get("partitioner_tag") == BACKWARD
 
 
 def mark_backward(forward_ends: Node) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from torch.fx import Graph, Node
 
 from eductor.compat import sort_key
-from eductor.graph.meta import UNKNOWN, difference, requires_grad, tensor_of, value_of
+from eductor.graph.meta import UNKNOWN, difference, is_backward, requires_grad, tensor_of, value_of
 from eductor.graph.node_effects import Effect, effect_of, may_be_tensor, tensors_among
 
 
@@ -144,6 +144,8 @@ class Effects:
                 return Verdict(f"{old.name} is an output of its own, {new.name} is an input or another output")
             if not same and self._would_share_otherwise(old, new):
                 return Verdict(f"{old.name} leaves the graph, and with whom it shares memory would change")
+        if not same and not is_backward(old) and self._would_be_seen_between(mine, other):
+            return Verdict(f"the backward reads {old.name} or {new.name}, and the caller holds the other one meanwhile")
         for mark in self._marks_between(old, None):
             effect = self.of(mark)
             written = self.writes(mark) if effect.writes else set()
@@ -199,6 +201,18 @@ class Effects:
         outputs = [n for place in places for n in self._outputs().get(place, ())]
         leaves = any(n in made for n in outputs)
         return leaves and (not places.isdisjoint(self._external) or any(n not in made for n in outputs))
+
+    def _would_be_seen_between(self, mine: Node, other: Node) -> bool:
+        """Whether a caller who writes one of two places after the forward would write what the backward reads."""
+        return (self._is_held_between(other) and self._is_read_later(mine)) or (
+            self._is_held_between(mine) and self._is_read_later(other)
+        )
+
+    def _is_held_between(self, place: Node) -> bool:
+        return place in self._external or any(not is_backward(n) for n in self._outputs().get(place, ()))
+
+    def _is_read_later(self, place: Node) -> bool:
+        return any(is_backward(user) for n in self._members[place] for user in n.users)
 
     def _may_be(self, node: Node) -> set[Node]:
         """The values that may be the very same tensor: what need not copy may return its argument."""

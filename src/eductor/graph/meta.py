@@ -13,6 +13,15 @@ UNKNOWN: Any = type("Unknown", (), {"__repr__": lambda self: "UNKNOWN", "__bool_
 """Stands for the value of a node that carries no fake value."""
 
 
+BACKWARD = "is_backward"
+"""The value of `partitioner_tag` on nodes that the backward made."""
+
+
+def is_backward(node: Node) -> bool:
+    """Whether a node was made by the backward: in a joint graph, it runs after the caller had the outputs in hand."""
+    return node.meta.get("partitioner_tag") == BACKWARD
+
+
 def value_of(x: Any) -> Any:
     """The fake value of a node, UNKNOWN where it has none; anything that is not a node is its own value."""
     if not isinstance(x, Node):

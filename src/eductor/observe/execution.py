@@ -35,7 +35,7 @@ class Observation:
     inputs: list[Any]
     attributes: dict[str, Any]
     gradients: list[Any]
-    sharing: dict[str, tuple[str, int] | None]
+    sharing: dict[str, str]
     values: dict[str, Any] = field(default_factory=dict)
 
     def facts(self) -> Iterator[tuple[str, Any]]:

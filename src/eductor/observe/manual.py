@@ -11,6 +11,7 @@ from eductor.graph.capture import capture
 from eductor.graph.printer import to_function
 from eductor.options import Options
 from eductor.pipeline.base import Context, Example, Pass, Stage, describe_options
+from eductor.pipeline.instruments import Instrument
 from eductor.pipeline.recorder import PassRecord, Recorder
 from eductor.pipeline.registry import Registry, Step
 from eductor.pipeline.runner import run_steps
@@ -33,12 +34,12 @@ def run_example(
     return run_pass(pass_, stage, capture_example(stage, example, dynamic=dynamic, inputs=inputs))
 
 
-def run_pass(pass_: Pass, stage: Stage, module: GraphModule) -> ExampleRun:
+def run_pass(pass_: Pass, stage: Stage, module: GraphModule, *instruments: Instrument) -> ExampleRun:
     """Runs one pass over a graph, strictly."""
     before = to_function(module.graph)
     recorder = Recorder()
     context = Context(stage, Options(strict=True, debug=True), is_inference=pass_.contract.inference_only)
-    run_steps([Step(stage, pass_.name, 1, "", "", pass_)], stage, module, context, [recorder])
+    run_steps([Step(stage, pass_.name, 1, "", "", pass_)], stage, module, context, [recorder, *instruments])
     return ExampleRun(before, to_function(module.graph), module, recorder.records[0])
 
 

@@ -14,7 +14,7 @@ from eductor.observe.given import Given
 from eductor.observe.samples import CannotRun
 from eductor.observe.trial import Trial
 from eductor.pipeline.base import GraphName
-from eductor.pipeline.instruments import Instrument, PassRun, StageRun
+from eductor.pipeline.instruments import Instrument, Numbering, PassRun, StageRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,10 @@ class Prefix(Instrument):
         self._given = Given()
         self._first = 0
         self._match: Match | None = None
-        self._graphs: dict[int, int] = {}
+        self._numbering = Numbering()
 
     def before_stage(self, run: StageRun) -> None:
-        self._graphs.setdefault(run.graph.number, len(self._graphs) + 1)
+        self._numbering.number(run.graph, run.module)
         self._given.before_stage(run)
 
     def after_stage(self, run: StageRun) -> None:
@@ -85,9 +85,8 @@ class Prefix(Instrument):
 
     def _add(self, run: PassRun, address: str) -> None:
         name = run.context.graph
-        number = self._graphs.get(name.number, 0)
-        # Dynamo's own name counts the attempts.
-        graph = GraphName(number, role=name.role)
+        # Dynamo's own name counts the attempts, so it is left out.
+        graph = GraphName(self._numbering.number(name, run.module), role=name.role)
         self.made.append(Rewrite(address, graph, len(self.made) - self._first))
 
     def _look(self, run: PassRun) -> None:

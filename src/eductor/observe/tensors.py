@@ -60,16 +60,18 @@ def _weights(like: torch.Tensor, seed: int) -> torch.Tensor:
     return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like.device, like.dtype)
 
 
-def places(known: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, tuple[str, int] | None]:
-    """For each result the first tensor that lies in the same memory, if there is one, and how far apart they start."""
+def places(known: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, str]:
+    """For each result in words: whether its memory is its own, or that of which tensor before it, and where in it."""
     homes: dict[int, tuple[str, int]] = {}
-    found: dict[str, tuple[str, int] | None] = {}
+    found: dict[str, str] = {}
     for name, x in (*known.items(), *results.items()):
         if isinstance(x, torch.Tensor) and x.layout is torch.strided and x.numel():
             home = x.untyped_storage().data_ptr()
             if name in results:
-                first = homes.get(home)
-                found[f"the memory of {name}"] = first and (first[0], x.data_ptr() - first[1])
+                first, start = homes.get(home, ("", 0))
+                further = x.data_ptr() - start if first else 0
+                at = f", {further} bytes further" if further else ""
+                found[f"the memory of {name}"] = f"that of {first}{at}" if first else "its own"
             homes.setdefault(home, (name, x.data_ptr()))
     return found
 

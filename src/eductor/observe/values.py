@@ -68,6 +68,8 @@ def _unlike(a: Any, b: Any, truth: Any, *, exact: bool) -> str:
 
 
 def _unlike_numbers(a: Any, b: Any, *, exact: bool) -> str:
+    if isinstance(a, str) and isinstance(b, str):
+        return "" if a == b else f"{a} and {b}"
     if type(a) is not type(b):
         return f"{a!r} and {b!r}"
     if isinstance(a, float) and a != a and b != b:

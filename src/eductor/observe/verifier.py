@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +24,7 @@ from eductor.observe.samples import CannotRun
 from eductor.observe.values import unlike_bits, unlike_rounding
 from eductor.pipeline.base import GraphName
 from eductor.pipeline.checks import ContractBroken, check_sound, check_stage
-from eductor.pipeline.instruments import Instrument, PassRun, StageRun
+from eductor.pipeline.instruments import Instrument, Numbering, PassRun, StageRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,11 @@ class Verifier(Instrument):
         self.ran = self.checked = 0
         self.seconds = 0.0
         self._given = Given(inputs)
+        self._numbering = Numbering()
         self._report = report
 
     def before_stage(self, run: StageRun) -> None:
+        self._numbering.number(run.graph, run.module)
         self._given.before_stage(run)
 
     def after_stage(self, run: StageRun) -> None:
@@ -97,7 +99,8 @@ class Verifier(Instrument):
             try:
                 check()
             except ContractBroken as broken:
-                self.findings.append(Finding(run.address, run.context.graph, name, str(broken)))
+                graph = replace(run.context.graph, number=self._numbering.number(run.context.graph, run.module))
+                self.findings.append(Finding(run.address, graph, name, str(broken)))
                 raise
 
     def _check_numbers(self, run: PassRun, before: GraphModule) -> None:

@@ -17,9 +17,8 @@ from torch.fx import Graph, GraphModule, Node
 from eductor import compat
 from eductor.autograd.handoff import Parts, Saved
 from eductor.autograd.joint import Joint
-from eductor.autograd.provenance import is_backward
 from eductor.errors import Unsupported
-from eductor.graph.meta import output_of, value_of
+from eductor.graph.meta import is_backward, output_of, value_of
 from eductor.graph.node_effects import effect_of
 from eductor.graph.order import ancestors
 

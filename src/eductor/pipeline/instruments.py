@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,6 +19,18 @@ from eductor.pipeline.steps import Step
 
 Status = Literal["running", "changed", "unchanged", "skipped", "failed"]
 FlowStage = Literal["pre_grad", "autograd", "joint", "partition", "post_grad", "engine"]
+
+
+@dataclass
+class Numbering:
+    """Counts captured graphs from 1, in the order in which one observer meets them."""
+
+    met: dict[Any, int] = field(default_factory=dict)
+
+    def number(self, name: GraphName, module: GraphModule) -> int:
+        """By the name of a graph in a compile, by its module where passes are run by hand."""
+        key = name.number or weakref.ref(module)
+        return self.met.setdefault(key, len(self.met) + 1)
 
 
 @dataclass

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakKeyDictionary
-
-from torch.fx import GraphModule
 
 from eductor.graph.rewriter import Match, Reject
 from eductor.graph.snapshot import Snapshot
-from eductor.pipeline.base import GraphName, Role, Stage
-from eductor.pipeline.instruments import FlowStage, Instrument, PassRun, StageRun, Status
+from eductor.pipeline.base import Role, Stage
+from eductor.pipeline.instruments import FlowStage, Instrument, Numbering, PassRun, StageRun, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +56,14 @@ class Recorder(Instrument):
     keep_graphs: bool = False
     records: list[PassRecord] = field(default_factory=list)
     stages: list[StageRecord] = field(default_factory=list)
-    graphs: int = 0
-    _numbers: dict[int, int] = field(default_factory=dict)
-    _by_hand: WeakKeyDictionary[GraphModule, int] = field(default_factory=WeakKeyDictionary)
+    _numbering: Numbering = field(default_factory=Numbering)
     _open: dict[int, int] = field(default_factory=dict)
     _kept: int = 0
+
+    @property
+    def graphs(self) -> int:
+        """How many captured graphs were seen."""
+        return len(self._numbering.met)
 
     def before_stage(self, run: StageRun) -> None:
         self._open[id(run)] = len(self.stages)
@@ -100,7 +99,7 @@ class Recorder(Instrument):
                 address=run.address,
                 stage=run.step.stage,
                 name=run.step.name,
-                graph=self._number(run.context.graph, run.module),
+                graph=self._numbering.number(run.context.graph, run.module),
                 role=run.context.graph.role,
                 status=run.status,
                 reason=run.reason,
@@ -120,14 +119,5 @@ class Recorder(Instrument):
 
     def _stage_record(self, run: StageRun, nodes: int, failure: str = "") -> StageRecord:
         name = run.graph
-        number = self._number(name, run.module)
+        number = self._numbering.number(name, run.module)
         return StageRecord(run.name, number, name.role, name.compile_id, nodes, dict(run.facts), run.seconds, failure)
-
-    def _number(self, name: GraphName, module: GraphModule) -> int:
-        """Counts from 1 what this recorder sees: by the name of a graph in a compile, by its module otherwise."""
-        known: MutableMapping[Any, int] = self._numbers if name.number else self._by_hand
-        key = name.number or module
-        if key not in known:
-            self.graphs += 1
-            known[key] = self.graphs
-        return known[key]

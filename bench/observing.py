@@ -1,0 +1,134 @@
+"""What looking on costs, in percent of the compile time: nobody looks, timing and statistics, full recording, verification.
+
+python bench/observing.py [--json] [--layers 12] [--repeats 3]
+
+A training step of GPT-2 is compiled again and again, with each way of looking on in turn. Differences of whole compiles
+drown in noise, so the time inside of the observers is measured, by whoever stands between them and the pipeline; an
+observer that does nothing stands for nobody, which it bounds from above. The engine is `aten`, which takes no time of
+its own: with `inductor` a compile takes ten times as long, and looking on as long as here. The exit code is 1 if a limit
+is exceeded. It needs transformers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch._dynamo
+
+import eductor
+from eductor.observe.verifier import Verifier
+from eductor.pipeline import Instrument, Recorder, Timer
+
+LIMITS = {"nobody": 1.0, "timing and statistics": 3.0, "full recording": 15.0}
+"""Percent of the compile time."""
+
+
+class Stopwatch(Instrument):
+    """Stands between the pipeline and observers, and takes the time inside of them."""
+
+    def __init__(self, *observers: Instrument) -> None:
+        self.observers = observers
+        self.seconds = 0.0
+        self.calls = 0
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.split("_")[0] not in ("before", "after", "failed", "skipped", "most"):
+            return super().__getattribute__(name)
+        hooks = [getattr(observer, name) for observer in self.observers]
+
+        def call(*args: Any) -> Any:
+            started = time.perf_counter()
+            results = [hook(*args) for hook in hooks]
+            self.seconds += time.perf_counter() - started
+            self.calls += 1
+            return results[0]
+
+        return call
+
+
+WAYS: dict[str, Callable[[], Stopwatch]] = {
+    "nobody": lambda: Stopwatch(Instrument()),
+    "timing and statistics": lambda: Stopwatch(Timer(), Recorder()),
+    "full recording": lambda: Stopwatch(Timer(), Recorder(keep_graphs=True)),
+    "verification": lambda: Stopwatch(Verifier()),
+}
+
+
+@dataclass
+class Measured:
+    """Seconds of whole compiles, and inside of the observers, one of each for each repeat."""
+
+    compiles: list[float] = field(default_factory=list)
+    inside: list[float] = field(default_factory=list)
+    calls: int = 0
+
+    @property
+    def percent(self) -> float:
+        """Of the time that a compile takes without it, in the best repeat."""
+        return min(100 * i / (c - i) for c, i in zip(self.compiles, self.inside, strict=True))
+
+
+def training_step(layers: int) -> tuple[Callable[..., Any], torch.Tensor]:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(n_layer=layers, n_embd=64, n_head=4, vocab_size=512, n_positions=64, use_cache=False)
+    model = GPT2LMHeadModel(config).train()
+
+    def step(tokens: torch.Tensor) -> torch.Tensor:
+        logits = model(tokens).logits
+        return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+
+    return step, torch.randint(0, 512, (2, 32))
+
+
+def measure(layers: int, repeats: int) -> dict[str, Measured]:
+    step, tokens = training_step(layers)
+    found = {name: Measured() for name in WAYS}
+    for repeat in range(repeats):
+        for name, make in WAYS.items():
+            torch._dynamo.reset()
+            gc.collect()
+            watch = make()
+            compiled = eductor.compile(step, engine="aten", instruments=[watch])
+            started = time.perf_counter()
+            compiled(tokens).backward()
+            found[name].compiles.append(time.perf_counter() - started)
+            found[name].inside.append(watch.seconds)
+            found[name].calls = watch.calls
+            print(f"  {repeat + 1}/{repeats} {name}: {found[name].compiles[-1]:.2f} s", file=sys.stderr)
+    return found
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args(argv)
+    found = measure(args.layers, args.repeats)
+    rows = [
+        {"who": name, "percent": m.percent, "limit": LIMITS.get(name), "calls": m.calls, "compile": min(m.compiles)}
+        for name, m in found.items()
+    ]
+    if args.json:
+        print(json.dumps(rows))
+    else:
+        for row in rows:
+            limit = f"at most {row['limit']} is allowed" if row["limit"] else "no limit"
+            print(
+                f"{row['who']:22} {row['percent']:7.3f} percent of a compile, {row['calls']} calls; compile "
+                f"{row['compile']:.2f} s ({limit})"
+            )
+    return int(any(name in LIMITS and m.percent > LIMITS[name] for name, m in found.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
