@@ -24,6 +24,7 @@ import torch
 import torch._dynamo
 
 import eductor
+from autograd import training_step
 from eductor.observe.verifier import Verifier
 from eductor.pipeline import Instrument, Recorder, Timer
 
@@ -74,19 +75,6 @@ class Measured:
     def percent(self) -> float:
         """Of the time that a compile takes without it, in the best repeat."""
         return min(100 * i / (c - i) for c, i in zip(self.compiles, self.inside, strict=True))
-
-
-def training_step(layers: int) -> tuple[Callable[..., Any], torch.Tensor]:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = GPT2Config(n_layer=layers, n_embd=64, n_head=4, vocab_size=512, n_positions=64, use_cache=False)
-    model = GPT2LMHeadModel(config).train()
-
-    def step(tokens: torch.Tensor) -> torch.Tensor:
-        logits = model(tokens).logits
-        return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
-
-    return step, torch.randint(0, 512, (2, 32))
 
 
 def measure(layers: int, repeats: int) -> dict[str, Measured]:

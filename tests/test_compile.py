@@ -192,10 +192,35 @@ def test_an_engine_that_fails_falls_back_and_says_so():
         raise RuntimeError("out of cheese")
 
     x = torch.randn(3)
-    with pytest.warns(EductorWarning, match=r"(?s)failed on the forward graph.*so it runs with the engine 'aten'.*out of cheese.*eductor.explain"):
+    said = r"(?s)failed on the forward graph.*so it runs with the engine 'aten'.*out of cheese.*eductor.explain"
+    with pytest.warns(EductorWarning, match=said):
         assert torch.equal(compile(lambda x: x.sin(), engine=broken)(x), x.sin())
     with pytest.raises(Exception, match="out of cheese"):
         compile(lambda x: x.cos(), engine=broken, strict=True)(x)
+
+
+def test_a_stage_that_fails_is_named_and_the_captured_graph_runs(monkeypatch):
+    def broken(joint):
+        raise RuntimeError("no cut today")
+
+    monkeypatch.setattr(eductor.compiler, "partition_fn", broken)
+    x = torch.randn(3, requires_grad=True)
+    said = (
+        r"failed in the stage partition of the joint graph.*no cut today.*as in eager.*To see more: .*eductor.explain"
+    )
+    with pytest.warns(EductorWarning, match=said):
+        compile(lambda x: x.sin())(x).sum().backward()
+    assert torch.equal(x.grad, x.detach().cos())
+    with pytest.raises(Exception, match="in the stage partition of the joint graph"):
+        compile(lambda x: x.cos(), strict=True)(x)
+
+
+def test_a_program_is_told_the_command_that_shows_more(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import eductor, torch\neductor.compile(torch.sin, engine=lambda job: 1 / 0)(torch.ones(2))\n")
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert f"To see more: `eductor explain {script}`" in ran.stderr
+    assert ran.returncode == 0
 
 
 def ran(recorder):

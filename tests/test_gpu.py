@@ -128,3 +128,33 @@ def test_programs_of_the_device(autocast):
         assert torch.equal(a, b)
     for a, b in zip(expected, observed(eductor.compile(program, fallback_random=True)), strict=True):
         torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("engine", ["aten", "inductor"])
+def test_verification_on_the_device(engine):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(32, 2, 64, dropout=0.1, batch_first=True).cuda().bfloat16()
+    x = torch.randn(4, 8, 32, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    report = eductor.verify(layer, x, options={"engine": engine})
+    assert report.ok, str(report)
+    assert report.changes, str(report)
+    assert not any("not executed" in note for note in report.notes), str(report)
+
+
+def test_a_wrong_rewrite_on_the_device_is_found():
+    @eductor.graph_pass(stage="joint", numerics="exact")
+    def loses_a_factor(graph, rewrite):
+        """Says that x * 2 is x."""
+        for node in graph.find(torch.ops.aten.mul.Tensor):
+            if node.args[1] == 2:
+                rewrite.replace(node, node.args[0])
+
+    def program(x):
+        return (x.sin() * 3 + x.cos() * 2).exp()
+
+    x = torch.randn(4, 4, device="cuda")
+    options = {"engine": "aten", "passes": [loses_a_factor]}
+    assert [f.address for f in eductor.verify(program, x, options=options).findings] == ["joint/loses_a_factor"]
+    culprit = eductor.bisect(program, [x], options=options)
+    assert culprit.address == "joint/loses_a_factor@0"
+    assert len(culprit.module.graph.nodes) == 3

@@ -16,6 +16,7 @@ from eductor.observe.explain import Explanation
 from eductor.observe.progress import Progress
 from eductor.observe.script_checks import bisect_script, verify_script
 from eductor.observe.scripts import CompiledFunction, run_script
+from eductor.observe.verify import Report
 from eductor.pipeline.base import STAGES
 from eductor.pipeline.registry import Registry
 
@@ -56,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     verify = _script_parser(commands, "verify", "run a script, and check each pass and each compiled function in it")
     verify.add_argument("--strict", action="store_true", help="stop at the first thing that is wrong")
     bisect = _script_parser(commands, "bisect", "run a script, and find the rewrite that makes it wrong")
-    bisect.add_argument("--repeats", type=int, default=1, help="run so often, if it does not always fail")
+    bisect.add_argument("--repeats", type=_positive, default=1, help="run so often, if it does not always fail")
     return parser
 
 
@@ -67,6 +68,12 @@ def _script_parser(
     parser = commands.add_parser(name, help=help, epilog="What stands behind `--` is given to the script.")
     parser.add_argument("where", metavar="SCRIPT.py[:function]", help="a script, or a function without arguments in it")
     return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of 1 or more")
+    return int(text)
 
 
 def _passes(args: argparse.Namespace) -> int:
@@ -120,15 +127,16 @@ def _explain(args: argparse.Namespace) -> int:
 
 def _verify(args: argparse.Namespace) -> int:
     """1 where anything is wrong."""
-    progress = Progress(sys.stderr)
+    progress, reports = Progress(sys.stderr), list[Report]()
     try:
-        reports = verify_script(args.where, args.arguments, progress, strict=args.strict)
+        verify_script(args.where, args.arguments, progress, reports, strict=args.strict)
     except NotVerified as wrong:
         print(wrong)
         return 1
     finally:
         progress.clear()
-    print("\n".join(map(str, reports)))
+        for report in reports:
+            print(report)
     return 0 if all(report.ok for report in reports) else 1
 
 

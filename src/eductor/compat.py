@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -390,11 +390,32 @@ def compile_id() -> str:
     return "" if found is None else str(found)
 
 
-def hint_of(size: Any) -> Any:
-    """The value that a symbolic number had when the graph was captured; None where it depends on data."""
+def number_at(size: Any, sizes: Mapping[Any, int]) -> Any:
+    """A symbolic number where its symbols have these values, or those of the capture; None where it depends on data."""
     if not isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return size
+    if sizes and size.node.expr.free_symbols <= sizes.keys():
+        return int(size.node.expr.xreplace(sizes))
     return size.node.hint if size.node.has_hint() else None
+
+
+def other_sizes(values: Sequence[Any]) -> dict[Any, int]:
+    """Other values than those of the capture for the symbols among some values; none where a guard forbids them."""
+    sizes = [
+        s for v in values for s in (v.shape if isinstance(v, torch.Tensor) else [v]) if isinstance(s, torch.SymInt)
+    ]
+    if not sizes or not all(s.node.has_hint() for s in sizes):
+        return {}
+    env = sizes[0].node.shape_env
+    symbols = {symbol for s in sizes for symbol in s.node.expr.free_symbols}
+    # A prime added to each: what holds for the new sizes by chance would be a multiple, or an equality.
+    others = {
+        symbol: int(env.backed_var_to_val[symbol]) + 3 + 2 * i for i, symbol in enumerate(sorted(symbols, key=str))
+    }
+    bounds = [env.var_to_range[symbol] for symbol in others]
+    fit = all(r.lower <= n <= r.upper for r, n in zip(bounds, others.values(), strict=True))
+    wrong = any(guard.expr.xreplace(others) == False for guard in env.guards)  # noqa: E712
+    return others if fit and not wrong else {}
 
 
 def code_name() -> str:
@@ -427,10 +448,16 @@ def original_of(fn: Callable[..., Any]) -> Callable[..., Any]:
     return original
 
 
-def isolated_compiles() -> dict[str, Any]:
-    """Lets torch.compile neither reuse nor count what was compiled of the same code before, where torch can (2.13)."""
-    known = inspect.signature(torch.compile).parameters
-    return {"isolate_recompiles": True} if "isolate_recompiles" in known else {}
+def compiled_apart(fn: Callable[..., Any], **keywords: Any) -> Any:
+    """torch.compile that neither reuses nor counts what was compiled of the same code before.
+
+    Before torch 2.13 that is only to be had by forgetting it: what the user compiled is compiled anew when it is called.
+    """
+    compile: Any = torch.compile
+    if "isolate_recompiles" in inspect.signature(compile).parameters:
+        return compile(fn, **keywords, isolate_recompiles=True)
+    torch._dynamo.reset()
+    return compile(fn, **keywords)
 
 
 def default_backend() -> Any:

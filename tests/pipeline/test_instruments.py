@@ -255,7 +255,6 @@ def test_the_recorder_tells_the_graphs_of_a_program_apart():
     assert min(parted["forward_nodes"], parted["backward_nodes"]) > 2
 
 
-
 def test_a_record_says_what_happened():
     module = graph_of(lambda x: (x.sin() + x.clone()).sin())
     recorder = Recorder()

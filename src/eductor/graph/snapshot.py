@@ -6,14 +6,18 @@ import operator
 from typing import Any
 
 from torch.fx import Graph, GraphModule, Node, map_arg
+from torch.fx.graph import CodeGen
 
 from eductor.compat import codegen_of
 
 
 def copy_of(graph: Graph) -> Graph:
-    """Another graph of the same nodes, with their metadata."""
-    copy = Graph()
-    copy.output(copy.graph_copy(graph, {})).meta = dict(graph.output_node().meta)
+    """Another graph of the same nodes, under the same names and with their metadata, in the same order, sorted or not.
+
+    Its inputs and outputs are flat, whatever Dynamo made of those of the original.
+    """
+    copy = Snapshot(graph).graph()
+    copy.set_codegen(CodeGen())
     return copy
 
 

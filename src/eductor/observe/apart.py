@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch.fx import GraphModule
 
-from eductor.compat import isolated_compiles
+from eductor.compat import compiled_apart
 from eductor.compiler import choose_engine, compile_graph
 from eductor.options import Options
 from eductor.pipeline.pipeline import Pipeline
@@ -26,11 +25,11 @@ def compile_apart(fn: Callable[..., Any], options: Options, **keywords: Any) -> 
     def eductor(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         return compile_graph(module, inputs, options)
 
-    compiled: Callable[..., Any] = torch.compile(fn, backend=eductor, **keywords, **isolated_compiles())
+    compiled: Callable[..., Any] = compiled_apart(fn, backend=eductor, **keywords)
     return compiled
 
 
 def captured_apart(fn: Callable[..., Any], **keywords: Any) -> Callable[..., Any]:
     """The same with nothing but Dynamo: its captured graphs run as they are."""
-    compiled: Callable[..., Any] = torch.compile(fn, backend="eager", **keywords, **isolated_compiles())
+    compiled: Callable[..., Any] = compiled_apart(fn, backend="eager", **keywords)
     return compiled

@@ -15,15 +15,14 @@ from torch.fx import GraphModule
 
 from eductor.compiler import choose_engine
 from eductor.engines import ATEN
-from eductor.errors import EductorWarning, NothingWrong
+from eductor.errors import BadOption, EductorWarning, NothingWrong
 from eductor.graph.printer import to_function
 from eductor.observe.apart import captured_apart, compile_apart
-from eductor.observe.calls import Arguments, observe_call, unlike_calls
+from eductor.observe.calls import Arguments, observe_call, unlike_calls, world_of
 from eductor.observe.prefix import Prefix, Rewrite, Scene
 from eductor.observe.reduce import Reduction
 from eductor.observe.rewrite_repro import write_rewrite_repro
 from eductor.observe.verify import draws_anew
-from eductor.observe.world import World
 from eductor.options import Options
 
 Check = Callable[[Callable[..., Any]], Any]
@@ -73,6 +72,8 @@ def bisect(
     `check` takes the compiled function and says whether it is right. `repeats` asks it so often, for one that does not
     always fail: one failure counts. A pass, a stage or an engine that fails counts as wrong, too.
     """
+    if type(repeats) is not int or repeats < 1:
+        raise BadOption(f"repeats={repeats!r}: how often the check is asked, at least once.")
     arguments, chosen = Arguments(args, kwargs or {}), Options.of(options)
     if check is not None:
         return search(_attempt(fn, check, repeats), chosen)
@@ -80,22 +81,27 @@ def bisect(
 
 
 def bisect_call(
-    fn: Callable[..., Any], arguments: Arguments, options: Options, repeats: int = 1, **keywords: Any
+    fn: Callable[..., Any],
+    arguments: Arguments,
+    options: Options,
+    repeats: int = 1,
+    tell: Callable[[str], None] | None = None,
+    **keywords: Any,
 ) -> Culprit:
     """The first rewrite with which one call is unlike eager; `keywords` are those of `torch.compile`."""
     expected = Expected(fn, arguments, options)
     try:
-        return search(_attempt(fn, expected.check, repeats, **keywords), expected.options)
+        return search(_attempt(fn, expected.check, repeats, **keywords), expected.options, tell)
     except NothingWrong:
         if expected.options is options:
             raise
         # With eager's random numbers it is right. With its own it cannot be compared, but its passes can be checked.
-        return search(_attempt(fn, expected.call, repeats, **keywords), replace(options, verify="each"))
+        return search(_attempt(fn, expected.call, repeats, **keywords), replace(options, verify="each"), tell)
 
 
-def search(attempt: Attempt, options: Options) -> Culprit:
-    """Finds the rewrite without which an attempt is right."""
-    return _Search(attempt, options).run()
+def search(attempt: Attempt, options: Options, tell: Callable[[str], None] | None = None) -> Culprit:
+    """Finds the rewrite without which an attempt is right; `tell` is told of each attempt."""
+    return _Search(attempt, options, tell or (lambda text: None)).run()
 
 
 class Wrong(Exception):
@@ -107,7 +113,7 @@ class Expected:
 
     def __init__(self, fn: Callable[..., Any], arguments: Arguments, options: Options) -> None:
         self._arguments = arguments
-        self._world = World(fn, *arguments.args, *arguments.kwargs.values())
+        self._world = world_of(fn, arguments)
         self._call = observe_call(fn, arguments, self._world)
         self._truth = observe_call(fn, arguments, self._world, wide=True)
         redraws = self._call.drew and draws_anew(options)
@@ -146,8 +152,9 @@ def _asked(check: Check, compiled: Callable[..., Any]) -> str:
 class _Search:
     """Attempts with more or fewer of the rewrites, until one rewrite is left that makes the difference."""
 
-    def __init__(self, attempt: Attempt, options: Options) -> None:
+    def __init__(self, attempt: Attempt, options: Options, tell: Callable[[str], None]) -> None:
         self._attempt = attempt
+        self._tell = tell
         self._options = options
         self._known: list[str] = []
         self._wrong: dict[int, tuple[str, Prefix]] = {}
@@ -159,6 +166,8 @@ class _Search:
         reason, full = self._try(None)
         if without:
             return self._without_rewrites(without)
+        if not reason and none.failures:
+            return self._without_rewrites(none.failures[0])
         if not reason:
             raise NothingWrong("the compiled program passes its check: there is nothing to look for.")
         low, high = 0, len(full.made)
@@ -181,6 +190,7 @@ class _Search:
     def _try(self, limit: int | None, **changes: Any) -> tuple[str, Prefix]:
         """What is wrong with the first rewrites alone."""
         self._runs += 1
+        self._tell(f"run {self._runs}: {'all' if limit is None else f'the first {limit}'} rewrites")
         prefix = Prefix(limit)
         options = replace(self._options, instruments=(*self._options.instruments, prefix), **changes)
         with warnings.catch_warnings():
@@ -192,7 +202,8 @@ class _Search:
     def _without_rewrites(self, reason: str) -> Culprit:
         """Wrong without any rewrite: the engine, if another one is right; autograd, if the captured graph alone is."""
         address = "capture"
-        if choose_engine(self._options) is not ATEN and not self._try(0, engine="aten")[0]:
+        wrong, prefix = ("", None) if choose_engine(self._options) is ATEN else self._try(0, engine="aten")
+        if prefix is not None and not wrong and not prefix.failures:
             address = "engine"
         else:
             self._runs += 1

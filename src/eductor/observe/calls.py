@@ -11,7 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from eductor.observe.tensors import gradients, handed, keeping_states, own_copies, places, widened
-from eductor.observe.values import unlike_bits, unlike_rounding
+from eductor.observe.values import strides_of, unlike_bits, unlike_rounding
 from eductor.observe.world import World
 
 SEED = 0
@@ -32,6 +32,12 @@ class Call:
     facts: dict[str, Any]
     error: Exception | None = None
     drew: bool = False
+
+
+def world_of(fn: Callable[..., Any], arguments: Arguments) -> World:
+    """What a call can reach besides the tensors that it is given, of which it gets copies."""
+    leaves = pytree.tree_leaves((tuple(arguments.args), dict(arguments.kwargs)))
+    return World(fn, *(x for x in leaves if not isinstance(x, torch.Tensor)))
 
 
 def observe_call(fn: Callable[..., Any], arguments: Arguments, world: World, *, wide: bool = False) -> Call:
@@ -67,14 +73,8 @@ def unlike_calls(expected: Call, got: Call, truth: Call | None = None, *, exact:
 def _facts(fn: Callable[..., Any], arguments: Arguments, world: World, *, wide: bool) -> dict[str, Any]:
     flat, spec = pytree.tree_flatten((tuple(arguments.args), dict(arguments.kwargs)))
     copies = [widened(x) for x in own_copies(flat)] if wide else own_copies(flat)
-    leaves: list[Any] = []
-    inputs: list[Any] = []
-    for copy, original in zip(copies, flat, strict=True):
-        is_differentiable = isinstance(original, torch.Tensor) and original.requires_grad
-        leaves.append(copy.detach().clone().requires_grad_() if is_differentiable and not original.is_leaf else None)
-        if is_differentiable and original.is_leaf:
-            leaves[-1] = copy.requires_grad_()
-        inputs.append(handed(leaves[-1], copy) if is_differentiable and not original.is_leaf else copy)
+    pairs = [_input(copy, original) for copy, original in zip(copies, flat, strict=True)]
+    inputs = [x for x, _ in pairs]
     args, kwargs = pytree.tree_unflatten(inputs, spec)
     outputs, structure = pytree.tree_flatten(fn(*args, **kwargs))
     named = {f"input {i}": x for i, x in enumerate(inputs)} | world.tensors
@@ -85,23 +85,28 @@ def _facts(fn: Callable[..., Any], arguments: Arguments, world: World, *, wide: 
     facts |= {f"the gradient that the call left in {name}": _seen(g) for name, g in _left(named).items()}
     facts |= places(named, results)
     facts["the random state"] = torch.get_rng_state()
-    watched = {f"input {i}": x for i, x in enumerate(leaves) if x is not None}
+    watched = {f"input {i}": leaf for i, (_, leaf) in enumerate(pairs) if leaf is not None}
     watched |= {name: x for name, x in world.tensors.items() if x.requires_grad and x.is_leaf}
     found = gradients(outputs, list(watched.values()))
     return facts | {f"the gradient of {name}": g for name, g in zip(watched, found, strict=bool(found))}
 
 
+def _input(copy: Any, original: Any) -> tuple[Any, torch.Tensor | None]:
+    """What the function gets for an argument, and the leaf by which it is differentiated; a leaf is its own."""
+    if not isinstance(original, torch.Tensor) or not original.requires_grad:
+        return copy, None
+    if original.is_leaf:
+        leaf = copy.requires_grad_()
+        return leaf, leaf
+    leaf = copy.detach().clone().requires_grad_()
+    return handed(leaf, copy), leaf
+
+
 def _seen(x: Any) -> Any:
-    """A copy of what a caller gets: a later write must not change it."""
-    if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
+    """A copy of what a caller gets, for a later write must not change it, and what a copy does not keep."""
+    if not isinstance(x, torch.Tensor):
         return x
-    copy = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device) if _is_plain(x) else None
-    made = x.detach().clone() if copy is None else copy.copy_(x.detach())
-    return (made, x.requires_grad)
-
-
-def _is_plain(x: torch.Tensor) -> bool:
-    return type(x) in (torch.Tensor, torch.nn.Parameter) and 0 not in x.stride()
+    return (x.detach().clone(), f"strides {strides_of(x)}", f"requires_grad={x.requires_grad}")
 
 
 def _left(named: Mapping[str, Any]) -> dict[str, Any]:

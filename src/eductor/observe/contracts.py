@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.fx import Graph, GraphModule, Node
 
@@ -9,6 +11,7 @@ from eductor.compat import is_transform
 from eductor.graph import meta
 from eductor.graph.effects import Effects
 from eductor.graph.evaluate import reevaluated
+from eductor.graph.rewriter import provenance_of
 from eductor.observe.execution import origin_of
 from eductor.pipeline.checks import ContractBroken
 
@@ -48,14 +51,19 @@ def check_effects(before: Graph, after: Graph) -> None:
     """No read passes a write to what it reads, no effect passes another, nothing is drawn twice."""
     old, new = Effects(before, inputs_distinct=True), Effects(after, inputs_distinct=True)
     names = {n.name: n for n in before.nodes}
+    _check_kept(before, after, old)
     drawn: dict[str, Node] = {}
+    seeded: dict[Any, Node] = {}
     last: Node | None = None
     for node in after.nodes:
         effect = new.of(node)
-        if effect.random and node.target is not torch.ops.eductor.seeds.default:
+        if (effect.random and node.target is not torch.ops.eductor.seeds.default) or _source(node) is not None:
             twin = drawn.setdefault(origin_of(node), node)
-            if twin is not node:
+            if twin is not node and (_source(node) is None or _source(node) != _source(twin)):
                 raise ContractBroken(f"{node.name} draws anew what {twin.name} drew already", node)
+            twin = seeded.setdefault(_source(node) or node.name, node)
+            if origin_of(twin) != origin_of(node):
+                raise ContractBroken(f"{node.name} draws the very numbers that {twin.name} draws", node)
         if not (effect.writes or effect.barrier or effect.random) or node.name not in names:
             continue
         if last is not None and names[node.name] < names[last.name]:
@@ -63,6 +71,11 @@ def check_effects(before: Graph, after: Graph) -> None:
         last = node
         if effect.writes:
             _check_readers(node, names, old, new)
+
+
+def _source(node: Node) -> tuple[Any, Any] | None:
+    """The seed of a draw that is a function of one; the same seed gives the same numbers."""
+    return node.args[:2] if node.target is torch.ops.eductor.random.default else None  # type: ignore[return-value]
 
 
 def _check_readers(write: Node, names: dict[str, Node], old: Effects, new: Effects) -> None:
@@ -74,3 +87,17 @@ def _check_readers(write: Node, names: dict[str, Node], old: Effects, new: Effec
             then = names[reader.name]
             if (reader < write) != (then < was) and old.reads(then) & then_written:
                 raise ContractBroken(f"{reader.name} was moved past {write.name}, which writes what it reads", reader)
+
+
+def _check_kept(before: Graph, after: Graph, old: Effects) -> None:
+    """What acts besides computing (it prints, asserts, talks to others) is still there, or something made of it is."""
+    there = {n.name for n in after.nodes} | {source for n in after.nodes for source in _sources(n)}
+    for node in before.nodes:
+        effect = old.of(node)
+        if (effect.kept or effect.opaque) and node.name not in there:
+            raise ContractBroken(f"{node.name} is gone, which is {effect.kept or effect.barrier}")
+
+
+def _sources(node: Node) -> tuple[str, ...]:
+    made = provenance_of(node)
+    return () if made is None else made.sources

@@ -42,11 +42,12 @@ def _record(r: PassRecord) -> Iterator[str]:
     for match in r.matches:
         yield f"  {match.address}: at {match.node}"
         yield from (f"    {e.kind} {e.node} {e.detail}".rstrip() for e in match.events)
-    yield from diff_of_graphs(r.before.graph(), r.after.graph())
+    changed = diff_of_graphs(r.before.graph(), r.after.graph())
+    yield from changed or ["  the change is in the body of a higher-order operator"]
 
 
 def diff_of_graphs(before: Graph, after: Graph) -> list[str]:
-    """Two graphs as a unified diff of their lines: `-` is gone, `+` is new, `moved` stands where a line is now."""
+    """Two graphs as a unified diff of their lines: `-` is gone, `+` is new, `moved` stands where a line is now; empty where they are the same."""
     rows: list[tuple[str, str]] = []
     old, new = _lines(before), _lines(after)
     for pair in align(before, after):
@@ -58,9 +59,7 @@ def diff_of_graphs(before: Graph, after: Graph) -> list[str]:
         mark = "  (moved)" if pair.status == "moved" else ""
         rows += [("-", left)] if left else []
         rows += [("+", f"{right}{mark}")] if right else []
-    if all(sign == " " for sign, _ in rows):
-        return ["  the change is in the body of a higher-order operator"]
-    return list(_with_context(rows))
+    return [] if all(sign == " " for sign, _ in rows) else list(_with_context(rows))
 
 
 def _with_context(rows: list[tuple[str, str]]) -> Iterator[str]:

@@ -21,6 +21,7 @@ from eductor.compat import (
     is_transform,
     without_autocast,
 )
+from eductor.graph.meta import value_of
 from eductor.graph.node_effects import effect_of
 from eductor.graph.rewriter import provenance_of
 from eductor.graph.snapshot import subgraphs
@@ -61,7 +62,7 @@ def observe(
     """Runs a graph on copies of the inputs and of what its module holds, so that nothing outside is written.
 
     `wide` computes in float64, `keep` keeps the value of each node. Random operators draw what depends on their origin
-    alone, so that a graph and what a pass made of it draw alike.
+    alone, so that a graph and what a pass made of it draw alike. A graph of another device runs where its inputs are.
     """
     given = own_copies(inputs)
     given = [widened(x) for x in given] if wide else given
@@ -69,7 +70,7 @@ def observe(
         x.detach().clone().requires_grad_() if manner.gradients and _differentiable(x, like) else None
         for x, like in zip(given, inputs, strict=True)
     ]
-    watcher = _Watcher(module, wide=wide, gradients=manner.gradients, keep=keep)
+    watcher = _Watcher(module, wide=wide, gradients=manner.gradients, keep=keep, moved=_is_moved(module, inputs))
     with keeping_states(), torch.set_grad_enabled(manner.gradients), _autocast(manner):
         inputs = [x if leaf is None else handed(leaf, x) for x, leaf in zip(given, leaves, strict=True)]
         outputs = tree_leaves(watcher.run(*inputs, enable_io_processing=False))
@@ -78,6 +79,13 @@ def observe(
     known = {f"input {i}": x for i, x in enumerate(inputs)} | held
     sharing = places(known, {f"output {i}": x for i, x in enumerate(outputs)})
     return Observation(outputs, inputs, held, found, sharing, watcher.seen)
+
+
+def _is_moved(module: GraphModule, inputs: Sequence[Any]) -> bool:
+    """Whether inputs lie on the CPU that the graph has on another device."""
+    wanted = (value_of(p) for p in module.graph.find_nodes(op="placeholder"))
+    both = [(w, x) for w, x in zip(wanted, inputs, strict=False) if _is_tensor(w) and _is_tensor(x)]
+    return any(w.device.type != x.device.type == "cpu" for w, x in both)
 
 
 def _autocast(manner: Manner) -> Any:
@@ -112,11 +120,11 @@ def origin_of(node: Node) -> str:
 
 
 class _Watcher(Interpreter):
-    """An interpreter that works on copies of what the module holds, replays random draws, and widens if asked to."""
+    """An interpreter that works on copies of what the module holds, replays random draws, widens and moves if asked to."""
 
-    def __init__(self, module: GraphModule, *, wide: bool, gradients: bool, keep: bool) -> None:
+    def __init__(self, module: GraphModule, *, wide: bool, gradients: bool, keep: bool, moved: bool) -> None:
         super().__init__(module)
-        self.wide, self.keep, self.with_gradients = wide, keep, gradients
+        self.wide, self.keep, self.with_gradients, self.moved = wide, keep, gradients, moved
         self.seen: dict[str, Any] = {}
         self.held: dict[str, Any] = {}
         self.leaves: list[torch.Tensor] = []
@@ -139,17 +147,21 @@ class _Watcher(Interpreter):
         return value
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.wide:
-            args, kwargs = tree_map(_wide_dtype, (args, kwargs))
+        args, kwargs = self._adapted(args, kwargs)
         if target is torch.ops.eductor.random.default:
             seeds, _, size, _ = args
             return torch.empty(size, device=seeds.device, **kwargs)
         return super().call_function(target, args, kwargs)
 
     def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        args, kwargs = self._adapted(args, kwargs)
+        return super().call_method("cpu" if self.moved and target == "cuda" else target, args, kwargs)
+
+    def _adapted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Arguments that name dtypes and devices, for a run in float64 or on the CPU."""
         if self.wide:
             args, kwargs = tree_map(_wide_dtype, (args, kwargs))
-        return super().call_method(target, args, kwargs)
+        return tree_map(_cpu, (args, kwargs)) if self.moved else (args, kwargs)
 
     def fetch_attr(self, target: str) -> Any:
         value = super().fetch_attr(target)
@@ -166,11 +178,13 @@ class _Watcher(Interpreter):
         if isinstance(value, nn.Module):
             module = copy.deepcopy(value)
             module = module.double() if self.wide else module
+            module = module.cpu() if self.moved else module
             parameters = dict(module.named_parameters(prefix=name))
             self.leaves += [p for p in parameters.values() if p.requires_grad and self.with_gradients]
             self.held |= {**parameters, **dict(module.named_buffers(prefix=name))}
             return module
         (made,) = own_copies([value])
+        made = made.cpu() if self.moved else made
         self.held[name] = made = widened(made) if self.wide else made
         if not self.with_gradients or not value.requires_grad:
             return made
@@ -215,6 +229,11 @@ def _is_tensor(x: Any) -> bool:
 
 def _differentiable(x: Any, like: Any) -> bool:
     return isinstance(like, torch.Tensor) and like.requires_grad and (x.dtype.is_floating_point or x.dtype.is_complex)
+
+
+def _cpu(x: Any) -> Any:
+    is_device = isinstance(x, torch.device) or (isinstance(x, str) and x.partition(":")[0] == "cuda")
+    return torch.device("cpu") if is_device else x
 
 
 def _wide_dtype(x: Any) -> Any:

@@ -9,9 +9,10 @@ import torch
 from torch.fx import GraphModule
 
 from eductor.autograd.captured import Captured
+from eductor.compat import number_at
 from eductor.graph.snapshot import copy_of
 from eductor.observe.execution import observe
-from eductor.observe.samples import fits, made_up
+from eductor.observe.samples import completed, fits, made_up
 from eductor.pipeline.instruments import PassRun, StageRun
 
 
@@ -19,16 +20,17 @@ class Given:
     """Inputs for each graph of a compile, made from the inputs of the captured one. They are held only while it compiles."""
 
     def __init__(self, inputs: Sequence[Any] = ()) -> None:
-        self._captured = list(inputs)
+        self._by_hand = list(inputs)
+        self._captured: list[Any] = []
         self._primals: list[Any] = []
         self._forward: GraphModule | None = None
         self._values: dict[str, Any] | None = None
 
     def before_stage(self, run: StageRun) -> None:
         if run.name == "pre_grad":
-            self._captured = list(run.inputs)
+            self._captured = _numbers(run.inputs)
         elif run.name == "autograd":
-            self._primals = [*Captured(run.module).held, *run.inputs]
+            self._primals = _numbers([*Captured(run.module).held, *run.inputs])
         elif run.name == "post_grad" and run.graph.role == "forward":
             self._forward, self._values = GraphModule(run.module, copy_of(run.module.graph)), None
 
@@ -40,13 +42,15 @@ class Given:
         """The user's inputs where they fit, with made-up gradients where the graph takes some; then made-up ones."""
         known = self._known(run, module)
         if any(x is not None for x in known):
-            yield next(made_up(module, known))
+            yield completed(module, known)
         yield from made_up(module, [None if isinstance(x, torch.Tensor) else x for x in known])
 
     def _known(self, run: PassRun, module: GraphModule) -> list[Any]:
         placeholders = module.graph.find_nodes(op="placeholder")
         role = run.context.graph.role
-        if role == "backward":
+        if self._by_hand:
+            found = self._by_hand
+        elif role == "backward":
             found = [self._saved().get(p.name) for p in placeholders]
         else:
             given = self._captured if role == "captured" else self._primals
@@ -67,3 +71,8 @@ class Given:
                 except Exception:  # inputs that overlap are not those that the graph takes
                     self._values = {}
         return self._values
+
+
+def _numbers(inputs: Sequence[Any]) -> list[Any]:
+    """Sizes as they are in this call: Dynamo gives them as symbols."""
+    return [number_at(x, {}) for x in inputs]

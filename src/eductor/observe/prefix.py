@@ -8,7 +8,6 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from eductor.graph.order import sort_in_place
 from eductor.graph.rewriter import Match
 from eductor.observe.given import Given
 from eductor.observe.samples import CannotRun
@@ -94,7 +93,6 @@ class Prefix(Instrument):
         if self.limit is None or len(self.made) != self.limit or self._first == self.limit or self.scene is not None:
             return
         module = GraphModule(run.module, run.before.graph())
-        sort_in_place(module.graph)
         try:
             inputs = next(self._given.inputs(run, module))
         except CannotRun:

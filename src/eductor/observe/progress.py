@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from eductor.pipeline.instruments import Instrument, PassRun, StageRun
+from eductor.pipeline.instruments import Instrument, Numbering, PassRun, StageRun
 
 CLEAR = "\r\x1b[2K"
 
@@ -16,11 +16,11 @@ class Progress(Instrument):
     """On a terminal one line that is rewritten in place and wiped in the end; elsewhere one line a stage."""
 
     stream: TextIO
-    _graphs: dict[int, int] = field(default_factory=dict)
+    _numbering: Numbering = field(default_factory=Numbering)
     _open: list[str] = field(default_factory=list)
 
     def before_stage(self, run: StageRun) -> None:
-        number = self._graphs.setdefault(run.graph.number, len(self._graphs) + 1)
+        number = self._numbering.number(run.graph, run.module)
         role = f" ({run.graph.role})" if run.graph.role in ("forward", "backward") else ""
         self._open.append(f"graph {number}, {run.name}{role}")
         self.say(self._open[-1])

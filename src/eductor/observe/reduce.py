@@ -10,6 +10,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from eductor.graph.meta import value_of
 from eductor.graph.node_effects import effect_of
+from eductor.graph.order import sort_in_place
 from eductor.graph.snapshot import copy_of
 from eductor.observe.execution import Manner, observe
 
@@ -40,6 +41,7 @@ class Reduction:
         `first_outputs` are nodes that are likely to show the fault, if they are returned alone.
         """
         self._narrow_outputs(first_outputs)
+        self._cut_back()
         self._cut_front()
         size = -1
         while size != len(self.module.graph.nodes) and self.trials < TRIALS:
@@ -49,9 +51,30 @@ class Reduction:
 
     def _narrow_outputs(self, likely: Sequence[str]) -> None:
         names = [n.name for n in self.module.graph.output_node().all_input_nodes]
-        for name in [*likely, *names]:
-            if self._try(_returning(name)):
-                return
+        if any(self._try(_returning(name)) for name in [*likely, *names]):
+            return
+        self._drop_outputs()
+
+    def _drop_outputs(self) -> None:
+        """The fault needs several outputs, but hardly all: ever smaller pieces of them are left out."""
+        piece = len(_returned(self.module.graph)) // 2
+        while piece:
+            at = 0
+            while at < len(_returned(self.module.graph)):
+                if not self._try(_without_outputs(at, at + piece)):
+                    at += piece
+            piece //= 2
+
+    def _cut_back(self) -> None:
+        """Halves what is left by returning something from the middle: the fault may stand far before the output."""
+        names = [n.name for n in self.module.graph.nodes if n.op not in ("placeholder", "output")]
+        low, high = 0, len(names) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if self._try(_returning(names[middle])):
+                high = middle
+            else:
+                low = middle + 1
 
     def _cut_front(self) -> None:
         """Halves what is left: the earlier a node stands, the less the fault is likely to need it."""
@@ -65,15 +88,20 @@ class Reduction:
                 cut = middle - 1
 
     def _try(self, edit: Callable[[Graph], bool]) -> bool:
-        """Makes the graph smaller, if the pass still fails on it."""
+        """Makes the graph smaller, if the pass still fails on it; what nobody uses any more may be what it fails on."""
         graph = copy_of(self.module.graph)
-        if self.trials >= TRIALS or not edit(graph):
+        if not edit(graph):
             return False
+        swept = copy_of(graph)
+        _sweep(swept, calls=True)
+        _sweep(graph, calls=False)
+        return self._take(swept) or (len(swept.nodes) < len(graph.nodes) and self._take(graph))
+
+    def _take(self, graph: Graph) -> bool:
         self.trials += 1
-        _sweep(graph)
         smaller = GraphModule(self.module, graph)
         given = [self._values.get(p.name) for p in graph.find_nodes(op="placeholder")]
-        if any(x is None for x in given) or not self._fails(smaller, given):
+        if self.trials > TRIALS or any(x is None for x in given) or not self._fails(smaller, given):
             return False
         self.module = smaller
         return True
@@ -81,8 +109,10 @@ class Reduction:
 
 def _values_of(module: GraphModule, inputs: Sequence[Any]) -> dict[str, Any]:
     """What each node computes, so that it can be an input; nothing where the graph cannot run."""
+    in_order = GraphModule(module, copy_of(module.graph))
+    sort_in_place(in_order.graph)
     try:
-        seen = observe(module, inputs, Manner(captured=True), keep=True).values
+        seen = observe(in_order, inputs, Manner(captured=True), keep=True).values
     except Exception:
         return {}
     nodes = {n.name: n for n in module.graph.nodes}
@@ -109,6 +139,23 @@ def _returning(name: str) -> Callable[[Graph], bool]:
             return False
         output.args = ((node,),)
         return True
+
+    return edit
+
+
+def _returned(graph: Graph) -> tuple[Any, ...]:
+    returned = graph.output_node().args[0]
+    return tuple(returned) if isinstance(returned, (list, tuple)) else (returned,)
+
+
+def _without_outputs(start: int, end: int) -> Callable[[Graph], bool]:
+    """Some of the outputs are not returned."""
+
+    def edit(graph: Graph) -> bool:
+        returned = _returned(graph)
+        kept = returned[:start] + returned[end:]
+        graph.output_node().args = (kept,)
+        return bool(kept)
 
     return edit
 
@@ -145,8 +192,9 @@ def _without(name: str) -> Callable[[Graph], bool]:
     return edit
 
 
-def _sweep(graph: Graph) -> None:
-    """Removes what nobody needs any more, inputs too."""
+def _sweep(graph: Graph, *, calls: bool) -> None:
+    """Removes what nobody needs any more: inputs, and calls too."""
     for node in reversed(list(graph.nodes)):
-        if node.op != "output" and not node.users and (node.op == "placeholder" or effect_of(node).removable):
+        is_needless = node.op == "placeholder" or (calls and effect_of(node).removable)
+        if node.op != "output" and not node.users and is_needless:
             graph.erase_node(node)

@@ -101,7 +101,7 @@ def replay_rewrite(
         made, _, _ = trial.run(module, matches=count, checked=False)
         results.append((made, trial.failure(module, saved["inputs"], count)))
     (right, unexpected), (wrong, failure) = results
-    print("\n".join(diff_of_graphs(right.graph, wrong.graph)))
+    print("\n".join(diff_of_graphs(right.graph, wrong.graph) or ["The graph is the same in both."]))
     for count, found in ((matches - 1, unexpected), (matches, failure)):
         said = "nothing is wrong" if found is None else f"{found[0]}: {found[1]}"
         print(f"with {count} matches of {trial.step.address}: {said}", file=sys.stderr)

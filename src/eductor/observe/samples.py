@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
-from eductor.compat import FakeTensor, hint_of
+from eductor.compat import FakeTensor, number_at, other_sizes
 from eductor.graph.meta import UNKNOWN, value_of
 
-NUMBERS = (0.0, -0.0, 1.0, 1.0, -1.0, 0.5, 0.5)
-"""Strewn into inputs: both zeros, ties, and what operators treat in a way of its own."""
-NO_NUMBERS = (float("nan"), float("inf"), -float("inf"), 0.0, -0.0)
-"""Strewn into inputs of their own, because they spread and hide other differences."""
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How inputs are made up: numbers that are strewn in, the range of integers, and whether sizes are others."""
+
+    strewn: tuple[float, ...] = ()
+    integers: tuple[int, int] = (0, 2)
+    other_sizes: bool = False
+
+
+KINDS = (
+    Kind(),
+    Kind((0.0, -0.0, 1.0, 1.0, -1.0, 0.5, 0.5)),  # both zeros, ties, what operators treat in a way of its own
+    Kind((90.0, -90.0, 1e4, -1e4), integers=(-3, 6)),
+    Kind((float("nan"), float("inf"), -float("inf"), 0.0, -0.0)),  # apart, because they spread and hide the rest
+)
+OTHER_SIZES = Kind(other_sizes=True)
 
 
 class CannotRun(Exception):
@@ -22,35 +38,60 @@ class CannotRun(Exception):
 
 
 def made_up(module: GraphModule, known: Sequence[Any | None] = ()) -> Iterator[list[Any]]:
-    """Several lists of inputs for a graph; what is known stays as it is in each of them."""
+    """Several lists of inputs for a graph; what is known stays as it is in each of them, but for other sizes."""
     placeholders = module.graph.find_nodes(op="placeholder")
-    for seed, strewn in enumerate(((), NUMBERS, NO_NUMBERS)):
-        generator = torch.Generator().manual_seed(seed)
-        given = [*known, *[None] * (len(placeholders) - len(known))]
+    if _is_too_large(placeholders):
+        raise CannotRun("made-up inputs are run on the CPU, and those of this graph would be too large")
+    given = [*known, *[None] * (len(placeholders) - len(known))]
+    sizes = other_sizes([value_of(p) for p in placeholders])
+    for kind in (*KINDS, OTHER_SIZES) if sizes else KINDS:
         yield [
-            make(p, generator, strewn) if value is None else value for p, value in zip(placeholders, given, strict=True)
+            make(p, kind, sizes if kind.other_sizes else {}) if value is None or kind.other_sizes else value
+            for p, value in zip(placeholders, given, strict=True)
         ]
 
 
-def make(placeholder: Node, generator: torch.Generator, strewn: Sequence[float] = ()) -> Any:
-    """A value of the type of a placeholder."""
+def completed(module: GraphModule, known: Sequence[Any | None]) -> list[Any]:
+    """What is known, and ordinary numbers for the rest, where the graph has them; there a whole number is zero."""
+    placeholders = module.graph.find_nodes(op="placeholder")
+    return [_beside(p) if value is None else value for p, value in zip(placeholders, known, strict=True)]
+
+
+def _beside(placeholder: Node) -> Any:
+    made, like = make(placeholder, Kind(integers=(0, 1)), {}), value_of(placeholder)
+    return made.to(like.device) if isinstance(made, torch.Tensor) else made
+
+
+LARGEST = 100_000_000
+"""So many elements the inputs of a graph of another device have at most, if they are made up."""
+
+
+def _is_too_large(placeholders: Sequence[Node]) -> bool:
+    tensors = [v for p in placeholders if isinstance(v := value_of(p), torch.Tensor) and v.device.type != "cpu"]
+    return sum(math.prod(number_at(s, {}) or 1 for s in v.shape) for v in tensors) > LARGEST
+
+
+def make(placeholder: Node, kind: Kind, sizes: Mapping[Any, int]) -> Any:
+    """A value of the type of a placeholder; it depends on its name and on nothing else in the graph."""
+    generator = torch.Generator().manual_seed(zlib.crc32(placeholder.name.encode()))
     value = value_of(placeholder)
     if value is UNKNOWN:
         raise CannotRun(f"the type of the input {placeholder.name} is not known")
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        return _hint(value)
+        return _number(value, sizes)
     if not isinstance(value, torch.Tensor):
         return value
     if value.layout is not torch.strided:
         raise CannotRun(f"the input {placeholder.name} is {value.layout}")
-    shape, strides = [_hint(s) for s in value.shape], [_hint(s) for s in value.stride()]
+    shape, strides = [_number(s, sizes) for s in value.shape], [_number(s, sizes) for s in value.stride()]
     if value.dtype.is_floating_point or value.dtype.is_complex:
         filled = torch.randn(shape, generator=generator, dtype=torch.float64)
-        at = torch.randperm(filled.numel(), generator=generator)[: len(strewn)]
-        filled.view(-1)[at] = torch.tensor(strewn, dtype=torch.float64)[: len(at)]
+        at = torch.randperm(filled.numel(), generator=generator)[: len(kind.strewn)]
+        filled.view(-1)[at] = torch.tensor(kind.strewn, dtype=torch.float64)[: len(at)]
     else:
-        filled = torch.randint(0, 2, shape, generator=generator)
-    made = torch.empty_strided(shape, strides, dtype=value.dtype, device=value.device)
+        filled = torch.randint(*kind.integers, shape, generator=generator)
+    # On the CPU, always: what a device cannot do with made-up numbers, such as an index, ends the process there.
+    made = torch.empty_strided(shape, strides, dtype=value.dtype)
     return made.copy_(filled).requires_grad_(value.requires_grad)
 
 
@@ -62,11 +103,11 @@ def fits(value: Any, placeholder: Node) -> bool:
     if not isinstance(value, torch.Tensor) or not isinstance(wanted, torch.Tensor):
         return isinstance(value, torch.Tensor) == isinstance(wanted, torch.Tensor)
     same = (value.dtype, value.device, value.layout) == (wanted.dtype, wanted.device, wanted.layout)
-    return same and [hint_of(s) for s in wanted.shape] == list(value.shape)
+    return same and [number_at(s, {}) for s in wanted.shape] == list(value.shape)
 
 
-def _hint(size: Any) -> Any:
-    hint = hint_of(size)
-    if hint is None:
+def _number(size: Any, sizes: Mapping[Any, int]) -> Any:
+    number = number_at(size, sizes)
+    if number is None:
         raise CannotRun(f"the size {size} of an input depends on data")
-    return hint
+    return number

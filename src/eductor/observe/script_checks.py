@@ -13,6 +13,8 @@ from eductor.errors import BadScript, NothingWrong
 from eductor.observe.apart import captured_apart
 from eductor.observe.bisect import Culprit, Expected, Wrong, bisect_call, search
 from eductor.observe.calls import Arguments
+from eductor.observe.prefix import Prefix
+from eductor.observe.progress import Progress
 from eductor.observe.scripts import CompiledFunction, run_script
 from eductor.observe.verify import Report, verify_call
 from eductor.options import Options
@@ -22,9 +24,10 @@ KINDS_OF_CALLS = 8
 """So many calls of a function are looked at, each with arguments of other types and shapes."""
 
 
-def verify_script(where: str, arguments: Sequence[str], progress: Instrument, *, strict: bool = False) -> list[Report]:
-    """Runs a script, and verifies the calls of what it compiles."""
-    reports: list[Report] = []
+def verify_script(
+    where: str, arguments: Sequence[str], progress: Instrument, reports: list[Report], *, strict: bool = False
+) -> None:
+    """Runs a script, and verifies the calls of what it compiles; the reports are there even if it fails afterwards."""
 
     def look(found: CompiledFunction, call: Arguments) -> None:
         options = found.with_options(instruments=(*found.options.instruments, progress), strict=strict)
@@ -32,33 +35,55 @@ def verify_script(where: str, arguments: Sequence[str], progress: Instrument, *,
 
     run_script(where, functools.partial(_looking, look), arguments)
     if not reports:
-        raise BadScript(f"{where} calls nothing that it compiles: call what is to be looked at.")
-    return reports
+        raise BadScript(_NOTHING_CALLED.format(where=where))
 
 
-def bisect_script(where: str, arguments: Sequence[str], progress: Instrument, repeats: int = 1) -> Culprit:
-    """The rewrite that makes a script fail, or, where it does not fail, one that makes a call in it unlike eager."""
+_NOTHING_CALLED = "{where} calls nothing that it compiles: call what is to be looked at."
+
+
+def bisect_script(where: str, arguments: Sequence[str], progress: Progress, repeats: int = 1) -> Culprit:
+    """The rewrite that makes a script fail, or, where it does not fail, one that makes a call in it wrong."""
     culprits: list[Culprit] = []
+    calls = 0
 
     def look(found: CompiledFunction, call: Arguments) -> None:
-        options = found.with_options(instruments=(*found.options.instruments, progress))
-        expected = Expected(found.fn, call, options)
-        try:
-            expected.check(found.compile(instruments=(progress,), fallback_random=expected.options.fallback_random))
-        except Wrong:
-            culprits.append(bisect_call(found.fn, call, options, repeats, **found.keywords))
+        nonlocal calls
+        calls += 1
+        if not culprits and _is_wrong(found, call):
+            culprits.append(bisect_call(found.fn, call, found.options, repeats, progress.say, **found.keywords))
 
     try:
         run_script(where, functools.partial(_looking, look), arguments)
     except BadScript as failure:
-        if failure.__cause__ is None:
+        if failure.__cause__ is None or _fails_uncompiled(where, arguments):
             raise
-        return search(_attempt(where, arguments, repeats), Options(instruments=(progress,)))
+        return search(_attempt(where, arguments, repeats), Options(), progress.say)
+    if not calls:
+        raise BadScript(_NOTHING_CALLED.format(where=where))
     if not culprits:
         raise NothingWrong(
             f"{where} ends well, and what it compiles does what eager does: there is nothing to look for."
         )
     return culprits[0]
+
+
+def _is_wrong(found: CompiledFunction, call: Arguments) -> bool:
+    """Whether a call is unlike eager, or something failed in its compile."""
+    expected, prefix = Expected(found.fn, call, found.options), Prefix()
+    instruments = (*found.options.instruments, prefix)
+    try:
+        expected.check(found.compile(instruments=instruments, fallback_random=expected.options.fallback_random))
+    except Wrong:
+        return True
+    return bool(prefix.failures)
+
+
+def _fails_uncompiled(where: str, arguments: Sequence[str]) -> bool:
+    try:
+        run_script(where, lambda found: found.fn, arguments)
+    except BadScript:
+        return True
+    return False
 
 
 def _looking(look: Callable[[CompiledFunction, Arguments], None], found: CompiledFunction) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from eductor.errors import BadScript
+from eductor.errors import BadScript, NotVerified
 from eductor.observe.interception import CompiledFunction as CompiledFunction
 from eductor.observe.interception import Interception
 from eductor.observe.interception import Wrap as Wrap
@@ -136,7 +136,7 @@ def _blamed(path: Path) -> Iterator[None]:
     """What the script raises is the user's mistake: one line that says where."""
     try:
         yield
-    except BadScript:
+    except (BadScript, NotVerified):
         raise
     except SystemExit as error:
         if error.code not in (None, 0):

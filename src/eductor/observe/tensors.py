@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 
 from eductor.compat import keeping_dispatch_state
 
@@ -20,8 +21,12 @@ NARROW = {
 
 
 def own_copies(values: Sequence[Any]) -> list[Any]:
-    """Copies that share memory among each other exactly where the originals do."""
-    return copy.deepcopy([x.detach() if isinstance(x, torch.Tensor) else x for x in values])
+    """Copies that share memory among each other exactly where the originals do; what has a state of its own stays."""
+    shared = {id(x): x for x in values if isinstance(x, _WITH_STATE) or callable(x)}
+    return copy.deepcopy([x.detach() if isinstance(x, torch.Tensor) else x for x in values], shared)
+
+
+_WITH_STATE = (nn.Module, torch.optim.Optimizer, torch.Generator)
 
 
 def widened(x: Any) -> Any:
@@ -52,12 +57,15 @@ def gradients(outputs: Sequence[Any], leaves: Sequence[torch.Tensor]) -> list[An
         return []
     with torch.enable_grad():
         given = [_weights(o, seed) for seed, o in enumerate(roots)]
-        return list(torch.autograd.grad(roots, leaves, given, allow_unused=True))
+        found = torch.autograd.grad(roots, leaves, given, allow_unused=True)
+    # Their strides are nobody's business: what is accumulated has those of the leaf.
+    return [g if g is None or g.layout is not torch.strided else g.contiguous() for g in found]
 
 
 def _weights(like: torch.Tensor, seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like.device, like.dtype)
+    numbers = torch.randn(like.shape, generator=generator, dtype=torch.float64)
+    return torch.empty_like(like, requires_grad=False).copy_(numbers)
 
 
 def places(known: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, str]:

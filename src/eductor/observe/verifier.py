@@ -54,6 +54,7 @@ class Verifier(Instrument):
         self.seconds = 0.0
         self._given = Given(inputs)
         self._numbering = Numbering()
+        self._judged: PassRun | None = None
         self._report = report
 
     def before_stage(self, run: StageRun) -> None:
@@ -71,12 +72,28 @@ class Verifier(Instrument):
     def after_pass(self, run: PassRun) -> None:
         started = time.perf_counter()
         self.ran += 1
+        self._judged = run
         try:
+            before = GraphModule(run.module, run.before.graph())
+            sort_in_place(before.graph)
             if run.status == "changed":
                 self.checked += 1
-                self._check(run)
+                self._check(run, before)
+            else:
+                self._ask(run, "metadata", lambda: check_metadata(before, run.module))
         finally:
             self.seconds += time.perf_counter() - started
+
+    def failed_pass(self, run: PassRun, error: Exception) -> None:
+        """What raised, or was refused before it came here, broke its contract as well."""
+        if run is not self._judged:
+            self.ran += 1
+            self._found(run, "structure" if isinstance(error, ContractBroken) else "crash", run.reason)
+
+    @property
+    def graphs(self) -> int:
+        """How many captured graphs were seen."""
+        return len(self._numbering.met)
 
     def summary(self) -> str:
         """What was checked, what it cost, and what could not be checked."""
@@ -85,9 +102,7 @@ class Verifier(Instrument):
         )
         return "\n".join([head, *map(str, self.findings), *(f"not checked in full: {note}" for note in self.notes)])
 
-    def _check(self, run: PassRun) -> None:
-        before = GraphModule(run.module, run.before.graph())
-        sort_in_place(before.graph)
+    def _check(self, run: PassRun, before: GraphModule) -> None:
         checks: dict[str, Callable[[], None]] = {
             "structure": lambda: check_sound(run.module.graph, run.before),
             "legality": lambda: check_stage(run.module.graph, run.before, run.step.stage),
@@ -96,26 +111,34 @@ class Verifier(Instrument):
             "numbers": lambda: self._check_numbers(run, before),
         }
         for name, check in checks.items():
-            try:
-                check()
-            except ContractBroken as broken:
-                graph = replace(run.context.graph, number=self._numbering.number(run.context.graph, run.module))
-                self.findings.append(Finding(run.address, graph, name, str(broken)))
-                raise
+            self._ask(run, name, check)
+
+    def _ask(self, run: PassRun, name: str, check: Callable[[], None]) -> None:
+        try:
+            check()
+        except ContractBroken as broken:
+            self._found(run, name, str(broken))
+            raise
+
+    def _found(self, run: PassRun, check: str, text: str) -> None:
+        graph = replace(run.context.graph, number=self._numbering.number(run.context.graph, run.module))
+        self.findings.append(Finding(run.address, graph, check, text))
 
     def _check_numbers(self, run: PassRun, before: GraphModule) -> None:
         numerics = run.step.load().contract.numerics
         reason = "it may change results" if numerics == "changes" else why_not_run(before)
-        compared = 0
+        compared, problem = 0, ""
         try:
             for inputs in self._given.inputs(run, before) if not reason else ():
-                compared += _Comparison(before, run, inputs).holds()
+                comparison = _Comparison(before, run, inputs)
+                compared += comparison.holds()
+                problem = problem or comparison.problem
         except CannotRun as cannot:
             reason = str(cannot)
         except _Unsteady as unsteady:
             reason = str(unsteady)
         if not compared and not reason:
-            reason = "the graph before it fails on every input that was tried"
+            reason = f"the graph before it fails on every input that was tried ({problem})"
         if reason:
             self.notes[
                 f"{run.address}: it was not executed{' on all inputs' if compared else ''}, because {reason}"
@@ -126,6 +149,10 @@ class _Unsteady(Exception):
     """A graph that gives another result each time."""
 
 
+def _differ(a: Observation, b: Observation) -> bool:
+    return any(unlike_bits(x, y) for (_, x), (_, y) in zip(a.facts(), b.facts(), strict=True))
+
+
 @dataclass
 class _Comparison:
     """The graph before a pass and the one after it, run on the same inputs."""
@@ -133,13 +160,16 @@ class _Comparison:
     before: GraphModule
     run: PassRun
     inputs: Sequence[Any]
+    problem: str = ""
+    """Why the graph before the pass cannot run on the inputs; made-up ones need not suit the program."""
 
     def holds(self) -> bool:
         """Raises where the graphs differ by more than the pass may make them; False where the first one cannot run."""
         try:
             expected = self._observe(self.before)
-        except Exception:
-            return False  # made-up inputs need not suit the program
+        except Exception as error:
+            self.problem = f"{type(error).__name__}: {error}".split("\n")[0]
+            return False
         try:
             got = self._observe(self.run.module)
         except Exception as error:
@@ -147,7 +177,7 @@ class _Comparison:
         unlike = self._first_unlike(expected, got)
         if not unlike:
             return True
-        if self._is_exact and self._first_unlike(expected, self._observe(self.before)):
+        if _differ(expected, self._observe(self.before)):
             raise _Unsteady("the graph before it gives another result each time")
         raise ContractBroken(f"{unlike}{self._first_node()}")
 

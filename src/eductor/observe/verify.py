@@ -11,7 +11,7 @@ from typing import Any
 from eductor.compiler import choose_engine
 from eductor.errors import EductorWarning, NotVerified
 from eductor.observe.apart import compile_apart
-from eductor.observe.calls import Arguments, Call, observe_call, unlike_calls
+from eductor.observe.calls import Arguments, Call, observe_call, unlike_calls, world_of
 from eductor.observe.verifier import Finding, Verifier
 from eductor.observe.world import World
 from eductor.options import Options
@@ -38,12 +38,12 @@ class Report:
         return not self.findings and not self.differences
 
     def __str__(self) -> str:
-        checked = f"{self.passes} passes ran, {self.changes} changed a graph and were checked"
-        lines = [f"{self.name}: {checked}; {self.seconds:.2f} s of {self.total_seconds:.2f} s went into these checks."]
+        ran = f"passes that ran: {self.passes}; that changed a graph: {self.changes}"
+        lines = [f"{self.name}: {ran}; their checks took {self.seconds:.2f} s of {self.total_seconds:.2f} s."]
         lines += [f"  wrong: {finding}" for finding in self.findings]
         lines += [f"  unlike eager: {difference}" for difference in self.differences]
         lines += [f"  note: {note}" for note in self.notes]
-        if self.ok:
+        if self.ok and self.passes:
             lines.append("  Every pass kept its contract, and the compiled function does what eager does.")
         return "\n".join(lines)
 
@@ -66,7 +66,7 @@ def verify_call(
     started = time.perf_counter()
     report = Report(name or getattr(fn, "__qualname__", type(fn).__name__))
     verifier = Verifier()
-    world = World(fn, *arguments.args, *arguments.kwargs.values())
+    world = world_of(fn, arguments)
     expected = observe_call(fn, arguments, world)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", EductorWarning)
@@ -77,10 +77,14 @@ def verify_call(
                 "it draws random numbers; to compare it with eager, they were drawn as eager draws them"
             )
             got = observe_call(compile_apart(fn, replace(options, fallback_random=True), **keywords), arguments, world)
+    if expected.error is not None:
+        report.notes.append(f"eager raises {type(expected.error).__name__}, so that there is no result to compare")
     report.differences = _differences(fn, arguments, world, expected, got, options, report)
     report.findings, report.passes, report.changes = verifier.findings, verifier.ran, verifier.checked
     report.notes += [*verifier.notes, *_first_lines(caught, verifier)]
     report.seconds, report.total_seconds = verifier.seconds, time.perf_counter() - started
+    if not verifier.graphs:
+        report.notes.append("Dynamo captured no graph of it, so that nothing was compiled")
     if options.strict and not report.ok:
         raise NotVerified(str(report))
     return report

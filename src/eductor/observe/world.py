@@ -1,61 +1,50 @@
-"""What a function can reach besides its arguments: the tensors of modules and optimizers in closures, globals, self."""
+"""What a function can reach besides its arguments: modules, optimizers, tensors, generators in closures, globals, self."""
 
 from __future__ import annotations
 
-import copy
 import functools
+import random
 import types
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from eductor.observe.tensors import NARROW
+from eductor.observe.values import is_bitwise_equal
 
 
 class World:
-    """The modules, optimizers and tensors that a function holds; they can be brought back to what they were."""
+    """What a function holds. It can be brought back to what it was: contents, gradients, attributes, states."""
 
     def __init__(self, *roots: Any) -> None:
-        self.modules: dict[int, nn.Module] = {}
-        self.optimizers: dict[int, torch.optim.Optimizer] = {}
         self.tensors: dict[str, torch.Tensor] = {}
+        self._optimizers: list[torch.optim.Optimizer] = []
+        self._generators: list[torch.Generator] = []
+        self._objects: list[Any] = []
+        """Modules and other objects with attributes."""
         self._seen: set[int] = set()
         for root in roots:
             self._visit(root, "")
-        for module in self.modules.values():
-            named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-            self.tensors |= {f"{type(module).__name__}.{name}": t for name, t in named.items()}
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Everything is afterwards as it was before: contents, gradients, attributes of modules, state of optimizers."""
-        tensors = list(self.tensors.values())
-        contents = [(t, t.detach().clone(), t.grad if t.is_leaf else None) for t in tensors]
-        gradients = [None if grad is None else grad.clone() for _, _, grad in contents]
-        parts = [m for module in self.modules.values() for m in module.modules()]
-        attributes = [(m, dict(m.__dict__), dict(m._parameters), dict(m._buffers)) for m in parts]
-        states = [(o, copy.deepcopy(o.state_dict())) for o in self.optimizers.values()]
-        try:
+        """Everything is afterwards as it was before."""
+        with ExitStack() as stack:
+            # The last one is brought back first: attributes, so that the tensors are those that were there.
+            stack.callback(random.setstate, random.getstate())
+            for generator in self._generators:
+                stack.callback(generator.set_state, generator.get_state())
+            for tensor in self.tensors.values():
+                stack.callback(_put_back, tensor, tensor.detach().clone(), _gradient(tensor))
+            for optimizer in self._optimizers:
+                stack.callback(_restore_optimizer, optimizer, *_state_of(optimizer))
+            for thing in self._objects:
+                stack.callback(_restore_attributes, thing, dict(vars(thing)), *map(dict, _registers(thing)))
             yield
-        finally:
-            with torch.no_grad():
-                for (tensor, content, grad), was in zip(contents, gradients, strict=True):
-                    if not _same_bits(tensor, content):
-                        tensor.copy_(content)
-                    if tensor.is_leaf:
-                        tensor.grad = grad if grad is None or was is None else grad.copy_(was)
-            for module, own, parameters, buffers in attributes:
-                module.__dict__.clear()
-                module.__dict__.update(own)
-                module._parameters.clear()
-                module._parameters.update(parameters)
-                module._buffers.clear()
-                module._buffers.update(buffers)
-            for optimizer, state in states:
-                optimizer.load_state_dict(state)
 
     @contextmanager
     def widened(self) -> Iterator[None]:
@@ -71,40 +60,108 @@ class World:
                 tensor.data = data
 
     def _visit(self, x: Any, name: str) -> None:
-        if id(x) in self._seen:
+        if id(x) in self._seen or isinstance(x, (type, types.ModuleType, str, bytes, int, float, type(None))):
             return
         self._seen.add(id(x))
         if isinstance(x, torch.Tensor):
-            self.tensors[name or "a tensor"] = x
-        elif isinstance(x, nn.Module):
-            self.modules[id(x)] = x
+            if not is_lazy(x) and not x.is_meta:
+                self.tensors[name if name not in self.tensors else f"{name} ({len(self.tensors)})"] = x
         elif isinstance(x, torch.optim.Optimizer):
-            self.optimizers[id(x)] = x
+            self._optimizers.append(x)
+            self._visit_all((f"{name} parameter", p) for group in x.param_groups for p in group["params"])
+        elif isinstance(x, torch.Generator):
+            self._generators.append(x)
         elif isinstance(x, functools.partial):
-            for part in (x.func, *x.args, *x.keywords.values()):
-                self._visit(part, name)
+            self._visit_all((name, part) for part in (x.func, *x.args, *x.keywords.values()))
         elif isinstance(x, types.MethodType):
-            self._visit(x.__self__, name)
-            self._visit(x.__func__, name)
+            self._visit_all((name, part) for part in (x.__self__, x.__func__))
         elif isinstance(x, (list, tuple, set)):
-            for i, part in enumerate(x):
-                self._visit(part, f"{name}[{i}]")
+            self._visit_all((f"{name}[{i}]", part) for i, part in enumerate(x))
         elif isinstance(x, dict):
-            for key, part in x.items():
-                self._visit(part, f"{name}[{key!r}]")
-        elif isinstance(x, types.FunctionType) and not x.__module__.startswith("torch"):
-            self._visit_function(x)
+            self._visit_all((f"{name}[{key!r}]", part) for key, part in x.items())
+        elif isinstance(x, types.FunctionType):
+            if not _is_of_torch(x):
+                self._visit_function(x, x.__code__)
+        elif hasattr(x, "__dict__") and (isinstance(x, nn.Module) or not _is_of_torch(type(x))):
+            self._visit_object(x, name)
 
-    def _visit_function(self, fn: types.FunctionType) -> None:
-        for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
-            try:
-                self._visit(cell.cell_contents, name)
-            except ValueError:  # not filled yet
-                continue
-        for name in fn.__code__.co_names:
-            if name in fn.__globals__:
-                self._visit(fn.__globals__[name], name)
+    def _visit_all(self, parts: Any) -> None:
+        for name, part in parts:
+            self._visit(part, name)
+
+    def _visit_object(self, x: Any, name: str) -> None:
+        self._objects.append(x)
+        home = name or type(x).__name__
+        self._visit_all((f"{home}.{key}", part) for register in _registers(x) for key, part in list(register.items()))
+        self._visit_all((f"{home}.{key}", part) for key, part in list(vars(x).items()))
+
+    def _visit_function(self, fn: types.FunctionType, code: types.CodeType) -> None:
+        """What it closes over, and the globals that it names, in functions and comprehensions inside of it, too."""
+        if code is fn.__code__:
+            for name, cell in zip(code.co_freevars, fn.__closure__ or (), strict=True):
+                if contents := _contents(cell):
+                    self._visit(contents[0], name)
+        self._visit_all((name, fn.__globals__[name]) for name in code.co_names if name in fn.__globals__)
+        for inner in code.co_consts:
+            if isinstance(inner, types.CodeType):
+                self._visit_function(fn, inner)
 
 
-def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
+def _contents(cell: types.CellType) -> list[Any]:
+    try:
+        return [cell.cell_contents]
+    except ValueError:  # not filled yet
+        return []
+
+
+def _is_of_torch(x: Any) -> bool:
+    return (getattr(x, "__module__", "") or "").partition(".")[0] == "torch"
+
+
+def _registers(x: Any) -> list[dict[str, Any]]:
+    """Where a module keeps what is not among its attributes."""
+    return [x._parameters, x._buffers, x._modules] if isinstance(x, nn.Module) else []
+
+
+def _restore_attributes(x: Any, attributes: dict[str, Any], *registers: dict[str, Any]) -> None:
+    vars(x).clear()
+    vars(x).update(attributes)
+    for now, then in zip(_registers(x), registers, strict=True):
+        now.clear()
+        now.update(then)
+
+
+def _gradient(tensor: torch.Tensor) -> tuple[Any, Any]:
+    """The gradient of a leaf, and a copy of it."""
+    grad = tensor.grad if tensor.is_leaf else None
+    return (grad, None if grad is None else grad.clone())
+
+
+def _put_back(tensor: torch.Tensor, contents: torch.Tensor, gradient: tuple[Any, Any]) -> None:
+    with torch.no_grad():
+        # What nobody wrote keeps its version: somebody may have saved it for a backward.
+        if tensor.layout is not torch.strided or not is_bitwise_equal(tensor.detach(), contents):
+            tensor.detach().copy_(contents)
+        if tensor.is_leaf:
+            grad, copy = gradient
+            tensor.grad = None if grad is None else grad.copy_(copy)
+
+
+def _state_of(optimizer: torch.optim.Optimizer) -> tuple[dict[Any, dict[str, tuple[Any, Any]]], list[dict[str, Any]]]:
+    """Each entry of the state with a copy of it, and the groups."""
+    state = {
+        p: {k: (v, v.clone() if isinstance(v, torch.Tensor) else v) for k, v in entries.items()}
+        for p, entries in optimizer.state.items()
+    }
+    return state, [dict(group) for group in optimizer.param_groups]
+
+
+def _restore_optimizer(optimizer: torch.optim.Optimizer, state: Any, groups: list[dict[str, Any]]) -> None:
+    optimizer.state.clear()
+    for parameter, entries in state.items():
+        optimizer.state[parameter] = {
+            key: value.copy_(was) if isinstance(value, torch.Tensor) else was for key, (value, was) in entries.items()
+        }
+    for group, then in zip(optimizer.param_groups, groups, strict=True):
+        group.clear()
+        group.update(then)

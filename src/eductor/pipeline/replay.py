@@ -16,7 +16,7 @@ from eductor.errors import BadPass
 from eductor.graph.parser import from_python
 from eductor.graph.printer import to_python
 from eductor.options import Options
-from eductor.pipeline.base import Context, Pass, Stage, as_pass
+from eductor.pipeline.base import Context, GraphName, Pass, Stage, as_pass
 from eductor.pipeline.runner import run_steps
 from eductor.pipeline.steps import Step
 
@@ -62,8 +62,8 @@ def rebuilt_module(graph: str, attributes: Mapping[str, Any]) -> GraphModule:
 def rebuilt_context(stage: Stage, given: Mapping[str, Any] | None) -> Context:
     """The context of a pass as a reproducer has it, strict."""
     known = dict(given or {})
-    is_inference = known.pop("is_inference", False)
-    return Context(stage, Options(strict=True, **known), is_inference)
+    is_inference, role = known.pop("is_inference", False), known.pop("role", "captured")
+    return Context(stage, Options(strict=True, **known), is_inference, GraphName(role=role))
 
 
 def load_pass(where: str) -> Pass:
