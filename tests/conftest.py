@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers that all use all cores wait for each other
 
 import pytest
 import torch

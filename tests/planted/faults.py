@@ -253,7 +253,9 @@ def protecting_copy_removed(view: GraphView, rewriter: Rewriter, near: Node) -> 
 def drawn_twice(view: GraphView, rewriter: Rewriter, near: Node) -> bool:
     """The users of a random tensor no longer share it."""
     for node in downstream(near):
-        if view.effects.of(node).random and len(node.users) > 1:
+        # A second tensor of seeds is as random as the first one.
+        is_draw = view.effects.of(node).random and node.target is not torch.ops.eductor.seeds.default
+        if is_draw and len(node.users) > 1:
             last = max(node.users)
             again = rewriter.insert(node.target, *node.args, before=last, like=node, **node.kwargs)
             return bypass(rewriter, node, again, [last])
