@@ -397,7 +397,8 @@ def transposed_sum_outside():
     return Case(lambda x: x * x, (leaf(3, 4),))
 
 
-@program(lines=(8, 12), dynamic_on_inductor=True)
+# The loss gives a contiguous gradient, which is taken in the layout of the output: the bias is summed in another order.
+@program(lines=(8, 12), dynamic_on_inductor=True, exact_on_aten=False)
 def channels_last_convolutions():
     model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 2, 1))
     model = model.to(memory_format=torch.channels_last)

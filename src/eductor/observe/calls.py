@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from eductor.observe.tensors import gradients, handed, keeping_states, own_copies, places, widened
+from eductor.observe.tensors import gradients, handed, keeping_states, own_copies, places, random_states, widened
 from eductor.observe.values import strides_of, unlike_bits, unlike_rounding
 from eductor.observe.world import World
 
@@ -44,12 +44,12 @@ def observe_call(fn: Callable[..., Any], arguments: Arguments, world: World, *, 
     """Calls a function on copies of the arguments, and the backward of what it returns. The world is as it was after."""
     with keeping_states(), world.restored(), world.widened() if wide else nullcontext():
         torch.manual_seed(SEED)
-        before = torch.get_rng_state()
+        before = random_states()
         try:
             facts = _facts(fn, arguments, world, wide=wide)
         except Exception as error:
             return Call({}, error)
-        return Call(facts, drew=not torch.equal(before, facts["the random state"]))
+        return Call(facts, drew=bool(unlike_bits(before, facts["the random state"])))
 
 
 def unlike_calls(expected: Call, got: Call, truth: Call | None = None, *, exact: bool = False) -> list[str]:
@@ -84,7 +84,7 @@ def _facts(fn: Callable[..., Any], arguments: Arguments, world: World, *, wide: 
     facts |= {f"{name} after the call": _seen(x) for name, x in named.items() if isinstance(x, torch.Tensor)}
     facts |= {f"the gradient that the call left in {name}": _seen(g) for name, g in _left(named).items()}
     facts |= places(named, results)
-    facts["the random state"] = torch.get_rng_state()
+    facts["the random state"] = random_states()
     watched = {f"input {i}": leaf for i, (_, leaf) in enumerate(pairs) if leaf is not None}
     watched |= {name: x for name, x in world.tensors.items() if x.requires_grad and x.is_leaf}
     found = gradients(outputs, list(watched.values()))

@@ -84,6 +84,12 @@ def places(known: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, st
     return found
 
 
+def random_states() -> list[torch.Tensor]:
+    """The states of the random generators of the CPU and of all devices that are in use."""
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return [torch.get_rng_state(), *devices]
+
+
 @contextmanager
 def keeping_states() -> Iterator[None]:
     """Random generators, grad mode and autocast are afterwards as they were."""

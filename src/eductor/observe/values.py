@@ -10,8 +10,8 @@ from eductor.graph.printer import type_of
 
 FACTOR = 4.0
 """How much further from a float64 run than before may a result be that need not be exact."""
-UNRELIABLE = 0.1
-"""A result that is further than this part of its size from a float64 run says little about its rounding."""
+UNRELIABLE = {torch.float16: 1.0, torch.bfloat16: 1.0}
+"""A result that is further than this part of its size from a float64 run says little about rounding; 0.1 for others."""
 TOLERANCES = {
     torch.float16: 2e-2,
     torch.bfloat16: 2e-2,
@@ -146,8 +146,8 @@ def _grown(a: torch.Tensor, b: torch.Tensor, truth: torch.Tensor) -> str:
         return ""
     old, new = (float((v - t)[finite].abs().max()) for v in (x, y))
     scale = float(t[finite].abs().max())
-    if old > UNRELIABLE * scale:
-        return _not_close(x[finite], y[finite], UNRELIABLE)
+    if old > UNRELIABLE.get(a.dtype, 0.1) * scale:
+        return _not_close(x[finite], y[finite], 0.1)
     allowed = FACTOR * old + torch.finfo(a.dtype).eps * scale
     return "" if new <= allowed else f"its error against float64 grew from {old:.3g} to {new:.3g}"
 
