@@ -85,8 +85,8 @@ def places(known: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, st
 
 
 def random_states() -> list[torch.Tensor]:
-    """The states of the random generators of the CPU and of all devices that are in use."""
-    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    """The states of the random generators of the CPU and of all devices; Dynamo puts devices to use, if nobody did."""
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     return [torch.get_rng_state(), *devices]
 
 
