@@ -866,3 +866,50 @@ def test_a_generator_of_the_user_is_not_touched():
 def test_an_error_that_both_raise_is_noted():
     report = verified(lambda x, y: x + y, torch.randn(3))
     assert any("TypeError" in note for note in report.notes)
+
+
+HISTORY = {"losses": [], "best": {}}
+
+
+def remembers(x):
+    HISTORY["losses"].append(x.sum())
+    HISTORY["best"]["loss"] = x.max()
+    return x * 2
+
+
+def test_lists_and_dictionaries_of_the_user_are_not_touched():
+    losses = HISTORY["losses"]
+    assert verified(remembers, torch.ones(3)).ok
+    assert HISTORY["losses"] is losses
+    assert HISTORY == {"losses": [], "best": {}}
+
+
+def test_deep_structures_are_looked_into_no_further():
+    chain = []
+    for _ in range(5000):
+        chain = [chain]
+    assert verified(lambda x: x * len(chain), torch.ones(3)).ok
+
+
+def test_a_check_that_fails_itself_blames_no_pass(monkeypatch):
+    def broken(*_):
+        raise KeyError("a fault of the check")
+
+    monkeypatch.setattr("eductor.observe.verifier.check_effects", broken)
+    report = verified(lambda x: x.clone().sin(), torch.ones(3))
+    assert report.ok, str(report)
+    assert any("its effects could not be checked: KeyError" in note for note in report.notes)
+
+
+@eductor.graph_pass(stage="joint", numerics="exact")
+def breaks_shapes(graph, rewrite):
+    """Multiplies what cannot be multiplied, and hides it with old metadata."""
+    for node in graph.find(torch.ops.aten.mm):
+        value = node.meta["val"]
+        rewrite.update(node, args=(node.args[1], node.args[0]))
+        node.meta["val"] = value
+
+
+def test_a_graph_that_cannot_be_evaluated_any_more_is_the_fault_of_the_pass():
+    report = verified(lambda x, y: x @ y, torch.ones(2, 3), torch.ones(3, 4), passes=[breaks_shapes])
+    assert [f.address for f in report.findings] == ["joint/breaks_shapes"], str(report)

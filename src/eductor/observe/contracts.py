@@ -21,7 +21,13 @@ def check_metadata(before: GraphModule, after: GraphModule) -> None:
     old = {n.name: n for n in before.graph.nodes}
     changed = [n for n in after.graph.nodes if not _is_as_it_was(n, old.get(n.name))]
     nodes = dict.fromkeys([*changed, *(user for node in changed for user in node.users)])
-    stale = _stale(after, nodes)
+    try:
+        stale = _stale(after, nodes)
+    except Exception as error:
+        _stale(
+            before, dict.fromkeys(before.graph.nodes)
+        )  # raises as well, where the graph could not be evaluated before
+        raise ContractBroken(f"it cannot be evaluated any more: {error!r}") from error
     if not stale:
         return
     # What evaluates to something else in the graph before as well is not the doing of the pass.

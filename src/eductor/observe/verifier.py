@@ -119,6 +119,8 @@ class Verifier(Instrument):
         except ContractBroken as broken:
             self._found(run, name, str(broken))
             raise
+        except Exception as error:  # a fault of the check, for which no pass is blamed
+            self.notes[f"{run.address}: its {name} could not be checked: {type(error).__name__}: {error}"] = None
 
     def _found(self, run: PassRun, check: str, text: str) -> None:
         graph = replace(run.context.graph, number=self._numbering.number(run.context.graph, run.module))

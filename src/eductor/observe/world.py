@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import random
+import sys
 import types
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,6 +18,9 @@ from torch.nn.parameter import is_lazy
 from eductor.observe.tensors import NARROW
 from eductor.observe.values import is_bitwise_equal
 
+DEEPEST = 50
+"""So many objects inside of each other are looked into."""
+
 
 class World:
     """What a function holds. It can be brought back to what it was: contents, gradients, attributes, states."""
@@ -26,6 +31,8 @@ class World:
         self._generators: list[torch.Generator] = []
         self._objects: list[Any] = []
         """Modules and other objects with attributes."""
+        self._containers: list[Any] = []
+        self._depth = 0
         self._seen: set[int] = set()
         for root in roots:
             self._visit(root, "")
@@ -42,6 +49,8 @@ class World:
                 stack.callback(_put_back, tensor, tensor.detach().clone(), _gradient(tensor))
             for optimizer in self._optimizers:
                 stack.callback(_restore_optimizer, optimizer, *_state_of(optimizer))
+            for container in self._containers:
+                stack.callback(_refill, container, copy.copy(container))
             for thing in self._objects:
                 stack.callback(_restore_attributes, thing, dict(vars(thing)), *map(dict, _registers(thing)))
             yield
@@ -60,9 +69,15 @@ class World:
                 tensor.data = data
 
     def _visit(self, x: Any, name: str) -> None:
-        if id(x) in self._seen or isinstance(x, (type, types.ModuleType, str, bytes, int, float, type(None))):
+        known = id(x) in self._seen or isinstance(x, (type, types.ModuleType, str, bytes, int, float, type(None)))
+        if known or self._depth > DEEPEST:
             return
         self._seen.add(id(x))
+        self._depth += 1
+        self._look_into(x, name)
+        self._depth -= 1
+
+    def _look_into(self, x: Any, name: str) -> None:
         if isinstance(x, torch.Tensor):
             if not is_lazy(x) and not x.is_meta:
                 self.tensors[name if name not in self.tensors else f"{name} ({len(self.tensors)})"] = x
@@ -76,13 +91,15 @@ class World:
         elif isinstance(x, types.MethodType):
             self._visit_all((name, part) for part in (x.__self__, x.__func__))
         elif isinstance(x, (list, tuple, set)):
-            self._visit_all((f"{name}[{i}]", part) for i, part in enumerate(x))
+            self._containers += [] if isinstance(x, tuple) else [x]
+            self._visit_all((f"{name}[{i}]", part) for i, part in enumerate(list(x)))
         elif isinstance(x, dict):
-            self._visit_all((f"{name}[{key!r}]", part) for key, part in x.items())
+            self._containers.append(x)
+            self._visit_all((f"{name}[{key!r}]", part) for key, part in list(x.items()))
         elif isinstance(x, types.FunctionType):
             if not _is_of_torch(x):
                 self._visit_function(x, x.__code__)
-        elif hasattr(x, "__dict__") and (isinstance(x, nn.Module) or not _is_of_torch(type(x))):
+        elif hasattr(x, "__dict__") and (isinstance(x, nn.Module) or _is_of_the_user(type(x))):
             self._visit_object(x, name)
 
     def _visit_all(self, parts: Any) -> None:
@@ -107,6 +124,14 @@ class World:
                 self._visit_function(fn, inner)
 
 
+def _refill(container: Any, contents: Any) -> None:
+    container.clear()
+    if isinstance(container, list):
+        container.extend(contents)
+    else:
+        container.update(contents)
+
+
 def _contents(cell: types.CellType) -> list[Any]:
     try:
         return [cell.cell_contents]
@@ -114,8 +139,17 @@ def _contents(cell: types.CellType) -> list[Any]:
         return []
 
 
+def _home(x: Any) -> str:
+    return (getattr(x, "__module__", "") or "").partition(".")[0]
+
+
 def _is_of_torch(x: Any) -> bool:
-    return (getattr(x, "__module__", "") or "").partition(".")[0] == "torch"
+    return _home(x) == "torch"
+
+
+def _is_of_the_user(kind: type) -> bool:
+    """Whether objects of a class hold what their user put there: a logger or a lock of Python's own does not."""
+    return not _is_of_torch(kind) and (_home(kind) not in sys.stdlib_module_names or kind is types.SimpleNamespace)
 
 
 def _registers(x: Any) -> list[dict[str, Any]]:
