@@ -179,6 +179,19 @@ def switch_context(target: Any, *args: Any) -> Any:
 
 
 @contextmanager
+def autocast_cache(*, enabled: bool) -> Iterator[None]:
+    """Lets autocast keep what it casted, or not; nothing is kept before and after."""
+    before = torch.is_autocast_cache_enabled()
+    torch.clear_autocast_cache()
+    torch.set_autocast_cache_enabled(enabled)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+        torch.clear_autocast_cache()
+
+
+@contextmanager
 def keeping_dispatch_state() -> Iterator[None]:
     """Restores grad mode and autocast afterwards, whatever the body switches."""
     grad = torch.is_grad_enabled()

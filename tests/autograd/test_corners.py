@@ -216,3 +216,22 @@ def test_a_copy_protects_the_backward_from_writes_after_the_forward(compile, pro
         return leaf.grad
 
     assert torch.equal(gradient(program), gradient(compile(program)))
+
+
+def cast_twice(x, w):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return ((x @ w) @ w).float().sum(0)
+
+
+@pytest.mark.parametrize("made", [lambda x: x, lambda x: x * 1], ids=["a leaf", "no leaf"])
+def test_autocast_casts_a_leaf_once_and_anything_else_each_time(made):
+    """What is cast once has its gradients summed in the lower precision."""
+
+    def gradients(fn):
+        torch.manual_seed(0)
+        x, w = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
+        fn(x, made(w)).backward(torch.randn(4))
+        return x.grad, w.grad
+
+    expected, got = gradients(cast_twice), gradients(aten(cast_twice))
+    assert all(map(torch.equal, expected, got))

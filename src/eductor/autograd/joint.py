@@ -108,6 +108,8 @@ class _Trace:
         self._analysis = analysis
         self._tangents = tangents
         self._count = count
+        # Which make_fx switches off: eager casts a leaf once in a region of autocast, and sums its gradients before that.
+        self._caches = torch.is_autocast_cache_enabled()
 
     def run(self, *flat: Any) -> Any:
         primals, tangents = flat[: self._count], flat[self._count :]
@@ -115,7 +117,7 @@ class _Trace:
         forward = ForwardRun(self._captured.module)
         with fx_traceback.preserve_node_meta():
             taken = [x.clone() if i in copied else x for i, x in enumerate(primals)]
-            with compat.keeping_dispatch_state():
+            with compat.keeping_dispatch_state(), compat.autocast_cache(enabled=self._caches):
                 outputs = self._captured.run(self._captured.enter(taken), forward)
             returns = [r.pick(taken, outputs) for r in analysis.returns]
             views = [x for x, output in zip(outputs, analysis.outputs, strict=True) if output.kind == "view"]
