@@ -15,8 +15,8 @@ from verifying import run_by_hand
 import eductor
 from eductor.errors import EductorWarning
 from eductor.graph.order import sort_in_place
-from eductor.observe.bisect import Culprit, search
 from eductor.observe.execution import Observation, observe
+from eductor.observe.search import Culprit, search
 from eductor.observe.values import unlike_bits
 from eductor.observe.verifier import Verifier
 from eductor.options import Options

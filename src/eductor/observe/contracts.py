@@ -12,7 +12,7 @@ from eductor.graph import meta
 from eductor.graph.effects import Effects
 from eductor.graph.evaluate import reevaluated
 from eductor.graph.rewriter import provenance_of
-from eductor.observe.execution import origin_of
+from eductor.observe.draws import origin_of
 from eductor.pipeline.checks import ContractBroken
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,8 +22,8 @@ from eductor.compat import (
 )
 from eductor.graph.meta import value_of
 from eductor.graph.node_effects import effect_of
-from eductor.graph.rewriter import provenance_of
 from eductor.graph.snapshot import subgraphs
+from eductor.observe.draws import draw_of, drawn, seed_of
 from eductor.observe.tensors import NARROW, gradients, handed, keeping_states, own_copies, places, widened
 
 
@@ -109,16 +108,6 @@ def _may_act(target: Any) -> bool:
     return not known and not is_transform(target)
 
 
-def origin_of(node: Node) -> str:
-    """The node of the captured graph that a node goes back to."""
-    made = provenance_of(node)
-    if made is None:
-        return node.name
-    while made.origins:
-        made = made.origins[0]
-    return made.sources[0]
-
-
 class _Watcher(Interpreter):
     """An interpreter that works on copies of what the module holds, replays random draws, widens and moves if asked to."""
 
@@ -132,11 +121,11 @@ class _Watcher(Interpreter):
 
     def run_node(self, n: Node) -> Any:
         if effect_of(n).random:
-            torch.manual_seed(_seed_of(n))
+            torch.manual_seed(seed_of(n))
         value = super().run_node(n)
-        draw = _draw_of(n)
+        draw = draw_of(n)
         if draw is not None:
-            value = _drawn(value, draw, _seed_of(n))
+            value = drawn(value, draw, seed_of(n))
         if _is_unset(n):
             value.zero_()
         if self.wide:
@@ -192,35 +181,10 @@ class _Watcher(Interpreter):
         return handed(self.leaves[-1], made)
 
 
-_DISTRIBUTIONS: dict[Any, Callable[..., torch.Tensor]] = {
-    **dict.fromkeys((torch.ops.aten.rand.default, torch.ops.aten.rand_like.default), torch.rand),
-    **dict.fromkeys((torch.ops.aten.randn.default, torch.ops.aten.randn_like.default), torch.randn),
-}
-
-
-def _draw_of(node: Node) -> Callable[..., torch.Tensor] | None:
-    if node.target is torch.ops.eductor.random.default:
-        return torch.rand if node.args[3] == "rand" else torch.randn
-    return _DISTRIBUTIONS.get(node.target)
-
-
-def _drawn(like: torch.Tensor, draw: Callable[..., torch.Tensor], seed: int) -> torch.Tensor:
-    """Numbers in the order of memory, whatever the strides: so they are the same in each layout of one draw."""
-    generator = torch.Generator(like.device).manual_seed(seed)
-    flat = draw(like.numel(), generator=generator, dtype=like.dtype, device=like.device)
-    made = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
-    made.as_strided((like.numel(),), (1,)).copy_(flat)
-    return made
-
-
 def _is_unset(node: Node) -> bool:
     """Whether a node makes a tensor without contents, which would be others in each run."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     return node.op != "placeholder" and name.removeprefix("new_").startswith("empty")
-
-
-def _seed_of(node: Node) -> int:
-    return int(hashlib.blake2b(origin_of(node).encode(), digest_size=4).hexdigest(), 16)
 
 
 def _is_tensor(x: Any) -> bool:

@@ -11,11 +11,12 @@ from torch.utils import _pytree as pytree
 
 from eductor.errors import BadScript, NothingWrong
 from eductor.observe.apart import captured_apart
-from eductor.observe.bisect import Culprit, Expected, Wrong, bisect_call, search
+from eductor.observe.bisect import Expected, Wrong, bisect_call
 from eductor.observe.calls import Arguments
 from eductor.observe.prefix import Prefix
 from eductor.observe.progress import Progress
 from eductor.observe.scripts import CompiledFunction, run_script
+from eductor.observe.search import Culprit, search
 from eductor.observe.verify import Report, verify_call
 from eductor.options import Options
 from eductor.pipeline.instruments import Instrument

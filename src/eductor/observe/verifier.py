@@ -10,18 +10,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 from torch.fx import GraphModule
 
 from eductor.graph.order import sort_in_place
-from eductor.graph.rewriter import source_line
+from eductor.observe.comparison import Comparison, Unsteady
 from eductor.observe.contracts import check_effects, check_metadata
-from eductor.observe.execution import Manner, Observation, observe, why_not_run
+from eductor.observe.execution import why_not_run
 from eductor.observe.given import Given
 from eductor.observe.samples import CannotRun
-from eductor.observe.values import unlike_bits, unlike_rounding
 from eductor.pipeline.base import GraphName
 from eductor.pipeline.checks import ContractBroken, check_sound, check_stage
 from eductor.pipeline.instruments import Instrument, Numbering, PassRun, StageRun
@@ -132,12 +130,12 @@ class Verifier(Instrument):
         compared, problem = 0, ""
         try:
             for inputs in self._given.inputs(run, before) if not reason else ():
-                comparison = _Comparison(before, run, inputs)
+                comparison = Comparison(before, run, inputs)
                 compared += comparison.holds()
                 problem = problem or comparison.problem
         except CannotRun as cannot:
             reason = str(cannot)
-        except _Unsteady as unsteady:
+        except Unsteady as unsteady:
             reason = str(unsteady)
         if not compared and not reason:
             reason = f"the graph before it fails on every input that was tried ({problem})"
@@ -145,90 +143,3 @@ class Verifier(Instrument):
             self.notes[
                 f"{run.address}: it was not executed{' on all inputs' if compared else ''}, because {reason}"
             ] = None
-
-
-class _Unsteady(Exception):
-    """A graph that gives another result each time."""
-
-
-def _differ(a: Observation, b: Observation) -> bool:
-    return any(unlike_bits(x, y) for (_, x), (_, y) in zip(a.facts(), b.facts(), strict=True))
-
-
-@dataclass
-class _Comparison:
-    """The graph before a pass and the one after it, run on the same inputs."""
-
-    before: GraphModule
-    run: PassRun
-    inputs: Sequence[Any]
-    problem: str = ""
-    """Why the graph before the pass cannot run on the inputs; made-up ones need not suit the program."""
-
-    def holds(self) -> bool:
-        """Raises where the graphs differ by more than the pass may make them; False where the first one cannot run."""
-        try:
-            expected = self._observe(self.before)
-        except Exception as error:
-            self.problem = f"{type(error).__name__}: {error}".split("\n")[0]
-            return False
-        try:
-            got = self._observe(self.run.module)
-        except Exception as error:
-            raise ContractBroken(f"the graph before it runs, the graph after it raises {error!r}") from error
-        unlike = self._first_unlike(expected, got)
-        if not unlike:
-            return True
-        if _differ(expected, self._observe(self.before)):
-            raise _Unsteady("the graph before it gives another result each time")
-        raise ContractBroken(f"{unlike}{self._first_node()}")
-
-    @property
-    def _is_exact(self) -> bool:
-        return self.run.step.load().contract.numerics != "reassociates"
-
-    def _observe(self, module: GraphModule, *, wide: bool = False, keep: bool = False) -> Observation:
-        captured = self.run.step.stage == "pre_grad"
-        manner = Manner(captured, captured and not self.run.context.is_inference)
-        return observe(module, self.inputs, manner, wide=wide, keep=keep)
-
-    def _first_unlike(self, expected: Observation, got: Observation) -> str:
-        old, new = dict(expected.facts()), dict(got.facts())
-        missing = next((name for name in [*old, *new] if name not in old or name not in new), None)
-        if missing is not None:
-            return f"only one of the graphs has {missing}"
-        for name in old:
-            if unlike_bits(old[name], new[name]):
-                unlike = self._unlike(old[name], new[name], self._truth.get(name))
-                if unlike:
-                    return f"{name} differs: {unlike}"
-        return ""
-
-    def _unlike(self, a: Any, b: Any, truth: Any = None) -> str:
-        return unlike_bits(a, b) if self._is_exact else unlike_rounding(a, b, truth)
-
-    @cached_property
-    def _truth(self) -> dict[str, Any]:
-        """What a run in float64 gives, where roundings may differ and the graph can be run so."""
-        if self._is_exact:
-            return {}
-        try:
-            return dict(self._observe(self.before, wide=True).facts())
-        except Exception:
-            return {}
-
-    def _first_node(self) -> str:
-        """The first node whose value differs from what it was, or from that of the node that it replaced."""
-        old, new = (self._observe(m, keep=True).values for m in (self.before, self.run.module))
-        replaced = {
-            event.detail.removeprefix("by "): event.node
-            for match in self.run.matches
-            for event in match.events
-            if event.kind == "replaced"
-        }
-        for node in self.run.module.graph.nodes:
-            was = node.name if node.name in old else replaced.get(node.name)
-            if was in old and node.name in new and self._unlike(old[was], new[node.name]):
-                line = source_line(node)
-                return f"; the first node that differs is {node.name}" + (f" ({line})" if line else "")
-        return ""
