@@ -421,7 +421,7 @@ def other_sizes(values: Sequence[Any]) -> dict[Any, int]:
         return {}
     env = sizes[0].node.shape_env
     symbols = {symbol for s in sizes for symbol in s.node.expr.free_symbols}
-    # A prime added to each: what holds for the new sizes by chance would be a multiple, or an equality.
+    # Another number for each: sizes that were equal by chance are not so any more.
     others = {
         symbol: int(env.backed_var_to_val[symbol]) + 3 + 2 * i for i, symbol in enumerate(sorted(symbols, key=str))
     }

@@ -34,7 +34,7 @@ from eductor.observe.verifier import Verifier
 from eductor.options import Options
 from eductor.partition import partition_fn
 from eductor.pipeline.base import Context, GraphName, Role, Stage
-from eductor.pipeline.instruments import FlowStage, StageRun, watched
+from eductor.pipeline.instruments import PLACE, FlowStage, StageRun, watched
 from eductor.pipeline.pipeline import Pipeline
 from eductor.pipeline.runner import skip_steps
 
@@ -149,7 +149,7 @@ def partition(flow: Flow, traced: dict[str, Any], graph: Joint) -> Parts:
     joint(flow, graph)
     with flow.stage("partition", "joint", graph.module) as facts:
         parts = partition_fn(graph)
-        facts.update(parts.facts())
+        facts.update(parts.facts() if flow.options.instruments else {})
     post_grad(flow, parts)
     return parts
 
@@ -189,7 +189,7 @@ def as_captured(flow: Flow, inputs: Sequence[Any], error: Exception) -> Callable
     if isinstance(error, Unsupported):
         message = f"ahead-of-time autograd does not support {error}"
     else:
-        place = next(iter(getattr(error, "__notes__", ())), "before the first stage")
+        place = getattr(error, PLACE, "before the first stage")
         message = f"the compile failed {place}: {type(error).__name__}: {error}"
     if flow.options.strict:
         raise EductorError(f"{message}.") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -69,4 +70,5 @@ def see_more() -> str:
     """The one command that shows what a compile of the running program does, stage by stage."""
     script = Path(sys.argv[0])
     is_program = script.suffix == ".py" and script.is_file() and "site-packages" not in script.parts
-    return f"`eductor explain {script}`" if is_program else "`print(eductor.explain(fn, *args))`"
+    command = ["eductor", "explain", str(script), *(["--", *sys.argv[1:]] if sys.argv[1:] else [])]
+    return f"`{shlex.join(command)}`" if is_program else "`print(eductor.explain(fn, *args))`"

@@ -253,3 +253,80 @@ def test_bisect_with_no_repeats(run):
     with pytest.raises(SystemExit) as stopped:  # argparse's own way
         run("bisect", WRONG, "--repeats", "0")
     assert stopped.value.code == 2
+
+
+ONLY_DYNAMIC = """
+@graph_pass(stage="joint", numerics="exact")
+def only_dynamic(graph, rewrite):
+    "Wrong where a size is a symbol."
+    for node in graph.find(aten.mul.Tensor):
+        if any(isinstance(size, torch.SymInt) for size in node.meta["val"].shape):
+            rewrite.replace(node, node.args[0])
+
+f = eductor.compile(lambda x: x.cos() * 2, engine="aten", passes=[only_dynamic])
+for n in (3, 4, 5):
+    f(torch.zeros(n))
+"""
+
+
+@pytest.mark.parametrize(("command", "code"), [("verify", 1), ("bisect", 0)])
+def test_a_fault_of_a_recompile(run, command, code):
+    """The compile that is looked at is the one that the script calls again and again."""
+    found, out, _ = run(command, ONLY_DYNAMIC)
+    assert found == code, out
+    assert "joint/only_dynamic" in out
+
+
+def test_verify_calls_that_differ_in_a_value(run):
+    text = """
+    def two(x, which):
+        return x.sin() if which == "b" else x.exp()
+
+    f = eductor.compile(two, engine="aten", passes=[wrong])
+    f(x, "a"), f(x, "b")
+    """
+    code, out, _ = run("verify", text)
+    assert code == 1
+    assert "post_grad/wrong" in out
+
+
+def test_verify_says_that_it_did_not_look_at_all_calls(run):
+    text = 'f = eductor.compile(program, engine="aten", dynamic=False)\nfor n in range(2, 12): f(torch.ones(n))'
+    code, out, _ = run("verify", text)
+    assert code == 0
+    assert "more than 8 kinds of calls were made" in out
+
+
+def test_verify_a_finding_that_the_script_swallows(run):
+    code, out, _ = run("verify", f"try:\n    {WRONG}\nexcept Exception:\n    pass", "--strict")
+    assert code == 1
+    assert "post_grad/wrong" in out
+
+
+TRAINING = """
+model = torch.nn.Linear(3, 2)
+optimizer = torch.optim.Adam(model.parameters())
+
+def step(x):
+    optimizer.zero_grad()
+    loss = model(x).sin().sum()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+eductor.compile(step, engine="aten"{passes})(torch.ones(4, 3))
+"""
+
+
+@pytest.mark.parametrize(("passes", "code"), [("", 0), (", passes=[wrong]", 1)])
+def test_verify_a_training_step(run, passes, code):
+    found, out, _ = run("verify", TRAINING.format(passes=passes))
+    assert found == code, out
+    assert "eager raises" not in out
+    assert "no gradients are compared" in out
+
+
+def test_bisect_a_training_step(run):
+    code, out, _ = run("bisect", TRAINING.format(passes=", passes=[wrong]"))
+    assert code == 0
+    assert out.startswith("post_grad/wrong@0")

@@ -14,6 +14,7 @@ from torch import nn
 
 import eductor
 from eductor import BadOption, EductorWarning, NotVerified, PassFailed, graph_pass
+from eductor.graph import capture
 from eductor.observe.verifier import Verifier
 
 aten = torch.ops.aten
@@ -865,7 +866,8 @@ def test_a_generator_of_the_user_is_not_touched():
 
 def test_an_error_that_both_raise_is_noted():
     report = verified(lambda x, y: x + y, torch.randn(3))
-    assert any("TypeError" in note for note in report.notes)
+    assert any("TypeError" in note for note in report.limits)
+    assert "Every pass kept its contract" not in str(report)
 
 
 HISTORY = {"losses": [], "best": {}}
@@ -913,3 +915,53 @@ def breaks_shapes(graph, rewrite):
 def test_a_graph_that_cannot_be_evaluated_any_more_is_the_fault_of_the_pass():
     report = verified(lambda x, y: x @ y, torch.ones(2, 3), torch.ones(3, 4), passes=[breaks_shapes])
     assert [f.address for f in report.findings] == ["joint/breaks_shapes"], str(report)
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("ones", torch.ones(3))
+
+    def forward(self, x):
+        return (x * self.ones).sin()
+
+
+@eductor.graph_pass(stage="joint", numerics="exact")
+def drops_ones(graph, rewrite):
+    """x * ones is x."""
+    for node in graph.find(torch.ops.aten.mul):
+        if node.args[1].op == "get_attr":
+            rewrite.replace(node, node.args[0])
+
+
+def test_a_constant_may_go():
+    module = capture(Scaled(), [torch.randn(3)], "aten")
+    verifier = Verifier([torch.randn(3)])
+    options = eductor.Options(strict=True, passes=[drops_ones], instruments=[verifier])
+    eductor.joint_graph_passes(module, options=options)
+    assert not module.graph.find_nodes(op="get_attr")
+    assert not verifier.findings
+
+
+COUNT = 0
+
+
+def counts(x):
+    global COUNT
+    COUNT += 1
+    return x * COUNT
+
+
+def test_variables_of_the_user_are_bound_as_they_were():
+    calls = 0
+
+    def counted(x):
+        nonlocal calls
+        calls += 1
+        return x * calls
+
+    for fn in (counts, counted):
+        report = verified(fn, torch.ones(3))
+        assert report.ok, str(report)
+        assert not report.limits, str(report)
+    assert (COUNT, calls) == (0, 0)

@@ -40,19 +40,19 @@ def bisect(
     arguments, chosen = Arguments(args, kwargs or {}), Options.of(options)
     if check is not None:
         return search(_attempt(fn, check, repeats), chosen)
-    return bisect_call(fn, arguments, chosen, repeats)
+    return bisect_calls(fn, [arguments], chosen, repeats)
 
 
-def bisect_call(
+def bisect_calls(
     fn: Callable[..., Any],
-    arguments: Arguments,
+    calls: Sequence[Arguments],
     options: Options,
     repeats: int = 1,
     tell: Callable[[str], None] | None = None,
     **keywords: Any,
 ) -> Culprit:
-    """The first rewrite with which one call is unlike eager; `keywords` are those of `torch.compile`."""
-    expected = Expected(fn, arguments, options)
+    """The first rewrite with which one of some calls is unlike eager; `keywords` are those of `torch.compile`."""
+    expected = Expected(fn, calls, options)
     try:
         return search(_attempt(fn, expected.check, repeats, **keywords), expected.options, tell)
     except NothingWrong:
@@ -67,26 +67,27 @@ class Wrong(Exception):
 
 
 class Expected:
-    """What eager does with some arguments, and a check that a compiled function does the same."""
+    """What eager does in some calls, and a check that a compiled function does the same in them."""
 
-    def __init__(self, fn: Callable[..., Any], arguments: Arguments, options: Options) -> None:
-        self._arguments = arguments
-        self._world = world_of(fn, arguments)
-        self._call = observe_call(fn, arguments, self._world)
-        self._truth = observe_call(fn, arguments, self._world, wide=True)
-        redraws = self._call.drew and draws_anew(options)
+    def __init__(self, fn: Callable[..., Any], calls: Sequence[Arguments], options: Options) -> None:
+        self._calls = [(arguments, world_of(fn, arguments)) for arguments in calls]
+        self._seen = [observe_call(fn, *call) for call in self._calls]
+        self._truths = [observe_call(fn, *call, wide=True) for call in self._calls]
+        redraws = any(call.drew for call in self._seen) and draws_anew(options)
         self.options = replace(options, fallback_random=True) if redraws else options
 
     def check(self, compiled: Callable[..., Any]) -> None:
-        """Raises what tells a call of the compiled function from eager's."""
-        got = observe_call(compiled, self._arguments, self._world)
-        unlike = unlike_calls(self._call, got, self._truth, exact=self.options.profile == "exact")
-        if unlike:
-            raise Wrong(unlike[0])
+        """Raises what tells the first call that differs from eager's."""
+        for call, seen, truth in zip(self._calls, self._seen, self._truths, strict=True):
+            got = observe_call(compiled, *call)
+            unlike = unlike_calls(seen, got, truth, exact=self.options.profile == "exact")
+            if unlike:
+                raise Wrong(unlike[0])
 
     def call(self, compiled: Callable[..., Any]) -> None:
-        """Calls the compiled function, and its backward."""
-        observe_call(compiled, self._arguments, self._world)
+        """Makes the calls, and their backwards."""
+        for call in self._calls:
+            observe_call(compiled, *call)
 
 
 def _attempt(fn: Callable[..., Any], check: Check, repeats: int, **keywords: Any) -> Attempt:

@@ -32,6 +32,8 @@ class Call:
     facts: dict[str, Any]
     error: Exception | None = None
     drew: bool = False
+    limit: str = ""
+    """What could not be seen of it, and why."""
 
 
 def world_of(fn: Callable[..., Any], arguments: Arguments) -> World:
@@ -46,10 +48,21 @@ def observe_call(fn: Callable[..., Any], arguments: Arguments, world: World, *, 
         torch.manual_seed(SEED)
         before = random_states()
         try:
-            facts = _facts(fn, arguments, world, wide=wide)
+            facts, outputs, leaves = _facts(fn, arguments, world, wide=wide)
         except Exception as error:
             return Call({}, error)
-        return Call(facts, drew=bool(unlike_bits(before, facts["the random state"])))
+        call = Call(facts, drew=bool(unlike_bits(before, facts["the random state"])))
+        try:
+            found = gradients(outputs, list(leaves.values()))
+        except Exception as error:  # perhaps the function ran the backward of what it returns itself
+            facts["the backward"] = _outcome(error)
+            call.limit = (
+                f"what it returns cannot be differentiated, so that no gradients are compared: {_outcome(error)}"
+            )
+            return call
+        facts |= {f"the gradient of {name}": g for name, g in zip(leaves, found, strict=bool(found))}
+        facts["the backward"] = _outcome(None)
+        return call
 
 
 def unlike_calls(expected: Call, got: Call, truth: Call | None = None, *, exact: bool = False) -> list[str]:
@@ -70,7 +83,10 @@ def unlike_calls(expected: Call, got: Call, truth: Call | None = None, *, exact:
     return found + [f"{name} is new" for name in got.facts if name not in expected.facts]
 
 
-def _facts(fn: Callable[..., Any], arguments: Arguments, world: World, *, wide: bool) -> dict[str, Any]:
+def _facts(
+    fn: Callable[..., Any], arguments: Arguments, world: World, *, wide: bool
+) -> tuple[dict[str, Any], list[Any], dict[str, torch.Tensor]]:
+    """What a call shows, what it returns, and the leaves by which that can be differentiated."""
     flat, spec = pytree.tree_flatten((tuple(arguments.args), dict(arguments.kwargs)))
     copies = [widened(x) for x in own_copies(flat)] if wide else own_copies(flat)
     pairs = [_input(copy, original) for copy, original in zip(copies, flat, strict=True)]
@@ -87,8 +103,7 @@ def _facts(fn: Callable[..., Any], arguments: Arguments, world: World, *, wide: 
     facts["the random state"] = random_states()
     watched = {f"input {i}": leaf for i, (_, leaf) in enumerate(pairs) if leaf is not None}
     watched |= {name: x for name, x in world.tensors.items() if x.requires_grad and x.is_leaf}
-    found = gradients(outputs, list(watched.values()))
-    return facts | {f"the gradient of {name}": g for name, g in zip(watched, found, strict=bool(found))}
+    return facts, outputs, watched
 
 
 def _input(copy: Any, original: Any) -> tuple[Any, torch.Tensor | None]:

@@ -50,7 +50,14 @@ class Comparison:
             return True
         if _differ(expected, self._observe(self.before)):
             raise Unsteady("the graph before it gives another result each time")
-        raise ContractBroken(f"{unlike}{self._first_node()}")
+        raise ContractBroken(f"{unlike}{self._named_node()}")
+
+    def _named_node(self) -> str:
+        """Where the difference begins; a run that keeps every value may fail where others did not."""
+        try:
+            return self._first_node()
+        except Exception:
+            return ""
 
     @property
     def _is_exact(self) -> bool:
@@ -65,7 +72,7 @@ class Comparison:
         old, new = dict(expected.facts()), dict(got.facts())
         missing = next((name for name in [*old, *new] if name not in old or name not in new), None)
         if missing is not None:
-            return f"only one of the graphs has {missing}"
+            return f"only the graph {'before' if missing in old else 'after'} the pass has {missing}"
         for name in old:
             if unlike_bits(old[name], new[name]):
                 unlike = self._unlike(old[name], new[name], self._truth.get(name))

@@ -60,6 +60,7 @@ def check_effects(before: Graph, after: Graph) -> None:
     _check_kept(before, after, old)
     drawn: dict[str, Node] = {}
     seeded: dict[Any, Node] = {}
+    readers = _readers_by_place(new)
     last: Node | None = None
     for node in after.nodes:
         effect = new.of(node)
@@ -76,7 +77,7 @@ def check_effects(before: Graph, after: Graph) -> None:
             raise ContractBroken(f"{node.name} stands after {last.name}, which it stood before", node)
         last = node
         if effect.writes:
-            _check_readers(node, names, old, new)
+            _check_readers(node, readers, names, old, new)
 
 
 def _source(node: Node) -> tuple[Any, Any] | None:
@@ -84,15 +85,26 @@ def _source(node: Node) -> tuple[Any, Any] | None:
     return node.args[:2] if node.target is torch.ops.eductor.random.default else None  # type: ignore[return-value]
 
 
-def _check_readers(write: Node, names: dict[str, Node], old: Effects, new: Effects) -> None:
+def _readers_by_place(effects: Effects) -> dict[Node, list[Node]]:
+    found: dict[Node, list[Node]] = {}
+    for node in effects.graph.nodes:
+        for place in effects.reads(node):
+            found.setdefault(place, []).append(node)
+    return found
+
+
+def _check_readers(
+    write: Node, readers: dict[Node, list[Node]], names: dict[str, Node], old: Effects, new: Effects
+) -> None:
     """Who reads what a node writes stands on the side of it where it stood."""
     was = names[write.name]
-    written, then_written = new.writes(write), old.writes(was)
-    for reader in new.graph.nodes:
-        if reader is not write and reader.name in names and new.reads(reader) & written:
-            then = names[reader.name]
-            if (reader < write) != (then < was) and old.reads(then) & then_written:
-                raise ContractBroken(f"{reader.name} was moved past {write.name}, which writes what it reads", reader)
+    then_written = old.writes(was)
+    for reader in (node for place in new.writes(write) for node in readers.get(place, ())):
+        then = names.get(reader.name)
+        if reader is write or then is None or (reader < write) == (then < was):
+            continue
+        if old.reads(then) & then_written:
+            raise ContractBroken(f"{reader.name} was moved past {write.name}, which writes what it reads", reader)
 
 
 def _check_kept(before: Graph, after: Graph, old: Effects) -> None:

@@ -25,6 +25,7 @@ from eductor.graph.node_effects import effect_of
 from eductor.graph.snapshot import subgraphs
 from eductor.observe.draws import draw_of, drawn, seed_of
 from eductor.observe.tensors import NARROW, gradients, handed, keeping_states, own_copies, places, widened
+from eductor.observe.values import is_bitwise_equal
 
 
 @dataclass
@@ -33,8 +34,10 @@ class Observation:
 
     outputs: list[Any]
     inputs: list[Any]
-    attributes: dict[str, Any]
-    gradients: list[Any]
+    written: dict[str, Any]
+    """Attributes of the module that the run wrote."""
+    gradients: dict[str, Any]
+    """By the name of an input or attribute; those that got none are left out."""
     sharing: dict[str, str]
     values: dict[str, Any] = field(default_factory=dict)
 
@@ -42,8 +45,8 @@ class Observation:
         """Everything but the values of single nodes, by name."""
         yield from ((f"output {i}", x) for i, x in enumerate(self.outputs))
         yield from ((f"input {i} after the run", x) for i, x in enumerate(self.inputs))
-        yield from ((f"{name} after the run", x) for name, x in self.attributes.items())
-        yield from ((f"gradient {i}", x) for i, x in enumerate(self.gradients))
+        yield from ((f"{name} after the run", x) for name, x in self.written.items())
+        yield from ((f"the gradient of {name}", x) for name, x in self.gradients.items())
         yield from self.sharing.items()
 
 
@@ -73,11 +76,14 @@ def observe(
     with keeping_states(), torch.set_grad_enabled(manner.gradients), _autocast(manner):
         inputs = [x if leaf is None else handed(leaf, x) for x, leaf in zip(given, leaves, strict=True)]
         outputs = tree_leaves(watcher.run(*inputs, enable_io_processing=False))
-        found = gradients(outputs, [*(x for x in leaves if x is not None), *watcher.leaves])
-    held = {name: value.detach() for name, value in watcher.held.items()}
+        sources = {f"input {i}": leaf for i, leaf in enumerate(leaves) if leaf is not None} | watcher.leaves
+        found = dict(zip(sources, gradients(outputs, list(sources.values())), strict=False))
+    held = {name: value.detach() for name, (value, _) in watcher.held.items()}
+    written = {name: held[name] for name, (_, was) in watcher.held.items() if not is_bitwise_equal(held[name], was)}
     known = {f"input {i}": x for i, x in enumerate(inputs)} | held
     sharing = places(known, {f"output {i}": x for i, x in enumerate(outputs)})
-    return Observation(outputs, inputs, held, found, sharing, watcher.seen)
+    given_gradients = {name: g for name, g in found.items() if g is not None}
+    return Observation(outputs, inputs, written, given_gradients, sharing, watcher.seen)
 
 
 def _is_moved(module: GraphModule, inputs: Sequence[Any]) -> bool:
@@ -115,8 +121,9 @@ class _Watcher(Interpreter):
         super().__init__(module)
         self.wide, self.keep, self.with_gradients, self.moved = wide, keep, gradients, moved
         self.seen: dict[str, Any] = {}
-        self.held: dict[str, Any] = {}
-        self.leaves: list[torch.Tensor] = []
+        self.held: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        """Each tensor of the module that the run works on, and what it was."""
+        self.leaves: dict[str, torch.Tensor] = {}
         self._copies: dict[int, Any] = {}
 
     def run_node(self, n: Node) -> Any:
@@ -169,22 +176,24 @@ class _Watcher(Interpreter):
             module = module.double() if self.wide else module
             module = module.cpu() if self.moved else module
             parameters = dict(module.named_parameters(prefix=name))
-            self.leaves += [p for p in parameters.values() if p.requires_grad and self.with_gradients]
-            self.held |= {**parameters, **dict(module.named_buffers(prefix=name))}
+            self.leaves |= {n: p for n, p in parameters.items() if p.requires_grad and self.with_gradients}
+            tensors = {**parameters, **dict(module.named_buffers(prefix=name))}
+            self.held |= {n: (t, t.detach().clone()) for n, t in tensors.items()}
             return module
         (made,) = own_copies([value])
         made = made.cpu() if self.moved else made
-        self.held[name] = made = widened(made) if self.wide else made
+        made = widened(made) if self.wide else made
+        self.held[name] = (made, made.clone())
         if not self.with_gradients or not value.requires_grad:
             return made
-        self.leaves.append(made.detach().clone().requires_grad_())
-        return handed(self.leaves[-1], made)
+        self.leaves[name] = made.detach().clone().requires_grad_()
+        return handed(self.leaves[name], made)
 
 
 def _is_unset(node: Node) -> bool:
     """Whether a node makes a tensor without contents, which would be others in each run."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return node.op != "placeholder" and name.removeprefix("new_").startswith("empty")
+    return node.op in ("call_function", "call_method") and name.removeprefix("new_").startswith("empty")
 
 
 def _is_tensor(x: Any) -> bool:

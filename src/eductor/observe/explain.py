@@ -77,6 +77,7 @@ class Explanation:
         """Takes the time, and notes warnings, which are shown as ever."""
         started = time.perf_counter()
         with warnings.catch_warnings():
+            warnings.simplefilter("always", EductorWarning)
             show = warnings.showwarning
 
             def note(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:

@@ -42,7 +42,8 @@ class Prefix(Instrument):
     def __init__(self, limit: int | None = None) -> None:
         self.limit = limit
         self.made: list[Rewrite] = []
-        self.failures: list[str] = []
+        self.failures: dict[tuple[Any, ...], str] = {}
+        """What failed, by where and how: texts may differ from run to run."""
         self.scene: Scene | None = None
         self._given = Given()
         self._first = 0
@@ -58,7 +59,9 @@ class Prefix(Instrument):
 
     def failed_stage(self, run: StageRun, error: Exception) -> None:
         self._given.after_stage(run)
-        self.failures.append(f"the stage {run.name} failed: {type(error).__name__}: {error}")
+        number = self._numbering.number(run.graph, run.module)
+        key = (run.name, run.graph.role, number, type(error).__name__)
+        self.failures[key] = f"the stage {run.name} failed: {type(error).__name__}: {error}"
 
     def most_matches(self, run: PassRun) -> int | None:
         return None if self.limit is None else self.limit - len(self.made)
@@ -79,7 +82,9 @@ class Prefix(Instrument):
     def failed_pass(self, run: PassRun, error: Exception) -> None:
         if len(self.made) == self._first:
             self._add(run, run.address)
-        self.failures.append(f"{run.address} failed: {run.reason}")
+        number = self._numbering.number(run.context.graph, run.module)
+        key = (run.address, run.context.graph.role, number, type(error).__name__)
+        self.failures[key] = f"{run.address} failed: {run.reason}"
         self._look(run)
 
     def _add(self, run: PassRun, address: str) -> None:

@@ -86,8 +86,9 @@ def make(placeholder: Node, kind: Kind, sizes: Mapping[Any, int]) -> Any:
     shape, strides = [_number(s, sizes) for s in value.shape], [_number(s, sizes) for s in value.stride()]
     if value.dtype.is_floating_point or value.dtype.is_complex:
         filled = torch.randn(shape, generator=generator, dtype=torch.float64)
-        at = torch.randperm(filled.numel(), generator=generator)[: len(kind.strewn)]
-        filled.view(-1)[at] = torch.tensor(kind.strewn, dtype=torch.float64)[: len(at)]
+        if kind.strewn and filled.numel():
+            at = torch.randint(filled.numel(), (len(kind.strewn),), generator=generator)
+            filled.view(-1)[at] = torch.tensor(kind.strewn, dtype=torch.float64)
     else:
         filled = torch.randint(*kind.integers, shape, generator=generator)
     # On the CPU, always: what a device cannot do with made-up numbers, such as an index, ends the process there.

@@ -9,20 +9,20 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from eductor.errors import BadScript, NothingWrong
+from eductor.errors import BadScript, NothingWrong, NotVerified
 from eductor.observe.apart import captured_apart
-from eductor.observe.bisect import Expected, Wrong, bisect_call
+from eductor.observe.bisect import bisect_calls
 from eductor.observe.calls import Arguments
-from eductor.observe.prefix import Prefix
 from eductor.observe.progress import Progress
 from eductor.observe.scripts import CompiledFunction, run_script
 from eductor.observe.search import Culprit, search
-from eductor.observe.verify import Report, verify_call
+from eductor.observe.tensors import own_copies
+from eductor.observe.verify import Report, Verification
 from eductor.options import Options
 from eductor.pipeline.instruments import Instrument
 
 KINDS_OF_CALLS = 8
-"""So many calls of a function are looked at, each with arguments of other types and shapes."""
+"""So many calls of a function are looked at, each with other arguments in the eyes of Dynamo."""
 
 
 def verify_script(
@@ -30,11 +30,22 @@ def verify_script(
 ) -> None:
     """Runs a script, and verifies the calls of what it compiles; the reports are there even if it fails afterwards."""
 
-    def look(found: CompiledFunction, call: Arguments) -> None:
-        options = found.with_options(instruments=(*found.options.instruments, progress), strict=strict)
-        reports.append(verify_call(found.fn, call, options, found.name, **found.keywords))
+    def wrap(found: CompiledFunction) -> Callable[..., Any]:
+        options = found.with_options(instruments=(*found.options.instruments, progress), strict=False)
+        verification = Verification(found.fn, options, found.name, **found.keywords)
 
-    run_script(where, functools.partial(_looking, look), arguments)
+        def look(call: Arguments) -> None:
+            reports.append(verification.call(call))
+            if strict and not reports[-1].ok:
+                raise NotVerified(str(reports[-1]))
+
+        def leave(call: Arguments) -> None:
+            note = f"more than {KINDS_OF_CALLS} kinds of calls were made; the others were not looked at"
+            reports[-1].limits += [note] if note not in reports[-1].limits else []
+
+        return _looking(found, verification.compiled, look, leave)
+
+    run_script(where, wrap, arguments)
     if not reports:
         raise BadScript(_NOTHING_CALLED.format(where=where))
 
@@ -44,39 +55,35 @@ _NOTHING_CALLED = "{where} calls nothing that it compiles: call what is to be lo
 
 def bisect_script(where: str, arguments: Sequence[str], progress: Progress, repeats: int = 1) -> Culprit:
     """The rewrite that makes a script fail, or, where it does not fail, one that makes a call in it wrong."""
-    culprits: list[Culprit] = []
-    calls = 0
+    calls: list[tuple[CompiledFunction, list[Arguments]]] = []
 
-    def look(found: CompiledFunction, call: Arguments) -> None:
-        nonlocal calls
-        calls += 1
-        if not culprits and _is_wrong(found, call):
-            culprits.append(bisect_call(found.fn, call, found.options, repeats, progress.say, **found.keywords))
+    def wrap(found: CompiledFunction) -> Callable[..., Any]:
+        calls.append((found, []))
+        return _looking(found, found.compile(), lambda call, kept=calls[-1][1]: kept.append(_kept(call)))  # type: ignore[misc]
 
     try:
-        run_script(where, functools.partial(_looking, look), arguments)
+        run_script(where, wrap, arguments)
     except BadScript as failure:
         if failure.__cause__ is None or _fails_uncompiled(where, arguments):
             raise
         return search(_attempt(where, arguments, repeats), Options(), progress.say)
-    if not calls:
+    if not any(kept for _, kept in calls):
         raise BadScript(_NOTHING_CALLED.format(where=where))
-    if not culprits:
-        raise NothingWrong(
-            f"{where} ends well, and what it compiles does what eager does: there is nothing to look for."
-        )
-    return culprits[0]
+    for found, kept in calls:
+        try:
+            return bisect_calls(found.fn, kept, found.options, repeats, progress.say, **found.keywords)
+        except NothingWrong:
+            continue
+    raise NothingWrong(f"{where} ends well, and what it compiles does what eager does: there is nothing to look for.")
 
 
-def _is_wrong(found: CompiledFunction, call: Arguments) -> bool:
-    """Whether a call is unlike eager, or something failed in its compile."""
-    expected, prefix = Expected(found.fn, call, found.options), Prefix()
-    instruments = (*found.options.instruments, prefix)
-    try:
-        expected.check(found.compile(instruments=instruments, fallback_random=expected.options.fallback_random))
-    except Wrong:
-        return True
-    return bool(prefix.failures)
+def _kept(call: Arguments) -> Arguments:
+    """The arguments of a call as they are now; the script may write them afterwards."""
+    flat, spec = pytree.tree_flatten((tuple(call.args), dict(call.kwargs)))
+    pairs = zip(own_copies(flat), flat, strict=True)
+    leaves = [c.requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else c for c, x in pairs]
+    args, kwargs = pytree.tree_unflatten(leaves, spec)
+    return Arguments(args, kwargs)
 
 
 def _fails_uncompiled(where: str, arguments: Sequence[str]) -> bool:
@@ -87,27 +94,38 @@ def _fails_uncompiled(where: str, arguments: Sequence[str]) -> bool:
     return False
 
 
-def _looking(look: Callable[[CompiledFunction, Arguments], None], found: CompiledFunction) -> Callable[..., Any]:
+def _looking(
+    found: CompiledFunction,
+    compiled: Callable[..., Any],
+    look: Callable[[Arguments], None],
+    leave: Callable[[Arguments], None] = lambda call: None,
+) -> Callable[..., Any]:
     """What a script calls instead of a compiled function: it looks at the first call of each kind, then makes it."""
-    compiled = found.compile()
     seen: set[str] = set()
 
     @functools.wraps(found.fn, updated=())
     def called(*args: Any, **kwargs: Any) -> Any:
-        kind = _kind(args, kwargs)
-        if kind not in seen and len(seen) < KINDS_OF_CALLS:
+        kind = _kind_of_call(found.fn, args, kwargs)
+        if kind not in seen:
             seen.add(kind)
-            look(found, Arguments(args, kwargs))
+            (look if len(seen) <= KINDS_OF_CALLS else leave)(Arguments(args, kwargs))
         return compiled(*args, **kwargs)
 
     return called
 
 
-def _kind(args: Any, kwargs: Any) -> str:
-    """Arguments by type, tensors also by shape: what Dynamo would compile anew for."""
+def _kind_of_call(fn: Callable[..., Any], args: Any, kwargs: Any) -> str:
+    """What Dynamo tells calls apart by: tensors by their types and sizes, other things by their values."""
     leaves, structure = pytree.tree_flatten((args, kwargs))
-    kinds = [(x.dtype, tuple(x.shape), x.requires_grad) if isinstance(x, torch.Tensor) else type(x) for x in leaves]
-    return f"{structure} {kinds}"
+    mode = (getattr(fn, "training", None), torch.is_grad_enabled())
+    return f"{structure} {mode} {[_kind_of(x) for x in leaves]}"
+
+
+def _kind_of(x: Any) -> Any:
+    if isinstance(x, torch.Tensor):
+        strides = tuple(x.stride()) if x.layout is torch.strided else x.layout
+        return (x.dtype, x.device, tuple(x.shape), strides, x.requires_grad)
+    return (type(x), x) if isinstance(x, (int, float, str, type(None))) else type(x)
 
 
 def _attempt(where: str, arguments: Sequence[str], repeats: int) -> Callable[[Options | None], str]:

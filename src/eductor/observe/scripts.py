@@ -46,7 +46,7 @@ def run_script(where: str, wrap: Wrap, arguments: Sequence[str] = ()) -> int:
 def _parse(where: str) -> tuple[Path, str]:
     head, _, tail = where.rpartition(":")
     path, function = (Path(head), tail) if head.endswith(".py") else (Path(where), "")
-    if path.suffix != ".py":
+    if path.suffix != ".py" or (head.endswith(".py") and not tail):
         raise BadScript(f"{where!r} is not a Python script: give path/to/script.py or path/to/script.py:function.")
     if not path.is_file():
         near = _near(path.name, (p.name for p in path.parent.glob("*.py")))
@@ -141,7 +141,9 @@ def _blamed(path: Path) -> Iterator[None]:
     except SystemExit as error:
         if error.code not in (None, 0):
             status = f"status {error.code}" if isinstance(error.code, int) else f"the message {error.code!r}"
-            raise BadScript(f"{path.name} exited with {status}: it must end well to be looked at.") from error
+            raise BadScript(
+                f"{path.name} exited with {status}: it must end well to be looked at; give its arguments behind `--`."
+            ) from error
     except Exception as error:
         shown = getattr(error, "inner_exception", error)  # what Dynamo wraps errors of a backend in
         text = next((line.strip() for line in str(shown).splitlines() if line.strip()), "")

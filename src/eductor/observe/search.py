@@ -61,7 +61,7 @@ class _Search:
         self._attempt = attempt
         self._tell = tell
         self._options = options
-        self._known: list[str] = []
+        self._known: dict[tuple[Any, ...], str] = {}
         self._wrong: dict[int, tuple[str, Prefix]] = {}
         self._runs = 0
 
@@ -72,7 +72,7 @@ class _Search:
         if without:
             return self._without_rewrites(without)
         if not reason and none.failures:
-            return self._without_rewrites(none.failures[0])
+            return self._without_rewrites(next(iter(none.failures.values())))
         if not reason:
             raise NothingWrong("the compiled program passes its check: there is nothing to look for.")
         low, high = 0, len(full.made)
@@ -101,7 +101,7 @@ class _Search:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", EductorWarning)
             wrong = self._attempt(options)
-        new = next((failure for failure in prefix.failures if failure not in self._known), "")
+        new = next((text for key, text in prefix.failures.items() if key not in self._known), "")
         return wrong or (new if limit != 0 else ""), prefix
 
     def _without_rewrites(self, reason: str) -> Culprit:

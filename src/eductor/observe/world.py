@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-import functools
+import dis
 import random
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,6 +33,8 @@ class World:
         self._objects: list[Any] = []
         """Modules and other objects with attributes."""
         self._containers: list[Any] = []
+        self._bindings: list[tuple[Callable[[Any], None], Callable[[], Any]]] = []
+        """How to bind a variable outside of a function again, and what it is bound to."""
         self._depth = 0
         self._seen: set[int] = set()
         for root in roots:
@@ -43,6 +46,11 @@ class World:
         with ExitStack() as stack:
             # The last one is brought back first: attributes, so that the tensors are those that were there.
             stack.callback(random.setstate, random.getstate())
+            numpy = sys.modules.get("numpy")
+            if numpy is not None:
+                stack.callback(numpy.random.set_state, numpy.random.get_state())
+            for restore, value in self._bindings:
+                stack.callback(restore, value())
             for generator in self._generators:
                 stack.callback(generator.set_state, generator.get_state())
             for tensor in self.tensors.values():
@@ -86,7 +94,7 @@ class World:
             self._visit_all((f"{name} parameter", p) for group in x.param_groups for p in group["params"])
         elif isinstance(x, torch.Generator):
             self._generators.append(x)
-        elif isinstance(x, functools.partial):
+        elif isinstance(x, partial):
             self._visit_all((name, part) for part in (x.func, *x.args, *x.keywords.values()))
         elif isinstance(x, types.MethodType):
             self._visit_all((name, part) for part in (x.__self__, x.__func__))
@@ -117,8 +125,17 @@ class World:
         if code is fn.__code__:
             for name, cell in zip(code.co_freevars, fn.__closure__ or (), strict=True):
                 if contents := _contents(cell):
+                    self._bindings.append(
+                        (partial(setattr, cell, "cell_contents"), partial(getattr, cell, "cell_contents"))
+                    )
                     self._visit(contents[0], name)
         self._visit_all((name, fn.__globals__[name]) for name in code.co_names if name in fn.__globals__)
+        for name in {
+            i.argval for i in dis.get_instructions(code) if i.opname == "STORE_GLOBAL"
+        } & fn.__globals__.keys():
+            self._bindings.append(
+                (partial(fn.__globals__.__setitem__, name), partial(fn.__globals__.__getitem__, name))
+            )
         for inner in code.co_consts:
             if isinstance(inner, types.CodeType):
                 self._visit_function(fn, inner)

@@ -62,7 +62,7 @@ class GraphName:
     role: Role = "captured"
 
     def __str__(self) -> str:
-        return f"{self.role} graph {self.number}" + (f" ({self.compile_id})" if self.compile_id else "")
+        return f"{self.role} graph " + (f"[{self.compile_id}]" if self.compile_id else str(self.number))
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,8 @@ class Instrument:
         return None
 
 
+PLACE = "eductor_place"
+"""Where an error keeps the stage in which it was raised."""
 _open: ContextVar[StageRun | None] = ContextVar("the stage that is running", default=None)
 
 
@@ -120,13 +122,13 @@ def watched(run: StageRun, instruments: Sequence[Instrument]) -> Iterator[None]:
         instrument.before_stage(run)
     outer, started = _open.get(), time.perf_counter()
     mark = _open.set(run)
-    failure: Exception | None = None
+    failure: BaseException | None = None
     try:
         yield
-    except Exception as error:
-        if not hasattr(error, "__notes__"):
-            error.add_note(f"in the stage {run.name} of the {run.graph}")
+    except BaseException as error:
         failure = error
+        if not hasattr(error, PLACE):
+            setattr(error, PLACE, f"in the stage {run.name} of the {run.graph}")
         raise
     finally:
         _open.reset(mark)
@@ -137,7 +139,7 @@ def watched(run: StageRun, instruments: Sequence[Instrument]) -> Iterator[None]:
         for instrument in instruments:
             if failure is None:
                 instrument.after_stage(run)
-            else:
+            elif isinstance(failure, Exception):
                 instrument.failed_stage(run, failure)
 
 

@@ -197,7 +197,7 @@ def _step_text(step: Step) -> str:
 
 
 def _read_step(registry: Registry, stage: Stage, item: ast.expr) -> Step:
-    if isinstance(item, ast.Subscript):
+    if isinstance(item, ast.Subscript) and not isinstance(item.value, ast.Subscript):
         return replace(_read_step(registry, stage, item.value), limit=_read_limit(item))
     if isinstance(item, ast.Name):
         return registry.get(stage, item.id)
