@@ -130,8 +130,7 @@ def _verify(args: argparse.Namespace) -> int:
     progress, reports = Progress(sys.stderr), list[Report]()
     try:
         verify_script(args.where, args.arguments, progress, reports, strict=args.strict)
-    except NotVerified as wrong:
-        print(wrong)
+    except NotVerified:
         return 1
     finally:
         progress.clear()
