@@ -410,7 +410,7 @@ def test_what_changes_results_is_noted():
     pass_ = swapped(aten.sin, aten.cos, numerics="changes", on=False)
     report = verified(lambda x: x.sin(), torch.ones(3), passes=[pass_], enable=["planted"])
     assert not report.findings
-    assert any("post_grad/planted" in note and "it may change results" in note for note in report.notes)
+    assert any("post_grad/planted" in note and "it may change results" in note for note in report.limits)
     assert report.differences  # from eager
 
 
@@ -900,7 +900,7 @@ def test_a_check_that_fails_itself_blames_no_pass(monkeypatch):
     monkeypatch.setattr("eductor.observe.verifier.check_effects", broken)
     report = verified(lambda x: x.clone().sin(), torch.ones(3))
     assert report.ok, str(report)
-    assert any("its effects could not be checked: KeyError" in note for note in report.notes)
+    assert any("its effects could not be checked: KeyError" in note for note in report.limits)
 
 
 @eductor.graph_pass(stage="joint", numerics="exact")
