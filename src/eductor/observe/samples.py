@@ -87,8 +87,10 @@ def make(placeholder: Node, kind: Kind, sizes: Mapping[Any, int]) -> Any:
     if value.dtype.is_floating_point or value.dtype.is_complex:
         filled = torch.randn(shape, generator=generator, dtype=torch.float64)
         if kind.strewn and filled.numel():
-            at = torch.randint(filled.numel(), (len(kind.strewn),), generator=generator)
-            filled.view(-1)[at] = torch.tensor(kind.strewn, dtype=torch.float64)
+            # Each at a place of its own; in a part that is large enough, for a permutation costs as much as the tensor.
+            part = filled.view(-1)[:4096]
+            at = torch.randperm(part.numel(), generator=generator)[: len(kind.strewn)]
+            part[at] = torch.tensor(kind.strewn, dtype=torch.float64)[: len(at)]
     else:
         filled = torch.randint(*kind.integers, shape, generator=generator)
     # On the CPU, always: what a device cannot do with made-up numbers, such as an index, ends the process there.
