@@ -13,9 +13,10 @@ from eductor import __version__
 from eductor.errors import BadScript, EductorError, NothingWrong, NotVerified, UnknownName
 from eductor.observe import manual, table
 from eductor.observe.explain import Explanation
+from eductor.observe.interception import CompiledFunction
 from eductor.observe.progress import Progress
 from eductor.observe.script_checks import bisect_script, verify_script
-from eductor.observe.scripts import CompiledFunction, run_script
+from eductor.observe.scripts import run_script
 from eductor.observe.verify import Report
 from eductor.pipeline.base import STAGES
 from eductor.pipeline.registry import Registry

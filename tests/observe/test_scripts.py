@@ -97,7 +97,7 @@ def test_options_and_keywords_come_along(script):
 
 
 def test_compiling_again_changes_only_what_is_asked():
-    found = eductor.observe.scripts.CompiledFunction(
+    found = eductor.observe.interception.CompiledFunction(
         lambda x: x * 2, eductor.Options(strict=True), {"dynamic": True}, "f"
     )
     recorder = eductor.Recorder()

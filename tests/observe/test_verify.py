@@ -16,6 +16,7 @@ import eductor
 from eductor import BadOption, EductorWarning, NotVerified, PassFailed, graph_pass
 from eductor.graph import capture
 from eductor.observe.verifier import Verifier
+from eductor.observe.world import World
 
 aten = torch.ops.aten
 convert = torch.ops.prims.convert_element_type.default
@@ -965,3 +966,18 @@ def test_variables_of_the_user_are_bound_as_they_were():
         assert report.ok, str(report)
         assert not report.limits, str(report)
     assert (COUNT, calls) == (0, 0)
+
+
+def test_the_state_of_an_optimizer_is_compared():
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step(x):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+
+    step(torch.ones(3, 2))
+    names = World(step).tensors
+    assert sum("exp_avg_sq" in name for name in names) == 2, list(names)
+    assert verified(step, torch.ones(3, 2)).ok

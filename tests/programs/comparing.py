@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from eductor.observe.values import is_bitwise_equal
+
 ENGINES = ("aten", "inductor")
 
 
@@ -272,19 +274,6 @@ TOLERANCES = {
     torch.float64: (1e-9, 1e-9),
     torch.complex128: (1e-9, 1e-9),
 }
-INTEGER_OF_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def is_bitwise_equal(a, b):
-    """The same bits, where any NaN is like any other."""
-    if a.is_complex():
-        a, b = torch.view_as_real(a), torch.view_as_real(b)
-    a, b = a.contiguous(), b.contiguous()
-    bits = INTEGER_OF_SIZE[a.element_size()]
-    same = a.view(bits) == b.view(bits)
-    if a.is_floating_point():
-        same |= a.isnan() & b.isnan()
-    return bool(same.all())
 
 
 def is_close(a, b):

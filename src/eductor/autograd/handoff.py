@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
 from torch.fx import GraphModule
 
 from eductor.graph.meta import value_of
@@ -20,6 +21,10 @@ class Saved:
 
     source: Literal["input", "output"]
     index: int
+
+
+def _bytes(value: Any) -> Any:
+    return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,7 @@ class Parts:
             return facts
         values = [value_of(p) for p in self.backward.graph.find_nodes(op="placeholder")]
         saved = zip(self.saved, values[len(self.sizes) :], strict=False)
-        made = [x.numel() * x.element_size() for place, x in saved if place.source == "output"]
+        made = [_bytes(x) for place, x in saved if place.source == "output"]
         return {
             **facts,
             "backward_nodes": len(self.backward.graph.nodes),

@@ -24,6 +24,10 @@ class Arguments:
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
+    def flat(self) -> tuple[list[Any], Any]:
+        """The leaves of all arguments, and how they stand together: as a tuple and a dictionary."""
+        return pytree.tree_flatten((tuple(self.args), dict(self.kwargs)))
+
 
 @dataclass
 class Call:
@@ -38,7 +42,7 @@ class Call:
 
 def world_of(fn: Callable[..., Any], arguments: Arguments) -> World:
     """What a call can reach besides the tensors that it is given, of which it gets copies."""
-    leaves = pytree.tree_leaves((tuple(arguments.args), dict(arguments.kwargs)))
+    leaves, _ = arguments.flat()
     return World(fn, *(x for x in leaves if not isinstance(x, torch.Tensor)))
 
 
@@ -87,7 +91,7 @@ def _facts(
     fn: Callable[..., Any], arguments: Arguments, world: World, *, wide: bool
 ) -> tuple[dict[str, Any], list[Any], dict[str, torch.Tensor]]:
     """What a call shows, what it returns, and the leaves by which that can be differentiated."""
-    flat, spec = pytree.tree_flatten((tuple(arguments.args), dict(arguments.kwargs)))
+    flat, spec = arguments.flat()
     copies = [widened(x) for x in own_copies(flat)] if wide else own_copies(flat)
     pairs = [_input(copy, original) for copy, original in zip(copies, flat, strict=True)]
     inputs = [x for x, _ in pairs]

@@ -13,8 +13,9 @@ from eductor.errors import BadScript, NothingWrong, NotVerified
 from eductor.observe.apart import captured_apart
 from eductor.observe.bisect import bisect_calls
 from eductor.observe.calls import Arguments
+from eductor.observe.interception import CompiledFunction
 from eductor.observe.progress import Progress
-from eductor.observe.scripts import CompiledFunction, run_script
+from eductor.observe.scripts import run_script
 from eductor.observe.search import Culprit, search
 from eductor.observe.tensors import own_copies
 from eductor.observe.verify import Report, Verification
@@ -39,7 +40,7 @@ def verify_script(
             if strict and not reports[-1].ok:
                 raise NotVerified(str(reports[-1]))
 
-        def leave(call: Arguments) -> None:
+        def leave() -> None:
             note = f"more than {KINDS_OF_CALLS} kinds of calls were made; the others were not looked at"
             reports[-1].limits += [note] if note not in reports[-1].limits else []
 
@@ -79,7 +80,7 @@ def bisect_script(where: str, arguments: Sequence[str], progress: Progress, repe
 
 def _kept(call: Arguments) -> Arguments:
     """The arguments of a call as they are now; the script may write them afterwards."""
-    flat, spec = pytree.tree_flatten((tuple(call.args), dict(call.kwargs)))
+    flat, spec = call.flat()
     pairs = zip(own_copies(flat), flat, strict=True)
     leaves = [c.requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else c for c, x in pairs]
     args, kwargs = pytree.tree_unflatten(leaves, spec)
@@ -98,25 +99,25 @@ def _looking(
     found: CompiledFunction,
     compiled: Callable[..., Any],
     look: Callable[[Arguments], None],
-    leave: Callable[[Arguments], None] = lambda call: None,
+    leave: Callable[[], None] = lambda: None,
 ) -> Callable[..., Any]:
     """What a script calls instead of a compiled function: it looks at the first call of each kind, then makes it."""
     seen: set[str] = set()
 
     @functools.wraps(found.fn, updated=())
     def called(*args: Any, **kwargs: Any) -> Any:
-        kind = _kind_of_call(found.fn, args, kwargs)
+        kind = _kind_of_call(found.fn, Arguments(args, kwargs))
         if kind not in seen:
             seen.add(kind)
-            (look if len(seen) <= KINDS_OF_CALLS else leave)(Arguments(args, kwargs))
+            look(Arguments(args, kwargs)) if len(seen) <= KINDS_OF_CALLS else leave()
         return compiled(*args, **kwargs)
 
     return called
 
 
-def _kind_of_call(fn: Callable[..., Any], args: Any, kwargs: Any) -> str:
+def _kind_of_call(fn: Callable[..., Any], call: Arguments) -> str:
     """What Dynamo tells calls apart by: tensors by their types and sizes, other things by their values."""
-    leaves, structure = pytree.tree_flatten((args, kwargs))
+    leaves, structure = call.flat()
     mode = (getattr(fn, "training", None), torch.is_grad_enabled())
     return f"{structure} {mode} {[_kind_of(x) for x in leaves]}"
 

@@ -17,9 +17,7 @@ from typing import Any
 from torch import nn
 
 from eductor.errors import BadScript, NotVerified
-from eductor.observe.interception import CompiledFunction as CompiledFunction
-from eductor.observe.interception import Interception
-from eductor.observe.interception import Wrap as Wrap
+from eductor.observe.interception import Interception, Wrap
 from eductor.options import Options
 from eductor.pipeline.base import TensorSpec
 

@@ -106,7 +106,6 @@ class _Search:
 
     def _without_rewrites(self, reason: str) -> Culprit:
         """Wrong without any rewrite: the engine, if another one is right; autograd, if the captured graph alone is."""
-        address = "capture"
         wrong, prefix = ("", None) if choose_engine(self._options) is ATEN else self._try(0, engine="aten")
         if prefix is not None and not wrong and not prefix.failures:
             address = "engine"

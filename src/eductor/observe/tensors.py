@@ -92,7 +92,10 @@ def random_states() -> list[torch.Tensor]:
 
 @contextmanager
 def keeping_states() -> Iterator[None]:
-    """Random generators, grad mode and autocast are afterwards as they were."""
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+    """Random generators, grad mode and autocast are afterwards as they were.
+
+    Those of devices, too, that nobody uses yet: a seed would wait for them, and overwrite that of the user.
+    """
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices), keeping_dispatch_state():
         yield

@@ -96,9 +96,8 @@ class Verifier(Instrument):
 
     def summary(self) -> str:
         """What was checked, what it cost, and what could not be checked."""
-        head = (
-            f"{self.ran} passes ran, {self.checked} of them changed a graph and were checked, in {self.seconds:.2f} s"
-        )
+        ran = f"passes that ran: {self.ran}; that changed a graph: {self.checked}"
+        head = f"{ran}; their checks took {self.seconds:.2f} s"
         return "\n".join([head, *map(str, self.findings), *(f"not checked in full: {note}" for note in self.notes)])
 
     def _check(self, run: PassRun, before: GraphModule) -> None:

@@ -92,6 +92,7 @@ class World:
         elif isinstance(x, torch.optim.Optimizer):
             self._optimizers.append(x)
             self._visit_all((f"{name} parameter", p) for group in x.param_groups for p in group["params"])
+            self._visit_all((f"{name} {key}", v) for entries in x.state.values() for key, v in entries.items())
         elif isinstance(x, torch.Generator):
             self._generators.append(x)
         elif isinstance(x, partial):

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import ast
-import functools
-import hashlib
 import inspect
 import keyword
 import sys
-import types
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -20,6 +17,7 @@ from eductor.errors import BadPass, UnknownName
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView, key_of, keys_of
 from eductor.options import Options
+from eductor.pipeline.versions import digest, source_hash, spelled
 
 Stage = Literal["pre_grad", "joint", "post_grad"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
@@ -148,7 +146,7 @@ class Pass:
         self.options: dict[str, Any] = {}
         self._version = version
         # Hashed now: the file may be edited while the pass as it is now still runs.
-        self._source = _source_hash(fn) if version is None else ""
+        self._source = source_hash(fn) if version is None else ""
         self._check()
 
     def _check(self) -> None:
@@ -300,14 +298,14 @@ class RulePass(Pass):
 
     @property
     def version(self) -> str:
-        return self._version or _digest(self._source, *(f"{r.name} {r.version}" for r in self.rules))
+        return self._version or digest(self._source, *(f"{r.name} {r.version}" for r in self.rules))
 
     def rule(self, *operators: Any, name: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Declares a rule for the calls of the operators: a function of the graph, the rewriter and the node."""
 
         def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
             rule = Rule(
-                _name_of(fn) if name is None else name, operators, fn, _digest(_spell(operators), _source_hash(fn))
+                _name_of(fn) if name is None else name, operators, fn, digest(spelled(operators), source_hash(fn))
             )
             if not _is_name(rule.name):
                 raise BadPass(f"pass {self.name!r}: a rule needs a name that is an identifier, not {rule.name!r}.")
@@ -450,59 +448,3 @@ def _example(
             "and shape."
         )
     return Example(_name_of(fn), fn, tuple(inputs), because, prepare)
-
-
-# ------------------------------------------------------------------------------------------------------------ versions
-
-
-def _source_hash(fn: Any) -> str:
-    """Of the file the function is written in, so that an edited helper counts; of its code and of what that closes over,
-    so that two functions made in one place differ."""
-    try:
-        source = inspect.getsource(inspect.getmodule(fn) or fn)
-    except (OSError, TypeError):  # typed into a console, or made by exec
-        source = ""
-    return _digest(source, _spell(fn))
-
-
-def _spell(value: Any, depth: int = 8) -> str:
-    """A value as text that is the same in every process; the state of objects is spelled as far as the depth goes."""
-    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
-        return repr(value)
-    if isinstance(value, types.CodeType):
-        return f"({value.co_code.hex()} {value.co_names} {' '.join(_spell(c, depth) for c in value.co_consts)})"
-    if depth == 0:
-        return type(value).__qualname__
-
-    def spell(*parts: Any) -> str:
-        return f"({' '.join(_spell(part, depth - 1) for part in parts)})"
-
-    if isinstance(value, types.FunctionType):
-        cells = [_contents(cell) for cell in value.__closure__ or ()]
-        return spell(value.__qualname__, value.__code__, value.__defaults__, value.__kwdefaults__, cells)
-    if isinstance(value, types.MethodType):
-        return spell(value.__self__, value.__func__)
-    if isinstance(value, functools.partial):
-        return spell(value.func, value.args, value.keywords)
-    if isinstance(value, (list, tuple)):
-        return spell(*value)
-    if isinstance(value, (set, frozenset)):
-        return str(sorted(_spell(v, depth - 1) for v in value))
-    if isinstance(value, dict):
-        return spell(*value.items())
-    if isinstance(value, (type, types.ModuleType)):
-        return value.__name__
-    text = repr(value)
-    return text if " at 0x" not in text else f"{type(value).__qualname__}{spell(getattr(value, '__dict__', {}))}"
-
-
-def _contents(cell: types.CellType) -> Any:
-    """A function that calls itself closes over a cell that is filled only once it is made."""
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None
-
-
-def _digest(*parts: str) -> str:
-    return hashlib.blake2b("\0".join(parts).encode(errors="backslashreplace"), digest_size=8).hexdigest()
