@@ -34,6 +34,10 @@ class BadPass(EductorError):
     """A pass, an example or a slot that was declared wrongly."""
 
 
+class BadPattern(EductorError):
+    """A pattern or a replacement that cannot be what its author meant."""
+
+
 class OrderConflict(EductorError):
     """Constraints on the order of passes that cannot all hold."""
 

@@ -108,11 +108,16 @@ def _trace(fn: Callable[..., Any], holder: nn.Module, fakes: list[Any], mode: Fa
     with compat.without_tracing_context(), compat.taking_real_tensors(mode), mode, torch.no_grad():
         held = [mode.from_tensor(state[name], static_shapes=True) for name in names]
         detached = [f.detach() if isinstance(f, torch.Tensor) else f for f in (*held, *fakes)]
-        module = make_fx(flat)(*detached)
-        if any(_writes(node) for node in module.graph.nodes):
-            module = make_fx(torch.func.functionalize(_again(module), remove="mutations"))(*detached)
-            update(module, [n for n in module.graph.nodes if n.op == "call_function"])
+        module = functional(make_fx(flat)(*detached), detached)
     _as_attributes(module, names)
+    return module
+
+
+def functional(module: GraphModule, inputs: Sequence[Any]) -> GraphModule:
+    """A traced graph without writes: itself, where it has none, or another trace of it. It wants the trace's fake mode."""
+    if any(_writes(node) for node in module.graph.nodes):
+        module = make_fx(torch.func.functionalize(_again(module), remove="mutations"))(*inputs)
+        update(module, [n for n in module.graph.nodes if n.op == "call_function"])
     return module
 
 

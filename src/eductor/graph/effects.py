@@ -117,7 +117,7 @@ class Effects:
         if effect.barrier:
             return Verdict(f"{node.name} is {effect.barrier}")
         reads, writes = self.reads(node), self.writes(node)
-        for other in self._marks_between(first, last):
+        for other in self.marks_between(first, last):
             if other is node:
                 continue
             mark = self.of(other)
@@ -146,7 +146,7 @@ class Effects:
                 return Verdict(f"{old.name} leaves the graph, and with whom it shares memory would change")
         if not same and not is_backward(old) and self._would_be_seen_between(mine, other):
             return Verdict(f"the backward reads {old.name} or {new.name}, and the caller holds the other one meanwhile")
-        for mark in self._marks_between(old, None):
+        for mark in self.marks_between(old, None):
             effect = self.of(mark)
             written = self.writes(mark) if effect.writes else set()
             if effect.reshapes and not written.isdisjoint((mine, other)):
@@ -262,7 +262,7 @@ class Effects:
                     pending.append(user)
         return found
 
-    def _marks_between(self, first: Node, last: Node | None) -> Iterator[Node]:
+    def marks_between(self, first: Node, last: Node | None) -> Iterator[Node]:
         """The nodes with effects from `first` up to `last`, or to the end."""
         start = bisect.bisect_left(self._marks, sort_key(first), key=sort_key)
         return itertools.takewhile(lambda m: last is None or m < last, itertools.islice(self._marks, start, None))

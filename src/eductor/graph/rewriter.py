@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from torch.fx import Node, map_arg
+from torch.fx import GraphModule, Node, map_arg
 
 from eductor.compat import INHERITED_META, FakeTensorMode, OpOverloadPacket, enable_python_dispatcher, is_context_switch
 from eductor.errors import BadGraph
@@ -111,6 +111,7 @@ class Rewriter:
         self.matches: list[Match] = []
         self.rejects: list[Reject] = []
         self.place: Node | None = None
+        self.edits = 0
         self._limit = limit
         self._listener = listener
         self._rule = ""
@@ -129,6 +130,17 @@ class Rewriter:
         origin = like or self.place or before
         return self._create(op, args, kwargs, before, origin, (origin,))
 
+    def attribute(self, value: Any, *, before: Node, like: Node | None = None) -> Node:
+        """A new attribute of the module, under a name that it does not have yet, and the node that reads it."""
+        self._check_limit()
+        module, number = self.view.module, 0
+        while hasattr(module, name := f"_eductor_{number}"):
+            number += 1
+        setattr(module, name, value)
+        with self.view.graph.inserting_before(before):
+            node = self.view.graph.create_node("get_attr", name)
+        return self._entered(node, like or self.place or before)
+
     def replace(self, old: Node, op: Any, *args: Any, **kwargs: Any) -> Node:
         """Puts a new call, or an existing node, in place of a node, which is erased."""
         if isinstance(op, Node):
@@ -137,8 +149,11 @@ class Rewriter:
             new = op
         else:
             new = self._create(op, args, kwargs, old, old, (old,))
-        if not new < old:
-            raise BadGraph(f"{old.name} cannot be replaced by {new.name}, which is defined only after it")
+        late = next((user for user in old.users if not new < user), None)
+        if late is not None:
+            raise BadGraph(
+                f"{old.name} cannot be replaced by {new.name}, which is defined only after its user {late.name}"
+            )
         self._event("replaced", old, f"by {new.name}")
         users = list(old.users)
         if meta.difference(meta.value_of(old), meta.value_of(new)):
@@ -205,6 +220,24 @@ class Rewriter:
         finally:
             self._rule = outer
 
+    @contextmanager
+    def inside(self, body: GraphModule) -> Iterator[tuple[GraphView, Rewriter]]:
+        """A rewriter for the body of a higher-order operator: its matches and refusals are the pass's own."""
+        view = GraphView(body)
+        inner = Rewriter(view, self.address, limit=self._limit, listener=self._listener)
+        inner.matches, inner.rejects, inner._numbers = self.matches, self.rejects, self._numbers
+        inner._rule = self._rule
+        view.scope = inner
+        try:
+            yield view, inner
+        except LimitReached:
+            inner.finish()
+            raise
+        except Exception as error:
+            inner.failed(error)
+            raise
+        inner.finish()
+
     # ------------------------------------------------------------------------------- candidates, as `find` shows them
 
     def open(self, node: Node) -> bool:
@@ -270,11 +303,15 @@ class Rewriter:
             raise BadGraph(f"a new {op} in front of {before.name} uses {late.name}, which is defined only after it")
         with self.view.graph.inserting_before(before):
             node = self.view.graph.call_function(target, args, kwargs)
+        return self._entered(node, like, sources)
+
+    def _entered(self, node: Node, like: Node, sources: tuple[Node, ...] = ()) -> Node:
+        """Makes a full citizen of a new node."""
         for key in INHERITED_META:
             if key in like.meta:
                 node.meta[key] = like.meta[key]
         self._event("created", node, "")
-        self._stamp(node, sources)
+        self._stamp(node, sources or (like,))
         self._evaluate(node)
         if self._has_switches():
             self._dirty[node] = None
@@ -323,6 +360,7 @@ class Rewriter:
                 self._listener.begin(self._match)
         if self._depth == 0:
             self.place = node
+        self.edits += 1
         self._match.events.append(Event(kind, node.name, detail, self._match.address))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Protocol
 
 from torch.fx import Graph, GraphModule, Node
@@ -70,6 +70,10 @@ class GraphView:
         found = {node for key in keys for node in index.get(key, ()) if wanted(node)}
         return self._visit(deque(sorted(found, key=sort_key)), wanted)
 
+    def calls(self, key: Any) -> Collection[Node]:
+        """The calls that are filed under a key, as they stand; looking at them makes no candidates of them."""
+        return self._indexed().get(key, {}).keys()
+
     def each(self, *kinds: str) -> Iterator[Node]:
         """The nodes of these kinds (`call_function`, `call_method`, ...) in the order of the graph, each a candidate."""
         return self._visit(
@@ -118,6 +122,9 @@ class GraphView:
         for key in keys_of(node):
             index.setdefault(key, {})[node] = None
 
+    def __contains__(self, node: Node) -> bool:
+        return self._holds(node)
+
     def _holds(self, node: Node) -> bool:
         index = self._indexed()
         return any(node in index.get(key, ()) for key in keys_of(node))
@@ -160,7 +167,10 @@ def key_of(op: Any) -> Any:
 
 
 def keys_of(node: Node) -> tuple[Any, ...]:
-    """Under what a node is filed: its operator; and its target, for those that ask for a callable."""
+    """Under what a node is filed: its operator; and its target, for those that ask for a callable; a module's class."""
+    if node.op == "call_module":
+        owner = node.graph.owning_module
+        return (type(owner.get_submodule(str(node.target))),) if owner is not None else ()
     if node.op not in ("call_function", "call_method"):
         return ()
     return _keys_of_target(node.target) or _keys_of_call(node)

@@ -137,8 +137,8 @@ class Pass:
         self.stages = stages
         self.contract = contract
         self.on = on
-        self.after = _words(after)
-        self.before = _words(before)
+        self.after = words(after)
+        self.before = words(before)
         self.slot = slot
         self.when = when
         self.examples: list[Example] = []
@@ -150,7 +150,7 @@ class Pass:
         self._check()
 
     def _check(self) -> None:
-        if not _is_name(self.name):
+        if not is_name(self.name):
             raise BadPass(f"a pass needs a name that is an identifier, not {self.name!r}: give `name=`.")
         unknown = [s for s in self.stages if s not in STAGES]
         if unknown or not self.stages:
@@ -217,7 +217,7 @@ class Pass:
         self, *, after: str | Iterable[str] = (), before: str | Iterable[str] = (), slot: str | None = None
     ) -> Pass:
         """The same pass with another place in the order."""
-        return self._with(after=_words(after), before=_words(before), slot=slot)
+        return self._with(after=words(after), before=words(before), slot=slot)
 
     def staged(self, *stages: Stage) -> Pass:
         """The same pass in these of its stages alone."""
@@ -307,7 +307,7 @@ class RulePass(Pass):
             rule = Rule(
                 _name_of(fn) if name is None else name, operators, fn, digest(spelled(operators), source_hash(fn))
             )
-            if not _is_name(rule.name):
+            if not is_name(rule.name):
                 raise BadPass(f"pass {self.name!r}: a rule needs a name that is an identifier, not {rule.name!r}.")
             if any(r.name == rule.name for r in self.rules):
                 raise BadPass(
@@ -377,8 +377,8 @@ def graph_pass(
     **declared: Any,
 ) -> Callable[[Callable[..., Any]], Pass]:
     """Makes a pass of a function of the graph and the rewriter; keyword-only parameters are its options."""
-    contract = Contract(numerics, _words(devices), inference_only)
-    return lambda fn: Pass(fn, stages=_words(stage), contract=contract, **declared)
+    contract = Contract(numerics, words(devices), inference_only)
+    return lambda fn: Pass(fn, stages=words(stage), contract=contract, **declared)
 
 
 def rule_pass(
@@ -390,8 +390,8 @@ def rule_pass(
     **declared: Any,
 ) -> Callable[[Callable[..., Any]], RulePass]:
     """Makes a pass of rules; the decorated function only names and documents it."""
-    contract = Contract(numerics, _words(devices), inference_only)
-    return lambda fn: RulePass(fn, stages=_words(stage), contract=contract, **declared)
+    contract = Contract(numerics, words(devices), inference_only)
+    return lambda fn: RulePass(fn, stages=words(stage), contract=contract, **declared)
 
 
 def as_pass(given: Pass | Callable[..., Any]) -> Pass:
@@ -400,7 +400,7 @@ def as_pass(given: Pass | Callable[..., Any]) -> Pass:
         return given
     name = _name_of(given)
     return ForeignPass(
-        given, stages=STAGES, contract=Contract("reassociates"), name=name if _is_name(name) else "custom_pass"
+        given, stages=STAGES, contract=Contract("reassociates"), name=name if is_name(name) else "custom_pass"
     )
 
 
@@ -418,7 +418,7 @@ def _check_result(view: GraphView, result: Any) -> None:
         raise BadPass(f"it returned a {type(result).__name__}, which nobody reads: a pass edits the graph in place.")
 
 
-def _words(given: Any) -> tuple[Any, ...]:
+def words(given: Any) -> tuple[Any, ...]:
     """One or several, each once."""
     return (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(dict.fromkeys(given))
 
@@ -427,7 +427,8 @@ def _name_of(fn: Any) -> str:
     return str(getattr(fn, "__name__", type(fn).__name__))
 
 
-def _is_name(name: Any) -> bool:
+def is_name(name: Any) -> bool:
+    """Whether something can be the name of a pass or of a rule."""
     return isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name)
 
 

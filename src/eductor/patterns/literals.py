@@ -1,0 +1,122 @@
+"""Constants of a pattern against those of a graph: with their types, dims counted from the front, sizes by what is known."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.graph.meta import known_equal, tensor_of, value_of
+from eductor.graph.printer import literal
+from eductor.patterns.forms import Swap
+from eductor.patterns.readings import MISSING, Reading
+
+aten = torch.ops.aten
+_DIMS = frozenset(("dim", "dims", "dim0", "dim1", "start_dim", "end_dim", "axis"))
+_NUMBER = (int, float, complex)
+
+
+def unlike(reading: Reading, place: tuple[int | str, ...], want: Any) -> str:
+    """What tells an argument of a call from the constant that a pattern wants there; empty where nothing does."""
+    got = argument(reading, place)
+    name = name_of(reading, place)
+    if got is MISSING:
+        return f"it has no argument {name}"
+    if isinstance(got, Node) and isinstance(value_of(got), torch.Tensor):
+        return f"{name} is the tensor {got.name}, the pattern wants {_shown(want)}"
+    got = plain(got)
+    if isinstance(want, Swap) and reading.rank is not None:
+        if got == want.of(reading.rank) and want.of(reading.rank) != list(range(reading.rank)):
+            return ""
+        return f"{name} is {got}, the pattern exchanges {want.a} and {want.b}"
+    if name in _DIMS and reading.rank is not None and _same_dims(got, want, reading.rank, ordered=name == "dims"):
+        return ""
+    if name == "size" and isinstance(want, (list, tuple)):
+        same = _same_sizes(reading, got, want)
+    else:
+        same = name not in _DIMS and same_constant(got, want, mixed=_is_floating(reading))
+    return "" if same else f"{name} is {_shown(got)}, the pattern wants {_shown(want)}"
+
+
+def argument(reading: Reading, place: tuple[int | str, ...]) -> Any:
+    """What a call has at a place; MISSING where there is no such place."""
+    value = reading.at(place[0])
+    for i in place[1:]:
+        if not isinstance(value, (list, tuple)) or not isinstance(i, int) or i >= len(value):
+            return MISSING
+        value = value[i]
+    return value
+
+
+def name_of(reading: Reading, place: tuple[int | str, ...]) -> str:
+    """The schema's name of an argument; of an element of a list, the list's."""
+    i = reading.signature.index(place[0])
+    return reading.signature.names[i] if i >= 0 else str(place[0])
+
+
+def plain(value: Any) -> Any:
+    """Sizes that nodes hold in place of the nodes."""
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    return value_of(value) if isinstance(value, Node) else value
+
+
+def same_constant(a: Any, b: Any, *, mixed: bool = False) -> bool:
+    """Whether two constants are the same; with `mixed`, 2 is 2.0, as it is where both become one dtype."""
+    if isinstance(a, (list, tuple)) or isinstance(b, (list, tuple)):
+        both = isinstance(a, (list, tuple)) and isinstance(b, (list, tuple))
+        return both and len(a) == len(b) and all(same_constant(x, y, mixed=mixed) for x, y in zip(a, b, strict=True))
+    if isinstance(a, (torch.SymInt, torch.SymFloat)) or isinstance(b, (torch.SymInt, torch.SymFloat)):
+        return a is not None and b is not None and known_equal(a, b)
+    if type(a) is not type(b):
+        loose = mixed and all(isinstance(x, _NUMBER) and not isinstance(x, bool) for x in (a, b))
+        return loose and bool(a == b)
+    if isinstance(a, float):
+        return (math.isnan(a) and math.isnan(b)) or (a == b and math.copysign(1, a) == math.copysign(1, b))
+    return bool(a == b)
+
+
+def nearly(a: Any, b: Any) -> bool:
+    """Whether two numbers are the same but for the last bit, as computed ones are."""
+    numbers = all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in (a, b))
+    return numbers and math.isclose(a, b, rel_tol=4e-16)
+
+
+def _same_dims(got: Any, want: Any, rank: int, *, ordered: bool) -> bool:
+    rank = max(rank, 1)
+    if type(got) is int and type(want) is int:
+        return -rank <= want < rank and got % rank == want % rank
+    lists = isinstance(got, list) and isinstance(want, (list, tuple))
+    if not lists or not all(type(d) is int for d in (*got, *want)):
+        return got is None and want is None
+    if not all(-rank <= d < rank for d in want):
+        return False
+    here, there = [d % rank for d in got], [d % rank for d in want]
+    return here == there if ordered else sorted(here) == sorted(there)
+
+
+def _same_sizes(reading: Reading, got: list[Any], want: Any) -> bool:
+    """A size of -1 in a view follows from the others; in an expansion it stays what it was."""
+    if not isinstance(got, list) or len(got) != len(want):
+        return False
+    inner = tensor_of(reading.values[0])
+    kept = list(inner.shape) if reading.key is aten.expand and inner is not None else None
+    for i, (a, b) in enumerate(zip(got, want, strict=True)):
+        if type(b) is int and b == -1:
+            at = i - len(got) + len(kept) if kept is not None else None
+            if kept is not None and at is not None and not (at >= 0 and known_equal(a, kept[at])):
+                return False
+        elif not same_constant(a, b):
+            return False
+    return True
+
+
+def _is_floating(reading: Reading) -> bool:
+    here, there = tensor_of(reading.node), tensor_of(reading.values[0]) if reading.values else None
+    return all(t is not None and t.dtype.is_floating_point for t in (here, there))
+
+
+def _shown(value: Any) -> str:
+    return str(value) if isinstance(value, (torch.SymInt, torch.SymFloat)) else literal(value)

@@ -1,0 +1,307 @@
+"""A match: which nodes a pattern was found in, what its names stand for; and what was still missing, where it was not."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from eductor.compat import sort_key
+from eductor.errors import BadPattern
+from eductor.graph.meta import known_equal, tensor_of
+from eductor.patterns.forms import Call, Form
+from eductor.patterns.language import ANY, Const, Op, Var, spelled
+from eductor.patterns.literals import nearly, plain, same_constant
+from eductor.patterns.program import Program, compiled, is_shared
+from eductor.patterns.readings import Reading, Readings
+from eductor.patterns.steps import Slots
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """Why a candidate is no match, and which node disagrees."""
+
+    reason: str
+    node: Node | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Match:
+    """A pattern found in a graph."""
+
+    form: Form
+    anchor: Node
+    nodes: tuple[Node, ...]
+    """All nodes of the match, in the order of the graph."""
+    outputs: tuple[Node | None, ...]
+    bindings: dict[str, Any]
+    """What each name stands for: a node, a constant, or a list of them for names inside of repetitions."""
+    by_call: dict[int, Node] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.bindings:
+            raise BadPattern(f"the pattern has no name {name!r}: it has {', '.join(self.bindings) or 'none'}.")
+        return self.bindings[name]
+
+    def node_of(self, expression: Op) -> Node:
+        """The node that an expression of the pattern was found in."""
+        return self.by_call[id(expression)]
+
+    @property
+    def output(self) -> Node:
+        """The only result, or the first one."""
+        return next(o for o in self.outputs if o is not None)
+
+    @property
+    def graph(self) -> Graph:
+        return self.output.graph
+
+    def fake(self, name: str) -> Any:
+        """The fake value of what a name stands for."""
+        return plain(self[name])
+
+    def __str__(self) -> str:
+        return f"a match of {len(self.nodes)} nodes at {self.output.name}"
+
+
+def completed(program: Program, slots: Slots, readings: Readings, anchor: Node) -> Match | Miss:
+    """The match that a solution is, once everything holds that concerns it as a whole."""
+    found = _Found(program, slots, readings)
+    missed = found.missed()
+    if missed is not None:
+        return missed
+    nodes = tuple(sorted(found.nodes, key=sort_key))
+    return Match(program.form, anchor, nodes, found.outputs, found.bindings, found.by_call)
+
+
+class _Found:
+    """A solution of a program, with all its repetitions, being checked as a whole."""
+
+    def __init__(self, program: Program, slots: Slots, readings: Readings) -> None:
+        self.program = program
+        self.slots = slots
+        self.readings = readings
+        self.parts: list[tuple[Program, Slots]] = list(_solutions_in(program, slots))
+        self.bindings: dict[str, Any] = {}
+        self.by_call: dict[int, Node] = {}
+        self.outputs: tuple[Node | None, ...] = ()
+        self.nodes: dict[Node, None] = {}
+
+    def missed(self) -> Miss | None:
+        self._bind(self.program, self.slots)
+        found = self._repetitions()
+        if found is not None:
+            return found
+        for program, slots in self.parts:
+            for call, slot in program.calls.items():
+                reading: Reading = slots[slot]
+                self.by_call.setdefault(id(call.said), reading.node)
+                self.nodes.update(dict.fromkeys((reading.node, *reading.through)))
+        self.outputs = tuple(self._outputs())
+        return self._wrong_names() or self._wrong_computed() or self._wrong_users() or self._wrong_outputs()
+
+    def _bind(self, program: Program, slots: Slots) -> None:
+        inverted = {v.name for v in _leaves(program.form) if isinstance(v, Const) and v.inverted}
+        for name, slot in program.names.items():
+            value = slots[slot]
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            self.bindings[name] = 1.0 / value if name in inverted and is_number and value != 0 else value
+        for slot in program.lists:
+            for inner, found in slots[slot]:
+                once = _Found(inner, found, self.readings)
+                once._bind(inner, found)
+                for name, value in once.bindings.items():
+                    self.bindings.setdefault(name, []).append(value)
+
+    def _repetitions(self) -> Miss | None:
+        """All calls of the repeated form on what they share; a user of it that has another form is a miss."""
+        if not self.program.form.repeated:
+            return None
+        form = self.program.form
+        for shared, slot in list(self.program.calls.items()):
+            touching = next((c for c in form.calls if shared in c.places.values()), None)
+            if not is_shared(shared) or touching is None:
+                continue
+            node = self.slots[slot].node
+            program = compiled(form, touching)
+            self.parts, self.bindings = [], {}
+            for user in node.users:
+                one = self._once(program, user, shared, node)
+                if one is None:
+                    return Miss(f"{user.name} uses {node.name}, too, but not as {spelled(touching.said)}", user)
+                self.parts.extend(_solutions_in(program, one))
+                again = _Found(program, one, self.readings)
+                again._bind(program, one)
+                for name, value in again.bindings.items():
+                    self.bindings.setdefault(name, []).append(value)
+            return None
+        return Miss("nothing in the pattern is shared by the repetitions: give what they share users=ANY")
+
+    def _once(self, program: Program, user: Node, shared: Call, node: Node) -> Slots | None:
+        for start in program.starts(self.readings, user):
+            for slots in program.solutions(self.readings, start):
+                if slots[program.calls[shared]].node is node:
+                    return slots
+        return None
+
+    def _outputs(self) -> Iterator[Node | None]:
+        for output in self.program.form.outputs:
+            if isinstance(output, Call) and output in self.program.form.repeated:
+                for program, slots in self.parts:
+                    if output in program.calls:
+                        yield slots[program.calls[output]].node
+            elif isinstance(output, Call):
+                yield self.slots[self.program.calls[output]].node
+            else:
+                yield self.bindings.get(output.name) if isinstance(output, Var) else None
+
+    def _wrong_names(self) -> Miss | None:
+        exclusive: dict[Any, str] = {}
+        for leaf in _leaves(self.program.form):
+            if not isinstance(leaf, (Var, Const)):
+                continue
+            value = self.bindings.get(leaf.name)
+            node = value if isinstance(value, Node) else self.slots[0].node
+            if leaf.where is not None:
+                verdict = leaf.where(plain(value))
+                if verdict is not True and not _is_true(verdict):
+                    return Miss(
+                        _refusal(verdict, f"{leaf.name} is {_text(value)}, for which its condition does not hold"), node
+                    )
+            if isinstance(leaf, Var) and leaf.exclusive and isinstance(value, Node):
+                other = exclusive.setdefault(value, leaf.name)
+                if other != leaf.name:
+                    return Miss(f"{other} and {leaf.name} are the same node, {value.name}", value)
+        return None
+
+    def _wrong_computed(self) -> Miss | None:
+        for program, slots in self.parts:
+            for slot, _, wanted in program.computed:
+                got = plain(slots[slot])
+                expected = evaluated(wanted.expression, self.bindings)
+                if wanted.inverted and isinstance(expected, (int, float)) and expected:
+                    expected = 1 / expected
+                if not (same_constant(got, expected, mixed=True) or nearly(got, expected)):
+                    text = f"1/({wanted.expression})" if wanted.inverted else wanted.expression
+                    return Miss(
+                        f"an argument is {_text(got)}, the pattern wants {text}, which is {_text(expected)}",
+                        slots[0].node,
+                    )
+        return None
+
+    def _wrong_users(self) -> Miss | None:
+        results = {o for o in self.outputs if o is not None}
+        for program, slots in self.parts:
+            for call, slot in program.calls.items():
+                reading: Reading = slots[slot]
+                if call.users is ANY:
+                    continue
+                if type(call.users) is int and reading.node not in results:
+                    if len(reading.node.users) != call.users:
+                        return Miss(
+                            f"{reading.node.name} has {len(reading.node.users)} users, the pattern wants {call.users}",
+                            reading.node,
+                        )
+                    continue
+                inside = reading.through if reading.node in results else (reading.node, *reading.through)
+                for node in inside:
+                    outside = next((u for u in node.users if u not in self.nodes), None)
+                    if outside is not None:
+                        return Miss(_also(node, outside), node)
+        return None
+
+    def _wrong_outputs(self) -> Miss | None:
+        calls = [o for o, p in zip(self.outputs, self.program.form.outputs, strict=False) if isinstance(p, Call)]
+        if len(set(calls)) < len(calls):
+            twice = next(o for o in calls if calls.count(o) > 1)
+            return Miss(f"two results of the pattern are the same node, {twice.name if twice else None}", twice)
+        return None
+
+
+def _solutions_in(program: Program, slots: Slots) -> Iterator[tuple[Program, Slots]]:
+    """A solution, and those of the elements of its lists."""
+    yield program, slots
+    for slot in program.lists:
+        for inner, found in slots[slot]:
+            yield from _solutions_in(inner, found)
+
+
+def _leaves(form: Form) -> Iterator[Any]:
+    for output in form.outputs:
+        if not isinstance(output, Call):
+            yield output
+    for call in form.calls:
+        yield from call.places.values()
+
+
+def _also(node: Node, user: Node) -> str:
+    if user.op == "output":
+        return f"{node.name} is also returned by the graph"
+    return f"{node.name} is also used by {user.name}, outside of the pattern"
+
+
+def _is_true(verdict: Any) -> bool:
+    """Unknown sizes count as no, and install no guard."""
+    if isinstance(verdict, torch.SymBool):
+        return known_equal(verdict, True)
+    return bool(verdict) and not isinstance(verdict, str)
+
+
+def _refusal(verdict: Any, otherwise: str) -> str:
+    """The reason that a condition gave, if it gave one: a string is a reason why not."""
+    return verdict if isinstance(verdict, str) and verdict else getattr(verdict, "reason", "") or otherwise
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Node):
+        return value.name
+    return str(value) if isinstance(value, (torch.SymInt, torch.SymFloat)) else spelled(value)
+
+
+# ------------------------------------------------------------------------------------------------------ expressions
+
+_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
+
+
+def evaluated(expression: str, bindings: dict[str, Any]) -> Any:
+    """What an expression of names, `x.shape[i]`, `x.dtype`, `x.device`, numbers and arithmetic gives."""
+    try:
+        return _evaluate(ast.parse(expression, mode="eval").body, bindings, expression)
+    except TypeError:  # a dimension that the tensor does not have
+        return None
+
+
+def _evaluate(e: ast.expr, bindings: dict[str, Any], whole: str) -> Any:
+    if isinstance(e, ast.Constant):
+        return e.value
+    if isinstance(e, ast.Name) and e.id in bindings:
+        return plain(bindings[e.id])
+    if isinstance(e, ast.BinOp) and type(e.op) in _OPERATORS:
+        return _OPERATORS[type(e.op)](_evaluate(e.left, bindings, whole), _evaluate(e.right, bindings, whole))
+    if isinstance(e, ast.UnaryOp) and isinstance(e.op, ast.USub):
+        return -_evaluate(e.operand, bindings, whole)
+    if isinstance(e, ast.Attribute) and isinstance(e.value, ast.Name) and e.attr in ("shape", "dtype", "device"):
+        tensor = tensor_of(bindings.get(e.value.id))
+        if tensor is not None:
+            return tensor.shape if e.attr == "shape" else getattr(tensor, e.attr)
+    if isinstance(e, ast.Subscript):
+        index = _evaluate(e.slice, bindings, whole)
+        sizes = _evaluate(e.value, bindings, whole)
+        return sizes[index] if -len(sizes) <= index < len(sizes) else None
+    raise BadPattern(
+        f"the expression {whole!r} has {ast.unparse(e)!r}: it may have names of the pattern, x.shape[i], x.dtype, "
+        "x.device, numbers and arithmetic."
+    )

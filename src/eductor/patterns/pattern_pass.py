@@ -1,0 +1,121 @@
+"""A pass that is made of patterns: `stage/pass:rule@match`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from eductor.errors import BadPass, BadPattern
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.patterns.language import Pattern, tolerances
+from eductor.patterns.rules import Check, Handled, Handler, Replaced, Rule, Rules, Said, names_in, parameters_of
+from eductor.patterns.sources import traced
+from eductor.patterns.trace import signature
+from eductor.pipeline.base import Context, Contract, Numerics, Pass, Stage, is_name, words
+from eductor.pipeline.versions import digest, source_hash
+
+
+class PatternPass(Pass):
+    """A pass made of pattern rules; where several match, the one that was declared first has its way."""
+
+    def __init__(self, fn: Callable[..., Any], **declared: Any) -> None:
+        super().__init__(fn, **declared)
+        self.rules = Rules()
+
+    def _check_function(self) -> None:
+        if inspect.signature(self.fn).parameters:
+            raise BadPass(f"pass {self.name!r}: its patterns do the work, so its own function takes no parameters.")
+
+    @property
+    def version(self) -> str:
+        return self._version or digest(self._source, *(f"{r.name} {r.version}" for r in self.rules.rules))
+
+    def run(self, view: GraphView, rewriter: Rewriter, context: Context) -> None:
+        self.rules.apply(view, rewriter)
+
+    def replace(
+        self,
+        search: Pattern | Callable[..., Any],
+        replacement: Callable[..., Any],
+        *,
+        inputs: Sequence[Any] = (),
+        check: Check | None = None,
+        tolerate: str | Sequence[str] = (),
+        joint: bool = False,
+        name: str | None = None,
+        stored: str | None = None,
+    ) -> Rule:
+        """Declares a rule: what `search` finds, an expression or a function, gives way to what `replacement` computes.
+
+        `inputs` are examples for a function: f32(2, 3), tensors, numbers. Its numbers are free. With `joint`, the
+        function's forward and backward are looked for together. `check` is asked about each match; a string is a
+        reason why not. What to overlook is declared by `tolerate`. `stored` names the precompiled form of the pattern.
+        """
+        allowed = tolerances(tolerate)
+        if allowed and self.contract.numerics == "exact":
+            raise BadPattern(
+                f"pass {self.name!r} is exact, and tolerating {', '.join(sorted(allowed))} changes roundings: declare it "
+                "numerics='reassociates'."
+            )
+        called = name or str(getattr(replacement, "__name__", ""))
+        if isinstance(search, Pattern):
+            known = names_in(search)
+            action = Replaced(replacement, parameters_of(replacement, known, in_order=False))
+            version = digest(str(search), source_hash(replacement))
+            rule = Rule(called, Said(search), action, check, allowed, version)
+        else:
+            given = signature(search, inputs, joint=joint)
+            taken = parameters_of(replacement, given.names, in_order=True)
+            dialect = "torch" if self.stages == ("pre_grad",) else "aten"
+            source = traced(search, given, dialect, stored)
+            rule = Rule(
+                called,
+                source,
+                Replaced(replacement, taken, given),
+                check,
+                allowed,
+                digest(source_hash(search), source_hash(replacement)),
+            )
+        return self._add(rule)
+
+    def rule(
+        self,
+        pattern: Pattern,
+        *,
+        check: Check | None = None,
+        tolerate: str | Sequence[str] = (),
+        name: str | None = None,
+    ) -> Callable[[Handler], Handler]:
+        """Declares a handler: a function of the match, the graph and the rewriter, called for each match."""
+
+        def declare(fn: Handler) -> Handler:
+            version = digest(str(pattern), source_hash(fn))
+            self._add(Rule(name or fn.__name__, Said(pattern), Handled(fn), check, tolerances(tolerate), version))
+            return fn
+
+        return declare
+
+    def _add(self, rule: Rule) -> Rule:
+        if not is_name(rule.name):
+            raise BadPass(
+                f"pass {self.name!r}: a rule needs a name that is an identifier, not {rule.name!r}: give `name=`."
+            )
+        if any(r.name == rule.name for r in self.rules.rules):
+            raise BadPass(f"pass {self.name!r} has two rules called {rule.name!r}: give one of them another `name=`.")
+        self.rules.add(rule)
+        return rule
+
+
+def pattern_pass(
+    *,
+    stage: Stage | Iterable[Stage],
+    numerics: Numerics,
+    devices: str | Iterable[str] = (),
+    inference_only: bool = False,
+    **declared: Any,
+) -> Callable[[Callable[..., Any]], PatternPass]:
+    """Makes a pass of patterns; the decorated function only names and documents it."""
+    contract = Contract(numerics, words(devices), inference_only)
+    return lambda fn: PatternPass(fn, stages=words(stage), contract=contract, **declared)

@@ -1,0 +1,192 @@
+"""A replacement: a small graph that takes the place of a match, node by node, wherever it may stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node, map_arg
+
+from eductor.errors import BadPattern
+from eductor.graph import meta
+from eductor.graph.effects import Effects
+from eductor.graph.meta import difference, is_backward, output_of, tensor_of, value_of
+from eductor.graph.order import ancestors
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.patterns.language import Tolerance
+from eductor.patterns.match import Match, Miss
+from eductor.patterns.placing import Result, places
+from eductor.patterns.readings import CAST, transparent
+
+_CASTS: frozenset[Tolerance] = frozenset(("casts",))
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A graph to paste, and what its inputs stand for in the graph that it is pasted to."""
+
+    module: GraphModule
+    inputs: Sequence[Any]
+
+    @property
+    def results(self) -> list[Any]:
+        found = output_of(self.module)
+        return list(found) if isinstance(found, (list, tuple)) else [found]
+
+    def given(self) -> dict[Node, Any]:
+        return dict(zip(self.module.graph.find_nodes(op="placeholder"), self.inputs, strict=True))
+
+
+def paste(view: GraphView, rewrite: Rewriter, match: Match, piece: Piece) -> Miss | None:
+    """Puts a piece in the place of a match; where that cannot be, says why, and leaves the graph as it is."""
+    plan = _planned(view, match, piece)
+    if isinstance(plan, Miss):
+        return plan
+    _Paster(view, rewrite, match, piece, plan).paste()
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Which new result takes the place of which old one, and in front of which node it is made."""
+
+    pairs: tuple[tuple[Node, Any], ...]
+    places: Mapping[Node, Node]
+
+
+def _planned(view: GraphView, match: Match, piece: Piece) -> _Plan | Miss:
+    results = piece.results
+    if len(results) != len(match.outputs):
+        raise BadPattern(
+            f"the replacement returns {len(results)} values, the pattern has {len(match.outputs)}: they take each other's "
+            "places one by one."
+        )
+    given = piece.given()
+    pairs: list[tuple[Node, Any]] = []
+    for old, new in zip(match.outputs, results, strict=True):
+        if old is None or (new is None and not old.users):
+            continue
+        if new is None:
+            return Miss(f"{old.name} is used, and the replacement does not compute it", old)
+        wider = _wider(match, old, _value(new, given))
+        wrong = _unlike(match, wider, _value(new, given))
+        if wrong is not None:
+            return wrong
+        pairs.append((wider, new))
+    if not pairs:
+        return Miss("nobody uses any of its results", match.output)
+    effects = view.effects
+    needs = [Result(old, tuple(_needed(new, given))) for old, new in pairs]
+    found = places(match, needs, effects)
+    if isinstance(found, Miss):
+        return found
+    inner = Effects(piece.module.graph)
+    for old, new in pairs:
+        wrong = _shares_otherwise(old, new, given, effects, inner)
+        if wrong is not None:
+            return wrong
+    return _Plan(tuple(pairs), found)
+
+
+def _wider(match: Match, old: Node, new: Any) -> Node:
+    """A cast of an old result to the dtype that the new one has, if nobody else uses the result: it goes as well."""
+    if "casts" not in match.form.tolerated or not isinstance(new, torch.Tensor) or len(old.users) != 1:
+        return old
+    (user,) = old.users
+    into, here = tensor_of(user), tensor_of(old)
+    is_cast = user not in match.nodes and transparent(user, _CASTS) is old
+    wanted = is_cast and into is not None and here is not None and here.dtype != into.dtype == new.dtype
+    return user if wanted else old
+
+
+def _value(new: Any, given: Mapping[Node, Any]) -> Any:
+    return value_of(given.get(new, new))
+
+
+def _unlike(match: Match, old: Node, new: Any) -> Miss | None:
+    """What tells the new value from the old one for those who use it."""
+    was = value_of(old)
+    if was is meta.UNKNOWN or new is meta.UNKNOWN:
+        return Miss(f"{old.name} or its replacement has no fake value, so that they cannot be compared", old)
+    unlike = difference(was, new)
+    if unlike and "casts" in match.form.tolerated and unlike.startswith("dtype") and isinstance(new, torch.Tensor):
+        unlike = difference(was, torch.empty_like(new, dtype=was.dtype)) if was.dtype.is_floating_point else unlike
+    if unlike is None and isinstance(was, torch.Tensor) and was.requires_grad and not new.requires_grad:
+        unlike = "requires_grad True and False"
+    return Miss(f"the replacement of {old.name} differs from it: {unlike}", old) if unlike else None
+
+
+def _needed(new: Any, given: Mapping[Node, Any]) -> list[Node]:
+    """The nodes of the old graph that a new result is computed from."""
+    found = [given[n] for n in ancestors([new]) if n in given]
+    return [n for value in found for n in _nodes_in(value)]
+
+
+def _nodes_in(value: Any) -> list[Node]:
+    found: list[Node] = []
+    map_arg(value, found.append)
+    return found
+
+
+def _shares_otherwise(old: Node, new: Any, given: Mapping[Node, Any], effects: Effects, inner: Effects) -> Miss | None:
+    """Whether the new result shares memory with others than the old one did, and somebody could see it."""
+    with_inputs = [given[p] for p in given if isinstance(given[p], Node) and inner.place(p) is inner.place(new)]
+    for source in with_inputs:
+        if tensor_of(source) is not None and not (verdict := effects.may_alias(old, source)):
+            return Miss(verdict.reason, old)
+    if not with_inputs and effects.of(old).shares:
+        place = effects.place(old)
+        written = next((m for m in effects.marks_between(old, None) if place in effects.writes(m)), None)
+        if effects.escapes(old) or written is not None:
+            return Miss(f"{old.name} is a view, its replacement would not be, and somebody could see it", old)
+    return None
+
+
+class _Paster:
+    """Copies the nodes of a piece into a graph, each result's where it belongs."""
+
+    def __init__(self, view: GraphView, rewrite: Rewriter, match: Match, piece: Piece, plan: _Plan) -> None:
+        self._view = view
+        self._rewrite = rewrite
+        self._match = match
+        self._piece = piece
+        self._plan = plan
+        self._new: dict[Node, Any] = piece.given()
+
+    def paste(self) -> None:
+        # What the forward needs is made by the forward, though the backward may need it, too.
+        in_order = sorted(self._plan.pairs, key=lambda pair: (is_backward(pair[0]), self._plan.places[pair[0]]))
+        for old, new in in_order:
+            wanted = ancestors([new])
+            for node in self._piece.module.graph.nodes:
+                if node in wanted and node not in self._new:
+                    self._new[node] = self._copy(node, old)
+        for old, new in in_order:
+            self._replace(old, map_arg(new, self._new.__getitem__) if isinstance(new, Node) else new)
+        self._erase()
+
+    def _copy(self, node: Node, old: Node) -> Node:
+        place = self._plan.places[old]
+        args, kwargs = map_arg((node.args, node.kwargs), self._new.__getitem__)
+        if node.op == "get_attr":
+            return self._rewrite.attribute(getattr(self._piece.module, str(node.target)), before=place, like=old)
+        if node.op == "call_method":
+            return self._rewrite.insert(
+                getattr(torch.Tensor, str(node.target)), *args, before=place, like=old, **kwargs
+            )
+        return self._rewrite.insert(node.target, *args, before=place, like=old, **kwargs)
+
+    def _replace(self, old: Node, new: Any) -> None:
+        here, there = tensor_of(old), tensor_of(new)
+        if here is not None and there is not None and here.dtype != there.dtype:
+            new = self._rewrite.insert(CAST.default, new, here.dtype, before=self._plan.places[old], like=old)
+        self._rewrite.replace(old, new)
+
+    def _erase(self) -> None:
+        """The nodes of the match that nobody needs any more."""
+        for node in reversed(self._match.nodes):
+            if node in self._view and not node.users:
+                self._rewrite.erase(node)

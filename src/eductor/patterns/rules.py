@@ -1,0 +1,241 @@
+"""Rules: a pattern, a condition, and what is done with a match. A set of them finds and applies all that it can."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch.fx import Node
+
+from eductor.compat import FakeTensorMode
+from eductor.errors import BadGraph, BadPattern
+from eductor.graph.capture import dialect_of
+from eductor.graph.meta import fake_mode_of, value_of
+from eductor.graph.rewriter import Rewriter, provenance_of
+from eductor.graph.snapshot import subgraphs
+from eductor.graph.view import GraphView
+from eductor.patterns.forms import Form, forms
+from eductor.patterns.index import Candidate, Index
+from eductor.patterns.language import Const, Pattern, Tolerance, Var, walk
+from eductor.patterns.match import Match, Miss
+from eductor.patterns.replacement import Piece, paste
+from eductor.patterns.trace import Signature, Table, aten_graph, torch_graph
+
+Check = Callable[[Match], Any]
+Handler = Callable[[Match, GraphView, Rewriter], Any]
+
+
+class Source(Protocol):
+    """Where the pattern of a rule comes from: it is there, or it is loaded when a graph could have it."""
+
+    @property
+    def required(self) -> frozenset[Any]: ...
+
+    @property
+    def pattern(self) -> Pattern: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Said:
+    """A pattern that is written down as an expression."""
+
+    pattern: Pattern
+    required: frozenset[Any] = frozenset()
+
+
+@dataclass(eq=False)
+class Rule:
+    """What to look for, under which condition, and what to do: an action that edits, or says why it does not."""
+
+    name: str
+    source: Source
+    action: Action
+    check: Check | None = None
+    tolerated: frozenset[Tolerance] = frozenset()
+    version: str = ""
+
+    @property
+    def required(self) -> frozenset[Any]:
+        return self.source.required
+
+    @functools.cached_property
+    def forms(self) -> tuple[Form, ...]:
+        return forms(self.source.pattern, self.tolerated)
+
+    def refusal(self, match: Match) -> str:
+        """Why the condition does not hold; empty where it does. Unknown sizes count as no."""
+        if self.check is None:
+            return ""
+        verdict = self.check(match)
+        if isinstance(verdict, str):
+            return verdict
+        if isinstance(verdict, torch.SymBool):
+            verdict = verdict.node.maybe_as_bool()
+        return "" if verdict else getattr(verdict, "reason", "") or f"the check of {self.name} does not hold"
+
+
+class Action(Protocol):
+    """Edits the graph at a match, or says why not."""
+
+    def __call__(self, match: Match, view: GraphView, rewrite: Rewriter) -> Miss | None: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Handled:
+    """A handler of the author's, which edits through the rewriter; what it refuses, it rejects there."""
+
+    fn: Handler
+
+    def __call__(self, match: Match, view: GraphView, rewrite: Rewriter) -> Miss | None:
+        self.fn(match, view, rewrite)
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Replaced:
+    """A function whose graph takes the place of the match; its parameters are names of the pattern."""
+
+    fn: Callable[..., Any]
+    names: tuple[str, ...]
+    signature: Signature | None = None
+    decompositions: Table | None = None
+
+    def __call__(self, match: Match, view: GraphView, rewrite: Rewriter) -> Miss | None:
+        mode = fake_mode_of(view.graph) or FakeTensorMode()
+        given = [match[name] for name in self.names]
+        later = [x for name, x in sorted(match.bindings.items()) if name.startswith("tangents_")]
+        values = [_value(x) for x in given]
+        try:
+            module = self._graph(view, values, [value_of(t) for t in later], mode)
+        except BadPattern:
+            raise
+        except Exception as error:
+            return Miss(
+                f"the replacement cannot be traced here: {type(error).__name__}: {error}".split("\n")[0], match.output
+            )
+        inputs = [x for x, v in zip(given, values, strict=True) if isinstance(v, _TRACED)]
+        return paste(view, rewrite, match, Piece(module, [*inputs, *later]))
+
+    def _graph(self, view: GraphView, values: list[Any], tangents: list[Any], mode: FakeTensorMode) -> Any:
+        if dialect_of(view.module) == "torch":
+            return torch_graph(self.fn, values, mode)
+        gradients = self.signature.gradients if self.signature is not None else (False,) * len(values)
+        return aten_graph(self.fn, values, gradients, mode, self.decompositions, tangents or None)[0]
+
+
+_TRACED = (torch.Tensor, torch.SymInt, torch.SymFloat)
+
+
+def _value(given: Any) -> Any:
+    if isinstance(given, (list, tuple)):
+        return [_value(x) for x in given]
+    return value_of(given) if isinstance(given, Node) else given
+
+
+def parameters_of(replacement: Callable[..., Any], known: Sequence[str], *, in_order: bool) -> tuple[str, ...]:
+    """Which names of a pattern a replacement takes, in the order of its parameters; `in_order` allows other names."""
+    wanted = tuple(inspect.signature(replacement).parameters)
+    missing = [name for name in wanted if name not in known]
+    if not missing:
+        return wanted
+    if in_order and len(wanted) == len(known):
+        return tuple(known)
+    raise BadPattern(
+        f"the replacement {getattr(replacement, '__name__', '')} takes {', '.join(wanted) or 'nothing'}; the pattern has "
+        f"{', '.join(known) or 'no names'}. Give it parameters that the pattern has."
+    )
+
+
+def names_in(pattern: Any) -> tuple[str, ...]:
+    """The names that a pattern gives, in the order in which they are written."""
+    return tuple(dict.fromkeys(p.name for p in walk(pattern) if isinstance(p, (Var, Const))))
+
+
+@dataclass(eq=False)
+class Rules:
+    """Rules in their order: where several match, the first has its way."""
+
+    rules: list[Rule] = field(default_factory=list)
+    _index: Index | None = None
+
+    def add(self, rule: Rule, *, first: bool = False) -> None:
+        self.rules.insert(0 if first else len(self.rules), rule)
+        self._index = None
+
+    @property
+    def index(self) -> Index:
+        if self._index is None:
+            self._index = Index(tuple(self.rules))
+        return self._index
+
+    def apply(self, view: GraphView, rewrite: Rewriter) -> int:
+        """Applies the rules until none applies any more, bodies of higher-order operators first; how often one did."""
+        made = 0
+        for body in subgraphs(view.graph).values():
+            with rewrite.inside(body) as (inner, inside):
+                made += self.apply(inner, inside)
+        before, limit = len(rewrite.rejects), len(view.graph.nodes) + 100
+        while (now := self._sweep(view, rewrite)) > 0:
+            made += now
+            if made > limit:
+                raise BadGraph("the rules do not settle: they keep on creating what they look for")
+            del rewrite.rejects[before:]  # the next sweep says again what still holds
+        return made
+
+    def _sweep(self, view: GraphView, rewrite: Rewriter) -> int:
+        made = 0
+        for candidate in self.index.candidates(view):
+            found = candidate.found if not made else self._still(view, candidate)
+            if found is not None:
+                rule = self.rules[candidate.rule]
+                with _candidate(rewrite, candidate.anchor, rule.name) as allowed:
+                    if not allowed:
+                        return 0
+                    made += self._try(rule, found, view, rewrite)
+        return made
+
+    def _still(self, view: GraphView, candidate: Candidate) -> Match | Miss | None:
+        return self.index.again(candidate) if candidate.anchor in view else None
+
+    def _try(self, rule: Rule, found: Match | Miss, view: GraphView, rewrite: Rewriter) -> bool:
+        if isinstance(found, Miss):
+            rewrite.reject(found.reason, *([found.node] if found.node is not None else []))
+            return False
+        if _made_by_itself(found, rewrite, rule):
+            return False
+        reason = rule.refusal(found)
+        if reason:
+            rewrite.reject(reason, *found.nodes)
+            return False
+        before = rewrite.edits
+        missed = rule.action(found, view, rewrite)
+        if missed is not None:
+            rewrite.reject(missed.reason, *([missed.node] if missed.node is not None else []))
+        return rewrite.edits > before
+
+
+def _made_by_itself(match: Match, rewrite: Rewriter, rule: Rule) -> bool:
+    """A replacement may contain what it replaces; a rule that took it for a candidate would never end."""
+    made = f"{rewrite.address}:{rule.name}@"
+    addresses = [p.address for n in match.nodes if (p := provenance_of(n)) is not None]
+    return len(addresses) == len(match.nodes) and all(a.startswith(made) for a in addresses)
+
+
+@contextmanager
+def _candidate(rewrite: Rewriter, anchor: Node, rule: str) -> Iterator[bool]:
+    """A candidate of the rewriter: what is edited within is one match of the rule."""
+    if not rewrite.open(anchor):
+        yield False
+        return
+    try:
+        with rewrite.rule(rule):
+            yield True
+    except BaseException:
+        rewrite.leave()
+        raise
+    rewrite.close()

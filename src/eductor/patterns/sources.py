@@ -1,0 +1,82 @@
+"""Patterns that come from search functions: precompiled where they are stored, traced when they are first wanted otherwise."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from eductor.patterns.forms import forms
+from eductor.patterns.language import AnyOf, Pattern, Tolerance
+from eductor.patterns.store import HOME, dumps, store
+from eductor.patterns.trace import Signature, Table, pattern_of
+
+
+@dataclass(eq=False)
+class Traced:
+    """The pattern of a search function in all spellings that the engines' decompositions give it."""
+
+    fn: Callable[..., Any]
+    signature: Signature
+    dialect: str
+    stored: str | None = None
+    free: Mapping[str, Any] = field(default_factory=dict)
+    home: Path = HOME
+
+    @property
+    def path(self) -> Path:
+        return self.home / f"{str(self.stored).rpartition('.')[0]}.json"
+
+    @property
+    def key(self) -> str:
+        return str(self.stored).rpartition(".")[2]
+
+    @property
+    def is_stored(self) -> bool:
+        return self.stored is not None and self.key in store(self.path)
+
+    @property
+    def required(self) -> frozenset[Any]:
+        return store(self.path).required(self.key) if self.is_stored else frozenset()
+
+    @functools.cached_property
+    def pattern(self) -> Pattern:
+        return store(self.path).pattern(self.key) if self.is_stored else self.fresh()
+
+    def fresh(self) -> Pattern:
+        """The pattern as the function says it now."""
+        found: dict[str, Pattern] = {}
+        for table in _tables(self.dialect):
+            one = pattern_of(self.fn, self.signature, dialect=self.dialect, decompositions=table, free=self.free)
+            found.setdefault(dumps({"": one}, {}), one)
+        choices = tuple(found.values())
+        return choices[0] if len(choices) == 1 else AnyOf(choices)
+
+
+def _tables(dialect: str) -> Iterator[Table]:
+    """The decompositions with which the graphs of a stage may have been traced."""
+    yield {}
+    if dialect == "aten":
+        # The room of the engines is below this one: only a trace, which no compile with stored patterns makes, asks them.
+        from eductor.engines import BUILT_IN, has_code_generator
+        from eductor.options import Options
+
+        if has_code_generator():
+            yield BUILT_IN["inductor"].decompositions(Options())
+
+
+def traced(
+    fn: Callable[..., Any], signature: Signature, dialect: str, stored: str | None = None, **more: Any
+) -> Traced:
+    """The source of a rule whose pattern is a function."""
+    return Traced(fn, signature, dialect, stored, **more)
+
+
+def required_by(pattern: Pattern, tolerated: frozenset[Tolerance]) -> list[Any]:
+    """The operators that every form of a pattern has."""
+    found = [
+        {key for call in form.calls for key in call.keys if len(call.keys) == 1} for form in forms(pattern, tolerated)
+    ]
+    return list(set.intersection(*found))

@@ -1,0 +1,317 @@
+"""The steps of a compiled pattern: each looks at one place of a graph, and knows why it fails.
+
+Steps are values: two patterns that begin with equal steps share them. A step that finds something stores it in the
+next slot; `outcomes` has all that it could be, in the order in which they are tried.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch.fx import Node
+
+from eductor.compat import OpOverload
+from eductor.graph.meta import tensor_of, value_of
+from eductor.patterns.forms import Place
+from eductor.patterns.language import Tolerance, spelled, target_name
+from eductor.patterns.literals import argument, name_of, nearly, plain, same_constant, unlike
+from eductor.patterns.readings import MISSING, Inverse, Reading, Readings, Signature
+
+Slots = list[Any]
+Tolerated = frozenset[Tolerance]
+TESTED: tuple[Any, ...] = (None,)
+NO: tuple[Any, ...] = ()
+
+
+class Step(Protocol):
+    """One test. `why` says in words why there is no outcome, and of which node that is."""
+
+    stores: bool
+
+    def outcomes(self, readings: Readings, slots: Slots) -> Sequence[Any]: ...
+
+    def why(self, readings: Readings, slots: Slots) -> tuple[str, Node | None]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Enter:
+    """The argument is a call of one of the keys."""
+
+    slot: int
+    place: Place
+    keys: tuple[Any, ...]
+    overloads: frozenset[OpOverload] | None
+    tolerated: Tolerated
+    stores = True
+
+    def outcomes(self, readings: Readings, slots: Slots) -> Sequence[Any]:
+        value = argument(slots[self.slot], self.place)
+        found: list[Reading] = []
+        for inner, passed in readings.beneath(value, self.tolerated):
+            for reading in fitting(readings.matching(inner, self.keys, self.tolerated), self.overloads):
+                found.append(replace(reading, through=(*reading.through, *passed)) if passed else reading)
+        return found
+
+    def why(self, readings: Readings, slots: Slots) -> tuple[str, Node | None]:
+        reading: Reading = slots[self.slot]
+        value = argument(reading, self.place)
+        name = name_of(reading, self.place)
+        wanted = called(self.keys, self.overloads)
+        if isinstance(value, Inverse):
+            value = value.node
+        if not isinstance(value, Node):
+            return f"{name} is {_shown(value)}, the pattern wants {wanted}", reading.node
+        return f"{name} is {described(readings, value)}, the pattern wants {wanted}", value
+
+
+@dataclass(frozen=True, slots=True)
+class Climb:
+    """A user of what was found is a call of one of the keys, with it in this place."""
+
+    slot: int
+    place: Place
+    keys: tuple[Any, ...]
+    overloads: frozenset[OpOverload] | None
+    tolerated: Tolerated
+    stores = True
+
+    def outcomes(self, readings: Readings, slots: Slots) -> Sequence[Any]:
+        base = slots[self.slot]
+        target = base.identity if isinstance(base, Reading) else base
+        start = target.node if isinstance(target, Inverse) else target
+        found: list[Reading] = []
+        for at, passed in readings.above(start, self.tolerated):
+            for user in at.users:
+                for value in (user, Inverse(user)) if self.tolerated else (user,):
+                    for r in fitting(readings.matching(value, self.keys, self.tolerated), self.overloads):
+                        given = argument(r, self.place)
+                        if given == target or (given is at and target is start):
+                            new = tuple(n for n in passed if n not in r.through)
+                            found.append(replace(r, through=(*r.through, *new)) if new else r)
+        return found
+
+    def why(self, readings: Readings, slots: Slots) -> tuple[str, Node | None]:
+        base = slots[self.slot]
+        node = base.node if isinstance(base, (Reading, Inverse)) else base
+        users = [described(readings, u) for u in node.users]
+        wanted = called(self.keys, self.overloads)
+        if not users:
+            return f"{node.name} is used by nobody, the pattern wants {wanted} to use it", node
+        return f"{node.name} is used by {', '.join(users[:3])}, the pattern wants {wanted} to use it", node
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Every argument that the pattern does not mention has its default."""
+
+    slot: int
+    mentioned: frozenset[int | str]
+    stores = False
+
+    def outcomes(self, readings: Readings, slots: Slots) -> Sequence[Any]:
+        return NO if self._unlike(slots[self.slot]) else TESTED
+
+    def _unlike(self, reading: Reading) -> str:
+        places = _unmentioned(reading.signature, self.mentioned)
+        if isinstance(places, str):
+            return places
+        for i, default in places:
+            got = plain(reading.values[i])
+            if default is MISSING or not same_constant(got, default, mixed=True):
+                name = reading.signature.names[i]
+                usual = "" if default is MISSING else f" (the default is {_shown(default)})"
+                return f"{name} is {_shown(reading.values[i])}{usual}, which the pattern does not mention"
+        return ""
+
+    def why(self, readings: Readings, slots: Slots) -> tuple[str, Node | None]:
+        return self._unlike(slots[self.slot]), slots[self.slot].node
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _unmentioned(signature: Signature, mentioned: frozenset[int | str]) -> tuple[tuple[int, Any], ...] | str:
+    found = {signature.index(place): place for place in mentioned}
+    if -1 in found:
+        given = found[-1]
+        return f"it has no argument {given!r}" if isinstance(given, str) else f"it has fewer than {given + 1} arguments"
+    return tuple((i, default) for i, default in enumerate(signature.defaults) if i not in found)
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """The argument is this constant."""
+
+    slot: int
+    place: Place
+    value: _Exact
+    stores = False
+
+    def outcomes(self, readings: Readings, slots: Slots) -> Sequence[Any]:
+        return NO if unlike(slots[self.slot], self.place, self.value.value) else TESTED
+
+    def why(self, readings: Readings, slots: Slots) -> tuple[str, Node | None]:
+        return unlike(slots[self.slot], self.place, self.value.value), slots[self.slot].node
+
+
+@dataclass(frozen=True, slots=True)
+class _Exact:
+    """A constant that equals another one only if both have one type and sign, so that steps are not shared wrongly."""
+
+    value: Any
+    key: str
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Exact) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+def exact(value: Any) -> _Exact:
+    return _Exact(value, f"{type(value).__name__} {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """The argument is a tensor, or with `anything` whatever it is; it gets a name."""
+
+    slot: int
+    place: Place
+    kind: str
+    anything: bool
+    tolerated: Tolerated
+    stores = True
+
+    def outcomes(self, readings: Readings, slots: Slots) -> Sequence[Any]:
+        value = argument(slots[self.slot], self.place)
+        if self.anything:
+            return NO if value is MISSING or isinstance(value, Inverse) else (value,)
+        return [v for v, _ in readings.beneath(value, self.tolerated) if self._fits(v)]
+
+    def _fits(self, value: Any) -> bool:
+        tensor = value_of(value) if isinstance(value, Node) else None
+        return isinstance(tensor, torch.Tensor) and self.kind in ("", kind_of(tensor))
+
+    def why(self, readings: Readings, slots: Slots) -> tuple[str, Node | None]:
+        reading: Reading = slots[self.slot]
+        value = argument(reading, self.place)
+        name = name_of(reading, self.place)
+        tensor = tensor_of(value) if isinstance(value, Node) else None
+        if tensor is not None:
+            return f"{name} is a tensor of {tensor.dtype}, the pattern wants {self.kind} elements", value
+        return f"{name} is {_shown(value)}, the pattern wants a tensor", reading.node
+
+
+def kind_of(tensor: torch.Tensor) -> str:
+    """What the elements of a tensor are, as far as patterns tell them apart."""
+    if tensor.dtype is torch.bool:
+        return "bool"
+    return "float" if tensor.dtype.is_floating_point else "complex" if tensor.dtype.is_complex else "int"
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """The argument is a constant or a size; it gets a name."""
+
+    slot: int
+    place: Place
+    stores = True
+
+    def outcomes(self, readings: Readings, slots: Slots) -> Sequence[Any]:
+        value = argument(slots[self.slot], self.place)
+        return NO if value is MISSING or isinstance(value, Inverse) or _has_tensors(value) else (value,)
+
+    def why(self, readings: Readings, slots: Slots) -> tuple[str, Node | None]:
+        reading: Reading = slots[self.slot]
+        value = argument(reading, self.place)
+        return f"{name_of(reading, self.place)} is {_shown(value)}, the pattern wants a constant", reading.node
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """The argument is what was found before."""
+
+    slot: int
+    place: Place
+    other: int
+    tolerated: Tolerated
+    stores = False
+
+    def outcomes(self, readings: Readings, slots: Slots) -> Sequence[Any]:
+        value, other = argument(slots[self.slot], self.place), slots[self.other]
+        wanted = other.identity if isinstance(other, Reading) else other
+        if not isinstance(wanted, (Node, Inverse)):
+            return TESTED if same_constant(plain(value), plain(wanted)) or nearly(value, wanted) else NO
+        return TESTED if any(v == wanted for v, _ in readings.beneath(value, self.tolerated)) else NO
+
+    def why(self, readings: Readings, slots: Slots) -> tuple[str, Node | None]:
+        reading, other = slots[self.slot], slots[self.other]
+        wanted = other.node.name if isinstance(other, Reading) else _shown(other)
+        value = argument(reading, self.place)
+        return (
+            f"{name_of(reading, self.place)} is {_shown(value)}, the pattern wants {wanted} here as well",
+            reading.node,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """The argument is a list of so many elements."""
+
+    slot: int
+    place: Place
+    count: int
+    stores = False
+
+    def outcomes(self, readings: Readings, slots: Slots) -> Sequence[Any]:
+        value = argument(slots[self.slot], self.place)
+        return TESTED if isinstance(value, (list, tuple)) and len(value) == self.count else NO
+
+    def why(self, readings: Readings, slots: Slots) -> tuple[str, Node | None]:
+        reading = slots[self.slot]
+        value = argument(reading, self.place)
+        many = f"a list of {len(value)}" if isinstance(value, (list, tuple)) else _shown(value)
+        return f"{name_of(reading, self.place)} is {many}, the pattern wants a list of {self.count}", reading.node
+
+
+def fitting(found: list[Reading], overloads: frozenset[OpOverload] | None) -> list[Reading]:
+    """Those of the wanted overloads; a reading in another spelling stands for all of them."""
+    return found if overloads is None else [r for r in found if r.op is None or r.op in overloads]
+
+
+def called(keys: tuple[Any, ...], overloads: frozenset[OpOverload] | None) -> str:
+    """What a pattern looks for, in words."""
+    return " or ".join(sorted(map(target_name, overloads)) if overloads else map(target_name, keys))
+
+
+def described(readings: Readings, node: Node) -> str:
+    """A node with what it calls: `the input x`, `aten.mul (mul_3)`, `the output`."""
+    if node.op == "output":
+        return "the output of the graph"
+    if node.op in ("placeholder", "get_attr"):
+        return f"the {'input' if node.op == 'placeholder' else 'attribute'} {node.name}"
+    plainest = readings.of(node)[0] if readings.of(node) else None
+    return f"{target_name(plainest.key if plainest is not None else node.target)} ({node.name})"
+
+
+def _has_tensors(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(_has_tensors(v) for v in value)
+    return isinstance(value, Node) and not isinstance(
+        value_of(value), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
+    )
+
+
+def _shown(value: Any) -> str:
+    if value is MISSING:
+        return "missing"
+    return (
+        value.name
+        if isinstance(value, Node)
+        else str(value)
+        if isinstance(value, (torch.SymInt, torch.SymFloat))
+        else spelled(value)
+    )

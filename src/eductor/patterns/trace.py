@@ -1,0 +1,229 @@
+"""Patterns and replacements from ordinary functions, by tracing them.
+
+A search function is traced on tensors with symbolic sizes, so that a size in the pattern is an expression of the
+inputs' shapes. Numbers that are parameters are free: the function is traced twice with different ones, and each constant
+that differs is explained by them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from eductor import compat
+from eductor.compat import FakeTensorMode, ShapeEnv, make_fx
+from eductor.errors import BadPattern
+from eductor.graph.capture import functional
+from eductor.patterns.explained import Trace, explained
+from eductor.patterns.language import Outputs, Pattern
+from eductor.pipeline.base import TensorSpec
+
+Table = Mapping[Any, Callable[..., Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The inputs of a search function: names, and an example of each."""
+
+    names: tuple[str, ...]
+    examples: tuple[Any, ...]
+    gradients: tuple[bool, ...]
+    """Which of them get one, where forward and backward are traced together; else none."""
+
+    @property
+    def tensors(self) -> list[int]:
+        return [i for i, x in enumerate(self.examples) if isinstance(x, torch.Tensor)]
+
+    @property
+    def is_joint(self) -> bool:
+        return any(self.gradients)
+
+
+def signature(fn: Callable[..., Any], inputs: Sequence[Any], *, joint: bool = False) -> Signature:
+    """The parameters of a function with examples: tensors, specs such as f32(2, 3), numbers, or functions that make them."""
+    made = tuple(_example(i, given) for i, given in enumerate(inputs))
+    names = tuple(inspect.signature(fn).parameters)
+    if len(names) != len(made):
+        what = getattr(fn, "__name__", "the function")
+        raise BadPattern(f"{what} takes {len(names)} inputs ({', '.join(names)}), {len(made)} examples were given.")
+    asked = any(isinstance(x, torch.Tensor) and x.requires_grad for x in made)
+
+    def wants(x: Any) -> bool:
+        return isinstance(x, torch.Tensor) and x.dtype.is_floating_point and (x.requires_grad or not asked)
+
+    return Signature(names, made, tuple(joint and wants(x) for x in made))
+
+
+def _example(i: int, given: Any) -> Any:
+    if isinstance(given, TensorSpec):
+        return given.make(i)
+    return given() if callable(given) and not isinstance(given, torch.Tensor) else given
+
+
+def pattern_of(
+    fn: Callable[..., Any],
+    inputs: Signature,
+    *,
+    dialect: str = "aten",
+    decompositions: Table | None = None,
+    free: Mapping[str, Any] | None = None,
+) -> Pattern:
+    """The pattern of a search function, in the dialect and with the decompositions of the graphs to search.
+
+    `free` names numbers that stand for themselves wherever they appear.
+    """
+    first = _traced(fn, inputs, dialect, decompositions, round_=0)
+    second = _traced(fn, inputs, dialect, decompositions, round_=1)
+    names = list(inputs.names)
+    outputs, unused = explained(first, second, names, dict(free or {}))
+    if unused:
+        raise BadPattern(
+            f"{getattr(fn, '__name__', 'the search function')} does not use its input {unused[0]!r} in a way that can be "
+            "found in a graph: take it out of the parameters, or say the pattern with op(...)."
+        )
+    return outputs if len(outputs.patterns) > 1 else outputs.patterns[0] if isinstance(outputs, Outputs) else outputs
+
+
+# Numbers that nobody writes: what equals one of them in a trace came from the parameter that had it.
+_UNUSUAL = ((0.3434177, 0.2718317), (0.4142271, 0.5772181), (0.1618079, 0.6931459), (0.8660283, 0.2236091))
+
+
+def _traced(
+    fn: Callable[..., Any], inputs: Signature, dialect: str, decompositions: Table | None, round_: int
+) -> Trace:
+    """One trace, with other numbers in each round, and with other sizes, if the function takes them."""
+    for scale in (1 + round_, 1):
+        values = _values(inputs, round_, scale)
+        try:
+            return Trace(*_aten(fn, inputs, values, dialect, decompositions))
+        except Exception as error:
+            problem = error
+            if scale == 1:
+                break
+    raise BadPattern(
+        f"{getattr(fn, '__name__', 'the search function')} cannot be traced on the example inputs: "
+        f"{type(problem).__name__}: {str(problem).splitlines()[0] if str(problem) else ''}"
+    ) from problem
+
+
+def _values(inputs: Signature, round_: int, scale: int) -> list[Any]:
+    values: list[Any] = []
+    floats = 0
+    for x in inputs.examples:
+        if isinstance(x, torch.Tensor) and scale != 1:
+            shape = [s * scale if s > 1 else s for s in x.shape]
+            values.append(torch.zeros(shape, dtype=x.dtype, device=x.device))
+        elif isinstance(x, float):
+            unusual = _UNUSUAL[floats % len(_UNUSUAL)][round_]
+            values.append(unusual + floats // len(_UNUSUAL) * 1e-3)
+            floats += 1
+        else:
+            values.append(x)
+    return values
+
+
+def _aten(
+    fn: Callable[..., Any], inputs: Signature, values: list[Any], dialect: str, decompositions: Table | None
+) -> tuple[GraphModule, tuple[str, ...], list[Any]]:
+    mode = FakeTensorMode(shape_env=ShapeEnv(duck_shape=False))
+    fakes = [_fake(name, x, mode) for name, x in zip(inputs.names, values, strict=True)]
+    if dialect == "torch":
+        return torch_graph(fn, fakes, mode), inputs.names, fakes
+    module, tangents = aten_graph(fn, fakes, inputs.gradients, mode, decompositions)
+    names = (*inputs.names, *(f"tangents_{i + 1}" for i in range(len(tangents))))
+    return module, names, [*fakes, *tangents]
+
+
+def _fake(name: str, x: Any, mode: FakeTensorMode) -> Any:
+    if isinstance(x, torch.Tensor):
+        return mode.from_tensor(x.detach())
+    if type(x) is int and mode.shape_env is not None:
+        return compat.new_symbol(mode.shape_env, name, x) if x > 1 else x
+    return x
+
+
+def torch_graph(fn: Callable[..., Any], values: Sequence[Any], mode: FakeTensorMode) -> GraphModule:
+    """A function as a graph of the operators that it calls, as they are before autograd takes them apart."""
+    filled, flat = _parted(values)
+    with compat.without_tracing_context(), compat.taking_real_tensors(mode), mode:
+        return _tidied(make_fx(lambda *given: fn(*filled(given)), pre_dispatch=True)(*flat))
+
+
+def _parted(values: Sequence[Any]) -> tuple[Callable[[Sequence[Any]], list[Any]], list[Any]]:
+    """The values that are inputs of a trace, and how to put others in their places."""
+    is_input = [isinstance(v, (torch.Tensor, torch.SymInt, torch.SymFloat)) for v in values]
+
+    def filled(given: Sequence[Any]) -> list[Any]:
+        rest = iter(given)
+        return [next(rest) if taken else v for v, taken in zip(values, is_input, strict=True)]
+
+    return filled, [v for v, taken in zip(values, is_input, strict=True) if taken]
+
+
+def aten_graph(
+    fn: Callable[..., Any],
+    values: Sequence[Any],
+    gradients: Sequence[bool],
+    mode: FakeTensorMode,
+    decompositions: Table | None = None,
+    tangents: Sequence[Any] | None = None,
+) -> tuple[GraphModule, list[torch.Tensor]]:
+    """A function as an ATen graph on fake values, which are its inputs, but for numbers; with its backward if any needs one.
+
+    Also returns the tangents that the backward takes: those given, or like the results.
+    """
+    filled, flat = _parted(values)
+    table = dict(decompositions or {})
+    with compat.without_tracing_context():
+        if not any(gradients):
+            with compat.taking_real_tensors(mode), mode, torch.no_grad():
+                traced = make_fx(lambda *given: fn(*filled(given)), decomposition_table=table)(*flat)
+                return _tidied(functional(traced, flat)), []
+        with compat.tracing_autograd(mode), compat.enable_python_dispatcher():
+            wanted = [g for g, v in zip(gradients, values, strict=True) if any(v is x for x in flat)]
+            return _joint_graph(fn, filled, flat, wanted, table, tangents)
+
+
+def _joint_graph(
+    fn: Callable[..., Any],
+    filled: Callable[[Sequence[Any]], list[Any]],
+    flat: list[Any],
+    wanted: Sequence[bool],
+    table: dict[Any, Any],
+    tangents: Sequence[Any] | None,
+) -> tuple[GraphModule, list[torch.Tensor]]:
+    primals = [v.detach().requires_grad_() if g else v for v, g in zip(flat, wanted, strict=True)]
+
+    def results(given: Sequence[Any]) -> list[Any]:
+        found = fn(*filled(given))
+        return list(found) if isinstance(found, (list, tuple)) else [found]
+
+    with torch.enable_grad():
+        differentiable = [i for i, r in enumerate(results(primals)) if isinstance(r, torch.Tensor) and r.requires_grad]
+        taken = list(
+            tangents or [torch.empty_like(r).detach() for r in map(results(primals).__getitem__, differentiable)]
+        )
+
+        def joint(*given: Any) -> Any:
+            made, there = results(given[: len(flat)]), given[len(flat) :]
+            sources = [x for x, g in zip(given, wanted, strict=False) if g]
+            found = iter(torch.autograd.grad([made[i] for i in differentiable], sources, there, allow_unused=True))
+            return [*made, *(next(found) if g else None for g in wanted)]
+
+        module = make_fx(joint, decomposition_table=table)(*primals, *taken)
+    with torch.no_grad():
+        return _tidied(functional(module, [*flat, *taken])), taken
+
+
+def _tidied(module: GraphModule) -> GraphModule:
+    """Without what nobody uses, and without detaching, which a graph after autograd does not know."""
+    for node in list(module.graph.nodes):
+        if node.target is torch.ops.aten.detach.default:
+            node.replace_all_uses_with(node.args[0])
+    module.graph.eliminate_dead_code()
+    return module
