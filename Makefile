@@ -1,5 +1,6 @@
 # make demo    compiles an example model and shows what each pass did
 # make test    runs the tests
+# make patterns  traces the search functions of the package's patterns, and stores what they give
 # make lint    lint, format check, type check
 # make bench   measures idle passes, looking on, ahead-of-time autograd, calls and kernels, beside torch's own
 
@@ -10,7 +11,7 @@ STAMP := $(VENV)/.installed
 # bf16 matmul through oneDNN dies on CPUs that advertise AMX but cannot use it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE
 
-.PHONY: demo test test-slow lint format bench clean
+.PHONY: demo test test-slow lint format patterns bench clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -29,6 +30,9 @@ lint: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+patterns: $(STAMP)
+	$(BIN)/python -m eductor.patterns.precompile
 
 bench: $(STAMP)
 	$(BIN)/python bench/idle_pipeline.py

@@ -17,6 +17,7 @@ from eductor.graph.compare import first_difference
 from eductor.graph.printer import to_function
 from eductor.observe.manual import ExampleRun, capture_example, run_example, run_pass
 from eductor.observe.verifier import Verifier
+from eductor.patterns.pattern_pass import PatternPass
 from eductor.pipeline.base import Example, Pass, Stage, TensorSpec
 from eductor.pipeline.pipeline import Pipeline
 from eductor.pipeline.registry import Registry
@@ -33,6 +34,8 @@ def check_contract(pass_: Pass, stage: Stage) -> None:
     registry = registry if known else registry.with_passes([pass_])
     text = Pipeline.default(registry, enable=[pass_.name]).only(f"{stage}/{pass_.name}").text()
     assert Pipeline.parse(text, registry).text() == text, f"{where}: the text form {text!r} does not round-trip"
+    if isinstance(pass_, PatternPass):
+        pass_.check_rules()
     for example in pass_.examples:
         check_example(pass_, stage, example)
     for example in pass_.refusals:

@@ -16,10 +16,10 @@ from torch.fx import GraphModule, Node
 
 from eductor.compat import OpOverload
 from eductor.errors import BadPattern
-from eductor.graph.meta import output_of, value_of
+from eductor.graph.meta import output_of, tensor_of, value_of
 from eductor.patterns.language import Computed, Const, Op, Outputs, Pattern, Var
 from eductor.patterns.literals import nearly, same_constant
-from eductor.patterns.readings import is_same_value
+from eductor.patterns.readings import is_same_value, signature_of
 from eductor.patterns.steps import kind_of
 
 
@@ -43,9 +43,11 @@ class Trace:
         return dict(zip(self.module.graph.find_nodes(op="placeholder"), names, strict=True))
 
 
-def explained(first: Trace, second: Trace, names: Sequence[str], free: Mapping[str, Any]) -> tuple[Outputs, list[str]]:
+def explained(
+    first: Trace, second: Trace, names: Sequence[str], free: Mapping[str, Any], *, any_rank: bool = False
+) -> tuple[Outputs, list[str]]:
     """The pattern that both traces are instances of, and the names that it does not mention."""
-    reader = _Reader(first, second, free)
+    reader = _Reader(first, second, free, any_rank=any_rank)
     patterns = tuple(reader.pair(a, b) for a, b in zip(first.results, second.results, strict=True))
     return Outputs(patterns), [n for n in names if n not in reader.known]
 
@@ -53,14 +55,15 @@ def explained(first: Trace, second: Trace, names: Sequence[str], free: Mapping[s
 class _Reader:
     """Reads two traces side by side."""
 
-    def __init__(self, first: Trace, second: Trace, free: Mapping[str, Any]) -> None:
+    def __init__(self, first: Trace, second: Trace, free: Mapping[str, Any], *, any_rank: bool) -> None:
+        self._any_rank = any_rank
         self._first = first
         self._second = second
         self._free = dict(free)
         self._inputs = first.placeholders()
         self._made: dict[Node, Any] = {}
-        self._symbols = _symbols(first)
-        self._atoms = _atoms(first, second)
+        self._symbols = _symbols(first, any_rank=any_rank)
+        self._atoms = _atoms(first, second, any_rank=any_rank)
         self.known: set[str] = set()
         self._device = next((v.device for v in first.values if isinstance(v, torch.Tensor)), None)
         self._tensor = next(
@@ -97,24 +100,52 @@ class _Reader:
         if node in self._inputs:
             name = self._inputs[node]
             self.known.add(name)
-            given = dict(zip(self._first.names, self._first.values, strict=True))[name]
-            return Var(name, kind=kind_of(given)) if isinstance(given, torch.Tensor) else Const(name)
+            return self._var(name)
         if node.op == "get_attr":
             raise BadPattern("the search function has a tensor of its own: make it an input.")
         operand = node.args[0] if node.args else None
         if isinstance(operand, Node) and node.op == "call_function" and self._is_idle(node, operand):
             return self._node(operand)
         twin = self._twins[node]
-        args = tuple(self.pair(a, b) for a, b in zip(node.args, twin.args, strict=True))
+        args = tuple(self.pair(a, b) for a, b in zip(self._counted(node), self._counted(twin), strict=True))
         kwargs = {k: self.pair(v, twin.kwargs[k]) for k, v in node.kwargs.items()}
         target = node.target.overloadpacket if isinstance(node.target, OpOverload) else node.target
         return Op((target,), args, kwargs)
+
+    def _var(self, name: str) -> Var | Const:
+        at = self._first.names.index(name)
+        given = self._first.values[at]
+        if not isinstance(given, torch.Tensor):
+            return Const(name)
+        pairs = zip(given.shape, self._second.values[at].shape, strict=True)
+        shape = tuple(self._relation(_size_of(name, given, i, self._any_rank), *pair) for i, pair in enumerate(pairs))
+        return Var(name, kind=kind_of(given), shape=shape, tail=self._any_rank)
+
+    def _relation(self, own: str, a: Any, b: Any) -> int | str | None:
+        """To what a size of an input is equal in both traces: a number, another input's size, or nothing but itself."""
+        expression = a.node.expr if isinstance(a, torch.SymInt) else sympy.Integer(a)
+        if expression.free_symbols:
+            text = _text(expression, self._symbols)
+        elif _hint(a) == _hint(b):
+            return int(_hint(a))
+        else:
+            text = next(name for name, *sizes in self._atoms if sizes == [_hint(a), _hint(b)])
+        return None if text == own else text
 
     def _is_idle(self, node: Node, operand: Node) -> bool:
         names = ("expand", "view", "reshape", "_unsafe_view", "permute", "transpose", "clone", "alias", "_to_copy")
         if not isinstance(node.target, OpOverload) or node.target.overloadpacket.__name__ not in names:
             return False
         return is_same_value(node, operand)
+
+    def _counted(self, node: Node) -> Sequence[Any]:
+        """The arguments of a call, with dims counted from the end if the rank may differ."""
+        operand = tensor_of(node.args[0]) if node.args else None
+        if not self._any_rank or operand is None or not isinstance(node.target, OpOverload):
+            return node.args
+        names, rank = signature_of(node.target).names, operand.dim()
+        named = zip(node.args, names, strict=False)
+        return [_from_the_end(a, rank) if name in ("dim", "dim0", "dim1") else a for a, name in named]
 
     # ------------------------------------------------------------------------------------------------ numbers and sizes
 
@@ -152,7 +183,18 @@ class _Reader:
         return Computed(text)
 
 
-def _symbols(trace: Trace) -> dict[sympy.Symbol, str]:
+def _from_the_end(dim: Any, rank: int) -> Any:
+    if isinstance(dim, (list, tuple)):
+        return [_from_the_end(d, rank) for d in dim]
+    return dim - rank if type(dim) is int and 0 <= dim < rank else dim
+
+
+def _size_of(name: str, tensor: torch.Tensor, i: int, any_rank: bool) -> str:
+    """A size of an input, counted from the end if the rank may differ."""
+    return f"{name}.shape[{i - tensor.dim() if any_rank else i}]"
+
+
+def _symbols(trace: Trace, *, any_rank: bool) -> dict[sympy.Symbol, str]:
     """Of which input each symbol is a size."""
     found: dict[sympy.Symbol, str] = {}
     for name, value in zip(trace.names, trace.values, strict=True):
@@ -160,14 +202,14 @@ def _symbols(trace: Trace) -> dict[sympy.Symbol, str]:
             found.setdefault(value.node.expr, name)
         for i, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
             if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol):
-                found.setdefault(size.node.expr, f"{name}.shape[{i - value.dim()}]")
+                found.setdefault(size.node.expr, _size_of(name, value, i, any_rank))
     return found
 
 
 Atom = tuple[str, float, float]
 
 
-def _atoms(first: Trace, second: Trace) -> list[Atom]:
+def _atoms(first: Trace, second: Trace, *, any_rank: bool) -> list[Atom]:
     """What was different in the two traces, by name: numbers, and sizes that are no symbols any more."""
     found: list[Atom] = []
     for name, a, b in zip(first.names, first.values, second.values, strict=True):
@@ -177,7 +219,7 @@ def _atoms(first: Trace, second: Trace) -> list[Atom]:
             for i, (m, n) in enumerate(zip(a.shape, b.shape, strict=True)):
                 sizes = [_hint(s) for s in (m, n)]
                 if sizes[0] != sizes[1] and not any(atom[1:] == tuple(sizes) for atom in found):
-                    found.append((f"{name}.shape[{i - a.dim()}]", sizes[0], sizes[1]))
+                    found.append((_size_of(name, a, i, any_rank), sizes[0], sizes[1]))
     return found
 
 

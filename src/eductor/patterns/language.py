@@ -7,8 +7,10 @@ An expression is a value. The same object used twice stands for one and the same
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from types import FunctionType
 from typing import Any, Literal, get_args
 
 import torch
@@ -16,13 +18,17 @@ import torch
 from eductor.compat import HigherOrderOperator, OpOverload, OpOverloadPacket
 from eductor.errors import BadPattern
 from eductor.graph.printer import literal, path_of
+from eductor.pipeline.versions import source_hash
 
-Tolerance = Literal["scale", "casts"]
+Tolerance = Literal["scale", "casts", "rank"]
 TOLERANCES: dict[Tolerance, str] = {
     "scale": "a division stands for the product with the inverse: `x / c`, `x * (1 / c)`, `x / sqrt(v)`, `x * rsqrt(v)`",
     "casts": "conversions between floating dtypes may stand anywhere, or nowhere",
+    "rank": "the tensors of a traced function may have other ranks than the examples; dims count from the end",
 }
-"""What a pattern may be told to overlook. Each may change roundings, so that a pass that is exact cannot use it."""
+"""What a pattern may be told to overlook."""
+ROUNDING: frozenset[Tolerance] = frozenset(("scale", "casts"))
+"""Those that change roundings, so that a pass that is exact cannot use them."""
 
 ANY: Any = type("Any", (), {"__repr__": lambda self: "ANY"})()
 """`users=ANY`: it does not matter who else uses the node; it stays, if somebody does."""
@@ -61,6 +67,10 @@ class Var(Pattern):
     anything: bool = False
     kind: str = ""
     """`float`, `int`, `bool` or `complex`: what its elements must be."""
+    shape: tuple[int | str | None, ...] | None = None
+    """What its sizes must be: a number, an expression of other names, or None where any will do."""
+    tail: bool = False
+    """Whether these are the last sizes, and there may be more or fewer."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
@@ -141,7 +151,16 @@ def const(name: str, where: Callable[[Any], Any] | None = None) -> Const:
 
 def computed(expression: str) -> Computed:
     """What an expression of the other names gives: `computed("x.shape[-1] ** -0.5")`."""
+    try:
+        names_of(expression)
+    except SyntaxError as error:
+        raise BadPattern(f"computed({expression!r}): it is no expression, {error.msg}.") from None
     return Computed(expression)
+
+
+def names_of(expression: str) -> list[str]:
+    """The names that an expression has."""
+    return [e.id for e in ast.walk(ast.parse(expression, mode="eval")) if isinstance(e, ast.Name)]
 
 
 def any_of(*choices: Any) -> AnyOf:
@@ -212,6 +231,23 @@ def walk(pattern: Any) -> Iterator[Any]:
             seen.add(id(at))
             yield at
             pending.extend(reversed(list(parts(at))))
+
+
+def listing(pattern: Any) -> str:
+    """The whole of an expression, one line a part: two that list alike look for the same."""
+    numbers = {id(p): i for i, p in enumerate(walk(pattern)) if isinstance(p, Pattern)}
+
+    def shown(part: Any) -> str:
+        if isinstance(part, Pattern):
+            return f"%{numbers[id(part)]}"
+        if isinstance(part, (list, tuple)):
+            return f"[{', '.join(map(shown, part))}]"
+        if isinstance(part, Mapping):
+            return f"{{{', '.join(f'{k}: {shown(v)}' for k, v in part.items())}}}"
+        return source_hash(part) if isinstance(part, FunctionType) else f"{type(part).__name__} {literal(part)}"
+
+    rows = [p for p in walk(pattern) if isinstance(p, Pattern)]
+    return "\n".join(f"{type(p).__name__}({', '.join(shown(getattr(p, f.name)) for f in fields(p))})" for p in rows)  # type: ignore[arg-type]
 
 
 def spelled(pattern: Any, depth: int = 3) -> str:

@@ -16,7 +16,7 @@ from eductor.errors import BadPattern
 from eductor.graph.meta import known_equal, tensor_of
 from eductor.patterns.forms import Call, Form
 from eductor.patterns.language import ANY, Const, Op, Var, spelled
-from eductor.patterns.literals import nearly, plain, same_constant
+from eductor.patterns.literals import name_of, nearly, plain, same_constant
 from eductor.patterns.program import Program, compiled, is_shared
 from eductor.patterns.readings import Reading, Readings
 from eductor.patterns.steps import Slots
@@ -69,6 +69,9 @@ class Match:
         return f"a match of {len(self.nodes)} nodes at {self.output.name}"
 
 
+_NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
+
+
 def completed(program: Program, slots: Slots, readings: Readings, anchor: Node) -> Match | Miss:
     """The match that a solution is, once everything holds that concerns it as a whole."""
     found = _Found(program, slots, readings)
@@ -106,11 +109,10 @@ class _Found:
         return self._wrong_names() or self._wrong_computed() or self._wrong_users() or self._wrong_outputs()
 
     def _bind(self, program: Program, slots: Slots) -> None:
-        inverted = {v.name for v in _leaves(program.form) if isinstance(v, Const) and v.inverted}
         for name, slot in program.names.items():
             value = slots[slot]
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            self.bindings[name] = 1.0 / value if name in inverted and is_number and value != 0 else value
+            self.bindings[name] = 1.0 / value if name in program.inverses and is_number and value != 0 else value
         for slot in program.lists:
             for inner, found in slots[slot]:
                 once = _Found(inner, found, self.readings)
@@ -162,35 +164,53 @@ class _Found:
 
     def _wrong_names(self) -> Miss | None:
         exclusive: dict[Any, str] = {}
+        for program, slots in self.parts:  # each element of a list, and each repetition, by itself
+            part = _Found(program, slots, self.readings)
+            part._bind(program, slots)
+            missed = part._wrong_leaf(exclusive)
+            if missed is not None:
+                return missed
+        return None
+
+    def _wrong_leaf(self, exclusive: dict[Any, str]) -> Miss | None:
         for leaf in _leaves(self.program.form):
             if not isinstance(leaf, (Var, Const)):
                 continue
             value = self.bindings.get(leaf.name)
-            node = value if isinstance(value, Node) else self.slots[0].node
+            node = value if isinstance(value, Node) else self._holder(leaf)
             if leaf.where is not None:
                 verdict = leaf.where(plain(value))
                 if verdict is not True and not _is_true(verdict):
                     return Miss(
                         _refusal(verdict, f"{leaf.name} is {_text(value)}, for which its condition does not hold"), node
                     )
+            if isinstance(leaf, Var) and (unlike := _unlike_shape(leaf, self.bindings)):
+                return Miss(unlike, node)
             if isinstance(leaf, Var) and leaf.exclusive and isinstance(value, Node):
                 other = exclusive.setdefault(value, leaf.name)
                 if other != leaf.name:
                     return Miss(f"{other} and {leaf.name} are the same node, {value.name}", value)
         return None
 
+    def _holder(self, leaf: Any) -> Node:
+        """The node that has a constant as its argument."""
+        calls = self.program.calls.items()
+        found = (self.slots[at] for call, at in calls if any(p is leaf for p in call.places.values()))
+        return next(found, self.slots[0]).node  # type: ignore[no-any-return]
+
     def _wrong_computed(self) -> Miss | None:
         for program, slots in self.parts:
-            for slot, _, wanted in program.computed:
+            for slot, holder, place, wanted in program.computed:
                 got = plain(slots[slot])
                 expected = evaluated(wanted.expression, self.bindings)
-                if wanted.inverted and isinstance(expected, (int, float)) and expected:
+                if wanted.inverted and isinstance(expected, _NUMBERS) and not known_equal(expected, 0):
                     expected = 1 / expected
                 if not (same_constant(got, expected, mixed=True) or nearly(got, expected)):
                     text = f"1/({wanted.expression})" if wanted.inverted else wanted.expression
+                    name = name_of(slots[holder], place)
                     return Miss(
-                        f"an argument is {_text(got)}, the pattern wants {text}, which is {_text(expected)}",
-                        slots[0].node,
+                        f"{name} is {_text(got)}, the pattern wants {text}, which is {_text(expected)}",
+                        slots[holder].node,
                     )
         return None
 
@@ -239,6 +259,26 @@ def _leaves(form: Form) -> Iterator[Any]:
         yield from call.places.values()
 
 
+def _unlike_shape(leaf: Var, bindings: dict[str, Any]) -> str:
+    """What tells the shape of a tensor from that of the examples."""
+    tensor = tensor_of(bindings.get(leaf.name)) if leaf.shape is not None else None
+    if leaf.shape is None or tensor is None:
+        return ""
+    if not leaf.tail and len(leaf.shape) != tensor.dim():
+        return f"{leaf.name} has {tensor.dim()} dimensions, the pattern wants {len(leaf.shape)}"
+    count = min(len(leaf.shape), tensor.dim())
+    for i in range(-count, 0):
+        wanted = leaf.shape[i]
+        if wanted is None:
+            continue
+        size = evaluated(wanted, bindings) if isinstance(wanted, str) else wanted
+        if size is None or not known_equal(tensor.shape[i], size):
+            text = f"{wanted}, which is {_text(size)}" if isinstance(wanted, str) else str(wanted)
+            at = i if leaf.tail else i + tensor.dim()
+            return f"{leaf.name}.shape[{at}] is {_text(tensor.shape[i])}, the pattern wants {text}"
+    return ""
+
+
 def _also(node: Node, user: Node) -> str:
     if user.op == "output":
         return f"{node.name} is also returned by the graph"
@@ -280,7 +320,7 @@ def evaluated(expression: str, bindings: dict[str, Any]) -> Any:
     """What an expression of names, `x.shape[i]`, `x.dtype`, `x.device`, numbers and arithmetic gives."""
     try:
         return _evaluate(ast.parse(expression, mode="eval").body, bindings, expression)
-    except TypeError:  # a dimension that the tensor does not have
+    except (TypeError, ArithmeticError):  # a dimension that the tensor does not have, a division by zero
         return None
 
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from eductor.errors import BadPass, BadPattern
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
-from eductor.patterns.language import Pattern, tolerances
+from eductor.patterns.language import ROUNDING, Pattern, listing, tolerances
+from eductor.patterns.program import compiled
 from eductor.patterns.rules import Check, Handled, Handler, Replaced, Rule, Rules, Said, names_in, parameters_of
-from eductor.patterns.sources import traced
+from eductor.patterns.selftest import check_rule
+from eductor.patterns.sources import Traced
 from eductor.patterns.trace import signature
 from eductor.pipeline.base import Context, Contract, Numerics, Pass, Stage, is_name, words
 from eductor.pipeline.versions import digest, source_hash
+
+DEBUG = "EDUCTOR_DEBUG"
+"""The environment variable that has each rule tested where it is declared."""
 
 
 class PatternPass(Pass):
@@ -23,6 +29,7 @@ class PatternPass(Pass):
     def __init__(self, fn: Callable[..., Any], **declared: Any) -> None:
         super().__init__(fn, **declared)
         self.rules = Rules()
+        self._checked: set[Rule] = set()
 
     def _check_function(self) -> None:
         if inspect.signature(self.fn).parameters:
@@ -33,7 +40,16 @@ class PatternPass(Pass):
         return self._version or digest(self._source, *(f"{r.name} {r.version}" for r in self.rules.rules))
 
     def run(self, view: GraphView, rewriter: Rewriter, context: Context) -> None:
+        if context.options.debug:
+            self.check_rules()
         self.rules.apply(view, rewriter)
+
+    def check_rules(self) -> None:
+        """Runs each replacement against its search function, once; one that computes something else is an error."""
+        for rule in self.rules.rules:
+            if rule not in self._checked:
+                check_rule(rule, self.contract.numerics, f"{self.stages[0]}/{self.name}")
+                self._checked.add(rule)
 
     def replace(
         self,
@@ -54,22 +70,22 @@ class PatternPass(Pass):
         reason why not. What to overlook is declared by `tolerate`. `stored` names the precompiled form of the pattern.
         """
         allowed = tolerances(tolerate)
-        if allowed and self.contract.numerics == "exact":
+        if allowed & ROUNDING and self.contract.numerics == "exact":
             raise BadPattern(
-                f"pass {self.name!r} is exact, and tolerating {', '.join(sorted(allowed))} changes roundings: declare it "
+                f"pass {self.name!r} is exact, and tolerating {', '.join(sorted(allowed & ROUNDING))} changes roundings: declare it "
                 "numerics='reassociates'."
             )
         called = name or str(getattr(replacement, "__name__", ""))
         if isinstance(search, Pattern):
             known = names_in(search)
             action = Replaced(replacement, parameters_of(replacement, known, in_order=False))
-            version = digest(str(search), source_hash(replacement))
+            version = digest(listing(search), source_hash(replacement))
             rule = Rule(called, Said(search), action, check, allowed, version)
         else:
             given = signature(search, inputs, joint=joint)
             taken = parameters_of(replacement, given.names, in_order=True)
             dialect = "torch" if self.stages == ("pre_grad",) else "aten"
-            source = traced(search, given, dialect, stored)
+            source = Traced(search, given, dialect, stored, any_rank="rank" in allowed)
             rule = Rule(
                 called,
                 source,
@@ -91,7 +107,7 @@ class PatternPass(Pass):
         """Declares a handler: a function of the match, the graph and the rewriter, called for each match."""
 
         def declare(fn: Handler) -> Handler:
-            version = digest(str(pattern), source_hash(fn))
+            version = digest(listing(pattern), source_hash(fn))
             self._add(Rule(name or fn.__name__, Said(pattern), Handled(fn), check, tolerances(tolerate), version))
             return fn
 
@@ -104,7 +120,12 @@ class PatternPass(Pass):
             )
         if any(r.name == rule.name for r in self.rules.rules):
             raise BadPass(f"pass {self.name!r} has two rules called {rule.name!r}: give one of them another `name=`.")
+        if isinstance(rule.source, Said):
+            for form in rule.forms:  # what is wrong with an expression is said where it is declared
+                compiled(form, form.calls[0])
         self.rules.add(rule)
+        if os.environ.get(DEBUG):
+            self.check_rules()
         return rule
 
 

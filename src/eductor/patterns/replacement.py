@@ -15,7 +15,7 @@ from eductor.graph.effects import Effects
 from eductor.graph.meta import difference, is_backward, output_of, tensor_of, value_of
 from eductor.graph.order import ancestors
 from eductor.graph.rewriter import Rewriter
-from eductor.graph.view import GraphView
+from eductor.graph.view import GraphView, keys_of
 from eductor.patterns.language import Tolerance
 from eductor.patterns.match import Match, Miss
 from eductor.patterns.placing import Result, places
@@ -69,6 +69,10 @@ def _planned(view: GraphView, match: Match, piece: Piece) -> _Plan | Miss:
     for old, new in zip(match.outputs, results, strict=True):
         if old is None or (new is None and not old.users):
             continue
+        if old not in match.nodes:
+            if given.get(new) is not old:
+                return Miss(f"{old.name} is an input of the pattern, and the replacement returns something else", old)
+            continue
         if new is None:
             return Miss(f"{old.name} is used, and the replacement does not compute it", old)
         wider = _wider(match, old, _value(new, given))
@@ -84,6 +88,13 @@ def _planned(view: GraphView, match: Match, piece: Piece) -> _Plan | Miss:
     if isinstance(found, Miss):
         return found
     inner = Effects(piece.module.graph)
+    wanted = ancestors([new for _, new in pairs if isinstance(new, Node)])
+    calls = (n for n in piece.module.graph.nodes if n.op.startswith("call") and n not in wanted)
+    lost = next((n for n in calls if not inner.of(n).removable), None)
+    if lost is not None:
+        return Miss(
+            f"{lost.name} of the replacement has an effect, and none of the results comes from it", match.output
+        )
     for old, new in pairs:
         wrong = _shares_otherwise(old, new, given, effects, inner)
         if wrong is not None:
@@ -155,6 +166,7 @@ class _Paster:
         self._piece = piece
         self._plan = plan
         self._new: dict[Node, Any] = piece.given()
+        self._rest = list(match.nodes)
 
     def paste(self) -> None:
         # What the forward needs is made by the forward, though the backward may need it, too.
@@ -169,7 +181,7 @@ class _Paster:
         self._erase()
 
     def _copy(self, node: Node, old: Node) -> Node:
-        place = self._plan.places[old]
+        place, old = self._plan.places[old], self._forebear(node, old)
         args, kwargs = map_arg((node.args, node.kwargs), self._new.__getitem__)
         if node.op == "get_attr":
             return self._rewrite.attribute(getattr(self._piece.module, str(node.target)), before=place, like=old)
@@ -178,6 +190,16 @@ class _Paster:
                 getattr(torch.Tensor, str(node.target)), *args, before=place, like=old, **kwargs
             )
         return self._rewrite.insert(node.target, *args, before=place, like=old, **kwargs)
+
+    def _forebear(self, node: Node, old: Node) -> Node:
+        """The node of the match that a new one comes from: one with the same call, if there is one, or the old result."""
+        keys = set(keys_of(node))  # a Torch-level call is spelled otherwise
+        same = (n for n in self._rest if keys & set(keys_of(n)) and is_backward(n) == is_backward(old))
+        found = next(same, None)
+        if found is None:
+            return old
+        self._rest.remove(found)
+        return found
 
     def _replace(self, old: Node, new: Any) -> None:
         here, there = tensor_of(old), tensor_of(new)

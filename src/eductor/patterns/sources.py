@@ -23,6 +23,7 @@ class Traced:
     dialect: str
     stored: str | None = None
     free: Mapping[str, Any] = field(default_factory=dict)
+    any_rank: bool = False
     home: Path = HOME
 
     @property
@@ -49,7 +50,14 @@ class Traced:
         """The pattern as the function says it now."""
         found: dict[str, Pattern] = {}
         for table in _tables(self.dialect):
-            one = pattern_of(self.fn, self.signature, dialect=self.dialect, decompositions=table, free=self.free)
+            one = pattern_of(
+                self.fn,
+                self.signature,
+                dialect=self.dialect,
+                decompositions=table,
+                free=self.free,
+                any_rank=self.any_rank,
+            )
             found.setdefault(dumps({"": one}, {}), one)
         choices = tuple(found.values())
         return choices[0] if len(choices) == 1 else AnyOf(choices)
@@ -60,18 +68,13 @@ def _tables(dialect: str) -> Iterator[Table]:
     yield {}
     if dialect == "aten":
         # The room of the engines is below this one: only a trace, which no compile with stored patterns makes, asks them.
-        from eductor.engines import BUILT_IN, has_code_generator
+        from eductor.engines import INDUCTOR
         from eductor.options import Options
 
-        if has_code_generator():
-            yield BUILT_IN["inductor"].decompositions(Options())
-
-
-def traced(
-    fn: Callable[..., Any], signature: Signature, dialect: str, stored: str | None = None, **more: Any
-) -> Traced:
-    """The source of a rule whose pattern is a function."""
-    return Traced(fn, signature, dialect, stored, **more)
+        try:
+            yield INDUCTOR.decompositions(Options())
+        except ImportError:  # it wants packages that nothing else here needs
+            return
 
 
 def required_by(pattern: Pattern, tolerated: frozenset[Tolerance]) -> list[Any]:

@@ -43,12 +43,18 @@ def _variant(pattern: Pattern) -> str:
     calls = [p for p in walk(pattern) if isinstance(p, Op)]
     numbers = {id(call): i for i, call in enumerate(calls)}
     leaves = {p.name: p for p in walk(pattern) if isinstance(p, (Var, Const))}
-    names = {n: (p.kind or "any") if isinstance(p, Var) else "constant" for n, p in leaves.items()}
+    names = {n: _described(p) if isinstance(p, Var) else "constant" for n, p in leaves.items()}
     rows = [json.dumps(_row(call, numbers)) for call in calls]
     outputs = pattern.patterns if isinstance(pattern, Outputs) else (pattern,)
     results = json.dumps([_encoded(o, numbers) for o in outputs])
     body = ",\n  ".join(rows)
     return f' {{"names": {json.dumps(names)}, "outputs": {results}, "calls": [\n  {body}]}}'
+
+
+def _described(leaf: Var) -> Any:
+    """What a tensor must be: its kind; its sizes, where they are not all free; whether those are only the last ones."""
+    kind = leaf.kind or "any"
+    return kind if leaf.shape is None else [kind, list(leaf.shape), *(["..."] if leaf.tail else [])]
 
 
 def _row(call: Op, numbers: Mapping[int, int]) -> list[Any]:
@@ -129,7 +135,7 @@ def _target(path: str) -> Any:
 class _Decoder:
     """Makes the calls of a pattern from their rows; what a row refers to comes later in the file."""
 
-    def __init__(self, names: Mapping[str, str], rows: Sequence[Any]) -> None:
+    def __init__(self, names: Mapping[str, Any], rows: Sequence[Any]) -> None:
         self._rows = rows
         self._calls: dict[int, Op] = {}
         self._leaves = {f"${n}": Const(n) if kind == "constant" else _var(n, kind) for n, kind in names.items()}
@@ -151,8 +157,10 @@ class _Decoder:
         return self._calls[number]
 
 
-def _var(name: str, kind: str) -> Var:
-    return Var(name, anything=kind == "any", kind="" if kind == "any" else kind)
+def _var(name: str, said: Any) -> Var:
+    kind, shape, *tail = (said, None) if isinstance(said, str) else said
+    is_any = kind == "any"
+    return Var(name, None, False, is_any, "" if is_any else kind, None if shape is None else tuple(shape), bool(tail))
 
 
 def _decoded(variant: Mapping[str, Any]) -> Pattern:

@@ -8,7 +8,7 @@ that differs is explained by them.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,17 @@ from eductor.graph.capture import functional
 from eductor.patterns.explained import Trace, explained
 from eductor.patterns.language import Outputs, Pattern
 from eductor.pipeline.base import TensorSpec
+
+TRACED = (torch.Tensor, torch.SymInt, torch.SymFloat)
+"""What is an input of a trace; other values are in it as constants."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A size that no node holds, so that it is no input: a trace finds it among the sizes of its tensors."""
+
+    size: torch.SymInt | torch.SymFloat
+
 
 Table = Mapping[Any, Callable[..., Any]]
 
@@ -72,15 +83,16 @@ def pattern_of(
     dialect: str = "aten",
     decompositions: Table | None = None,
     free: Mapping[str, Any] | None = None,
+    any_rank: bool = False,
 ) -> Pattern:
     """The pattern of a search function, in the dialect and with the decompositions of the graphs to search.
 
-    `free` names numbers that stand for themselves wherever they appear.
+    `free` names numbers that stand for themselves wherever they appear. Inputs have the ranks of the examples, and sizes
+    that are equal in the trace are equal in a match; with `any_rank`, all is counted from the last dimension.
     """
     first = _traced(fn, inputs, dialect, decompositions, round_=0)
     second = _traced(fn, inputs, dialect, decompositions, round_=1)
-    names = list(inputs.names)
-    outputs, unused = explained(first, second, names, dict(free or {}))
+    outputs, unused = explained(first, second, inputs.names, dict(free or {}), any_rank=any_rank)
     if unused:
         raise BadPattern(
             f"{getattr(fn, '__name__', 'the search function')} does not use its input {unused[0]!r} in a way that can be "
@@ -156,13 +168,26 @@ def torch_graph(fn: Callable[..., Any], values: Sequence[Any], mode: FakeTensorM
 
 def _parted(values: Sequence[Any]) -> tuple[Callable[[Sequence[Any]], list[Any]], list[Any]]:
     """The values that are inputs of a trace, and how to put others in their places."""
-    is_input = [isinstance(v, (torch.Tensor, torch.SymInt, torch.SymFloat)) for v in values]
 
     def filled(given: Sequence[Any]) -> list[Any]:
         rest = iter(given)
-        return [next(rest) if taken else v for v, taken in zip(values, is_input, strict=True)]
 
-    return filled, [v for v, taken in zip(values, is_input, strict=True) if taken]
+        def fill(value: Any) -> Any:
+            if isinstance(value, list):
+                return [fill(v) for v in value]
+            if isinstance(value, Known):
+                return value.size
+            return next(rest) if isinstance(value, TRACED) else value
+
+        return [fill(v) for v in values]
+
+    return filled, [v for v in flattened(values) if isinstance(v, TRACED)]
+
+
+def flattened(values: Any) -> Iterator[Any]:
+    """The elements of nested lists, in their order."""
+    for value in values:
+        yield from flattened(value) if isinstance(value, list) else (value,)
 
 
 def aten_graph(
