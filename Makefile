@@ -2,7 +2,7 @@
 # make test    runs the tests
 # make patterns  traces the search functions of the package's patterns, and stores what they give
 # make lint    lint, format check, type check
-# make bench   measures idle passes, looking on, ahead-of-time autograd, calls and kernels, beside torch's own
+# make bench   measures idle passes, looking on, ahead-of-time autograd, patterns, calls and kernels, beside torch's own
 
 PYTHON ?= python3
 VENV := .venv
@@ -38,6 +38,7 @@ bench: $(STAMP)
 	$(BIN)/python bench/idle_pipeline.py
 	$(BIN)/python bench/observing.py
 	$(BIN)/python bench/autograd.py
+	$(BIN)/python bench/patterns.py
 	$(BIN)/python bench/calls.py
 	$(BIN)/python bench/kernels.py
 

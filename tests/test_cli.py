@@ -1,4 +1,4 @@
-"""`eductor passes` and `eductor explain`, as a user types them."""
+"""`eductor passes`, `eductor explain` and `eductor why-not`, as a user types them."""
 
 from __future__ import annotations
 
@@ -168,3 +168,105 @@ def test_a_mistake_ends_the_process_with_2(tmp_path):
     done = subprocess.run([sys.executable, "-m", "eductor", "explain", "no.py"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("eductor: there is no file 'no.py'.")
+
+
+# ------------------------------------------------------------------------------------------------------------- why-not
+
+SCALES = """
+import torch
+from eductor.patterns import const, op, pattern_pass, var
+from eductor.pipeline import graph_pass
+
+aten = torch.ops.aten
+
+@pattern_pass(stage="joint", numerics="exact", when=lambda context: WHEN)
+def fold_scales():
+    "Folds two scales into one."
+
+def is_large(match):
+    return match["a"] > 1 or f"the factor {match['a']} is too small"
+
+@fold_scales.rule(op(aten.mul, op(aten.mul, var("x"), const("a")), const("b")), check=is_large)
+def pair(match, graph, rewrite):
+    rewrite.replace(match.output, aten.mul, match["x"], match["a"] * match["b"])
+
+@fold_scales.rule(op(aten.sin, op(aten.mul, var("x"), 2.0)))
+def doubled(match, graph, rewrite):
+    pass
+
+@graph_pass(stage="joint", numerics="exact")
+def look_at_sines(graph, rewrite):
+    "Looks at sines, and leaves them."
+    for node in graph.find(aten.sin):
+        rewrite.reject("a sine is a sine", node)
+
+options = {"engine": "aten", "passes": [fold_scales, look_at_sines], "disable": DISABLE}
+
+@torch.compile(backend="eductor", options=options)
+def step(x):
+    return (x * 0.5 * 3.0).sin()
+
+step(torch.ones(3))
+"""
+
+
+def scales(tmp_path, when=True, disable=()):
+    path = tmp_path / "scales.py"
+    path.write_text(SCALES.replace("WHEN", repr(when)).replace("DISABLE", repr(disable)))
+    return str(path)
+
+
+LINE = "scales.py:33: return (x * 0.5 * 3.0).sin()"
+
+
+def test_why_not_tells_of_each_rule(capsys, tmp_path):
+    assert main(["why-not", scales(tmp_path), "fold_scales"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("joint/fold_scales in graph 1 (joint): unchanged\n")
+    pair, doubled = out.split("  doubled does not match: ")
+    assert "  pair did not match\n    left alone: mul, mul_1: the factor 0.5 is too small\n" in pair
+    assert LINE in pair
+    assert "the nearest miss has 2 of its 2 calls\n    mul_1: other is 3.0, the pattern wants 2.0\n" in doubled
+    assert LINE in doubled
+    assert "->    mul_1 = torch.ops.aten.mul.Tensor(mul, 3.0)" in doubled
+
+
+def test_why_not_of_one_rule_as_json(capsys, tmp_path):
+    assert main(["why-not", scales(tmp_path), "joint/fold_scales:doubled", "--json"]) == 0
+    (graph,) = json.loads(capsys.readouterr().out)["graphs"]
+    (rule,) = graph["rules"]
+    assert (graph["address"], rule["rule"], rule["matches"]) == ("joint/fold_scales", "doubled", 0)
+    assert (rule["nearest"]["node"], rule["nearest"]["found"]) == ("mul_1", 2)
+    assert rule["nearest"]["source"].endswith(LINE)
+
+
+def test_why_not_of_other_passes_shows_their_reasons(capsys, tmp_path):
+    assert main(["why-not", scales(tmp_path), "look_at_sines"]) == 0
+    out = capsys.readouterr().out
+    assert "left alone: sin: a sine is a sine\n" in out
+    assert LINE in out
+    assert main(["why-not", scales(tmp_path), "remove_noop_ops"]) == 0
+    assert "  found nothing to look at: full_slice, " in capsys.readouterr().out
+
+
+def test_why_not_of_what_matched(capsys, script):
+    assert main(["why-not", script, "joint/remove_noop_ops:copy"]) == 0
+    assert capsys.readouterr().out.endswith("joint/remove_noop_ops in graph 1 (joint): changed\n  copy matched once\n")
+
+
+def test_why_not_of_a_pass_that_did_not_run(capsys, tmp_path):
+    assert main(["why-not", scales(tmp_path, when="not today"), "fold_scales"]) == 0
+    assert capsys.readouterr().out == "joint/fold_scales in graph 1 (joint): skipped, not today\n"
+    assert main(["why-not", scales(tmp_path, disable="fold_scales"), "fold_scales"]) == 0
+    assert capsys.readouterr().out == "joint/fold_scales did not run: the option `disable` leaves it out\n"
+
+
+def test_why_not_of_what_does_not_exist(capsys, tmp_path):
+    assert main(["why-not", scales(tmp_path), "fold_scale"]) == 2
+    assert "eductor: unknown pass 'fold_scale'. Did you mean 'fold_scales'?" in capsys.readouterr().err
+    assert main(["why-not", scales(tmp_path), "fold_scales:pairs"]) == 2
+    assert "eductor: unknown rule of fold_scales 'pairs'. Did you mean 'pair'?" in capsys.readouterr().err
+    path = tmp_path / "idle.py"
+    path.write_text("import eductor\neductor.compile(abs)")
+    assert main(["why-not", str(path), "fold_scales"]) == 2
+    assert "calls nothing that it compiles" in capsys.readouterr().err

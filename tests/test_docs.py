@@ -153,6 +153,12 @@ PIECES = {
         "rules": "@eductor.rule_pass",
         "main": "def main()",
     },
+    "examples/custom_pattern.py": {
+        "head": '"""',
+        "examples": "@fuse_norms.example",
+        "expression": '@pattern_pass(stage=("joint"',
+        "model": "class Block",
+    },
     "examples/own_engine.py": {"head": '"""', "decompositions": "def apart("},
 }
 

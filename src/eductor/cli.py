@@ -1,4 +1,4 @@
-"""The command line: `eductor passes | explain | verify | bisect`."""
+"""The command line: `eductor passes | explain | verify | bisect | why-not`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from eductor.observe.progress import Progress
 from eductor.observe.script_checks import bisect_script, verify_script
 from eductor.observe.scripts import run_script
 from eductor.observe.verify import Report
+from eductor.observe.why_not import Inquiry
 from eductor.pipeline.base import STAGES
 from eductor.pipeline.registry import Registry
 
@@ -59,6 +60,9 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("--strict", action="store_true", help="stop at the first thing that is wrong")
     bisect = _script_parser(commands, "bisect", "run a script, and find the rewrite that makes it wrong")
     bisect.add_argument("--repeats", type=_positive, default=1, help="run so often, if it does not always fail")
+    why = _script_parser(commands, "why-not", "run a script, and tell why a pass, or a rule of it, did not match")
+    why.add_argument("asked", metavar="PASS[:RULE]", help="a pass by its name or address, and one of its rules")
+    why.add_argument("--json", action="store_true", help="the same as plain data")
     return parser
 
 
@@ -154,11 +158,31 @@ def _bisect(args: argparse.Namespace) -> int:
     return 0
 
 
+def _why_not(args: argparse.Namespace) -> int:
+    inquiry, progress = Inquiry(args.asked), Progress(sys.stderr)
+    aside = contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
+    try:
+        with aside:
+            run_script(args.where, lambda found: inquiry.compile(found, progress), args.arguments)
+    except BadScript:
+        if inquiry.answers and not args.json:
+            print(inquiry)  # what was compiled until then
+        raise
+    finally:
+        progress.clear()
+    if not inquiry.explanation.graphs:
+        raise BadScript(f"{args.where} calls nothing that it compiles: call what is to be looked at.")
+    inquiry.finished()
+    print(json.dumps(inquiry.to_json(), indent=2) if args.json else inquiry)
+    return 0
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "passes": _passes,
     "explain": _explain,
     "verify": _verify,
     "bisect": _bisect,
+    "why-not": _why_not,
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -210,6 +210,16 @@ class Rewriter:
     def reject(self, reason: str, *nodes: Node) -> None:
         """Says why a candidate is left as it is."""
         self.rejects.append(Reject(str(reason), tuple(n.name for n in nodes), self._rule))
+
+    def edited_by_hand(self, made: Collection[Node], changed: Collection[Node]) -> None:
+        """A handler edited the graph by itself: it made these nodes, and gave those other arguments."""
+        self.view.forget()
+        there = set(self.view.graph.nodes)
+        self._orphans = {n: None for n in self._orphans if n in there}
+        self._dirty = {n: None for n in (*self._dirty, *made, *changed) if n in there}
+        self._event("updated", self.place or self.view.output, "by hand")
+        for node in made:
+            self._stamp(node, (node,))
 
     @contextmanager
     def rule(self, name: str) -> Iterator[None]:

@@ -42,6 +42,12 @@ class Snapshot:
     def __len__(self) -> int:
         return len(self._nodes)
 
+    def growth(self, graph: Graph) -> int:
+        """How many nodes a graph has more than then, with those in the bodies that it had then."""
+        now = subgraphs(graph)
+        nested = sum(then.growth(now[path].graph) for path, then in self._nested.items() if path in now)
+        return len(graph.nodes) - len(self) + nested
+
     def is_same(self, graph: Graph) -> bool:
         """Whether nothing was added, removed, moved or rewired since, in the graph and in its subgraphs."""
         nodes, calls = _columns(graph)

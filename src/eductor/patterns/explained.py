@@ -19,7 +19,7 @@ from eductor.errors import BadPattern
 from eductor.graph.meta import output_of, tensor_of, value_of
 from eductor.patterns.language import Computed, Const, Op, Outputs, Pattern, Var
 from eductor.patterns.literals import nearly, same_constant
-from eductor.patterns.readings import is_same_value, signature_of
+from eductor.patterns.readings import is_idle, signature_of
 from eductor.patterns.steps import kind_of
 
 
@@ -104,7 +104,7 @@ class _Reader:
         if node.op == "get_attr":
             raise BadPattern("the search function has a tensor of its own: make it an input.")
         operand = node.args[0] if node.args else None
-        if isinstance(operand, Node) and node.op == "call_function" and self._is_idle(node, operand):
+        if isinstance(operand, Node) and is_idle(node, operand):
             return self._node(operand)
         twin = self._twins[node]
         args = tuple(self.pair(a, b) for a, b in zip(self._counted(node), self._counted(twin), strict=True))
@@ -131,12 +131,6 @@ class _Reader:
         else:
             text = next(name for name, *sizes in self._atoms if sizes == [_hint(a), _hint(b)])
         return None if text == own else text
-
-    def _is_idle(self, node: Node, operand: Node) -> bool:
-        names = ("expand", "view", "reshape", "_unsafe_view", "permute", "transpose", "clone", "alias", "_to_copy")
-        if not isinstance(node.target, OpOverload) or node.target.overloadpacket.__name__ not in names:
-            return False
-        return is_same_value(node, operand)
 
     def _counted(self, node: Node) -> Sequence[Any]:
         """The arguments of a call, with dims counted from the end if the rank may differ."""

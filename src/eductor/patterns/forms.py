@@ -6,15 +6,17 @@ What `readings` does for the nodes of a graph, this does for the pattern: both m
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from eductor.compat import OpOverload, OpOverloadPacket
+from eductor.compat import HigherOrderOperator, OpOverload, OpOverloadPacket
 from eductor.errors import BadPattern
 from eductor.graph.bind import Bound, bind_call, packets_of
+from eductor.graph.schema import candidates
 from eductor.patterns.language import (
     AnyOf,
     Computed,
@@ -27,6 +29,7 @@ from eductor.patterns.language import (
     Tolerance,
     Users,
     Var,
+    parts,
     spelled,
     walk,
 )
@@ -91,8 +94,8 @@ class Form:
         self.calls = tuple(_calls(self.outputs))
 
 
-def forms(pattern: Any, tolerated: frozenset[Tolerance] = frozenset()) -> tuple[Form, ...]:
-    """The plain forms of a pattern, those with the first alternatives first."""
+def forms(pattern: Any, tolerated: frozenset[Tolerance] = frozenset(), *, is_element: bool = False) -> tuple[Form, ...]:
+    """The plain forms of a pattern, those with the first alternatives first; an element of a list need not be a call."""
     alternatives = [p for p in walk_outside_lists(pattern) if isinstance(p, AnyOf)]
     sizes = [len(a.choices) for a in alternatives]
     count = 1
@@ -105,7 +108,7 @@ def forms(pattern: Any, tolerated: frozenset[Tolerance] = frozenset()) -> tuple[
     found: list[Form] = []
     for choice in itertools.product(*map(range, sizes)):
         chosen = {id(a): a.choices[i] for a, i in zip(alternatives, choice, strict=True)}
-        builder = _Builder(tolerated, chosen)
+        builder = _Builder(tolerated, chosen, is_element)
         form = builder.form(pattern)
         # A choice within an alternative that was not taken changes nothing.
         if all(choice[k] == 0 for k, a in enumerate(alternatives) if id(a) not in builder.used):
@@ -115,14 +118,21 @@ def forms(pattern: Any, tolerated: frozenset[Tolerance] = frozenset()) -> tuple[
 
 def walk_outside_lists(pattern: Any) -> Iterator[Any]:
     """The parts of an expression but for the elements of lists of any length, which choose for themselves."""
-    inside = {id(q) for p in walk(pattern) if isinstance(p, ListOf) for q in walk(p.element)}
-    return (p for p in walk(pattern) if id(p) not in inside)
+    seen: set[int] = set()
+    pending = [pattern]
+    while pending:
+        at = pending.pop()
+        if id(at) not in seen:
+            seen.add(id(at))
+            yield at
+            pending.extend(() if isinstance(at, ListOf) else reversed(list(parts(at))))
 
 
 class _Builder:
     """Makes one form: each expression becomes one call, however often it is used."""
 
-    def __init__(self, tolerated: frozenset[Tolerance], chosen: dict[int, Any]) -> None:
+    def __init__(self, tolerated: frozenset[Tolerance], chosen: dict[int, Any], is_element: bool) -> None:
+        self._is_element = is_element
         self._tolerated = tolerated
         self._chosen = chosen
         self._made: dict[int, Any] = {}
@@ -130,6 +140,7 @@ class _Builder:
         self.used: set[int] = set()
 
     def form(self, pattern: Any) -> Form:
+        pattern = self._chosen_value(pattern)
         roots = pattern.patterns if isinstance(pattern, Outputs) else (pattern,)
         repeated = []
         outputs: list[Any] = []
@@ -138,7 +149,7 @@ class _Builder:
             if isinstance(root, Repeated):
                 repeated.append(made)
             outputs.append(made)
-        if not any(isinstance(o, Call) for o in outputs):
+        if not any(isinstance(o, Call) for o in outputs) and not self._is_element:
             raise BadPattern(f"the pattern {spelled(pattern)} has no call to look for.")
         return Form(tuple(outputs), self._tolerated, frozenset(repeated))
 
@@ -152,7 +163,7 @@ class _Builder:
 
     def _value(self, said: Any) -> Any:
         if isinstance(said, ListOf):
-            return Each(forms(said.element, self._tolerated), said.partial)
+            return Each(forms(said.element, self._tolerated, is_element=True), said.partial)
         if isinstance(said, (Outputs, Repeated)):
             raise BadPattern(f"{spelled(said)} can only stand outermost in a pattern.")
         if not isinstance(said, Op):
@@ -186,8 +197,13 @@ class _Builder:
 
     def _plain(self, said: Op) -> Any:
         """The expression in the spelling in which graphs are read."""
-        if len(said.targets) != 1 or said.open:
+        if said.open:
             return said
+        if len(said.targets) != 1:
+            each = [_as_operator(Op((t,), said.args, said.kwargs, said.users)) for t in said.targets]
+            alike = all(e.args == each[0].args and e.kwargs == each[0].kwargs for e in each)
+            targets = tuple(e.targets[0] for e in each)
+            return Op(targets, each[0].args, each[0].kwargs, said.users) if alike else said
         said = _as_operator(said)
         packets = packets_of(said.targets[0])
         if not packets:
@@ -254,7 +270,9 @@ class _Builder:
 def _as_operator(said: Op) -> Op:
     """A function or Python operator that spells an ATen operator, as that operator."""
     (target,) = said.targets
-    if packets_of(target) is not None:
+    if isinstance(target, (OpOverload, OpOverloadPacket)):
+        return said
+    if target is operator.getitem and said.args and _has_several_results(said.args[0]):
         return said
     for number in (1 << 40, 0.1):  # a free constant may be a whole number, or need not be
         given = _stand_ins((said.args, said.kwargs), number)
@@ -266,6 +284,15 @@ def _as_operator(said: Op) -> Op:
             rest = {name: value for name, value in args.items() if name not in at_places}
             return Op((bound.packet,), tuple(args[n] for n in at_places), rest, said.users)
     return said
+
+
+def _has_several_results(said: Any) -> bool:
+    """Whether an expression is a call that gives a tuple or a list: an item of it is no selection from a tensor."""
+    calls = [c for c in (said.choices if isinstance(said, AnyOf) else (said,)) if isinstance(c, Op)]
+    targets = [t for c in calls for t in c.targets]
+    ops = [o for t in targets for p in packets_of(t) or () for o in candidates(p)]
+    several = any([str(r.type) for r in o._schema.returns] != ["Tensor"] for o in ops)
+    return several or any(isinstance(t, HigherOrderOperator) for t in targets)
 
 
 @dataclass(slots=True)

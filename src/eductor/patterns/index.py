@@ -71,14 +71,22 @@ class Index:
         readings = Readings()
         chosen = list(self._chosen(view))
         found: list[Candidate] = []
+        matched: set[Any] = set()
         for first, branch in self._tree(chosen).values():
             assert first.anchor is not None
-            for node in _nodes(view, first.anchor, first.form.tolerated):
+            for node in possible(view, first.anchor, first.form.tolerated):
                 for start in anchored(readings, node, first.anchor, first.form):
                     for rule, program, slots in _walk(branch, readings, [start]):
+                        calls = _calls(program, slots)
+                        if calls in matched:
+                            continue
                         match = completed(program, slots, readings, node)
                         found.append(Candidate(rule, program, match, node))
-        return sorted(_distinct(found), key=lambda c: (c.rule, sort_key(_place(c))))
+                        if isinstance(match, Match) and not program.form.tolerated:
+                            matched.add(calls)
+        # Of several alternatives the first has its way, wherever it stands.
+        forms = {form: i for number in {c.rule for c in found} for i, form in enumerate(self._rules[number].forms)}
+        return sorted(_distinct(found), key=lambda c: (c.rule, forms[c.program.form], sort_key(_place(c))))
 
     def again(self, candidate: Candidate) -> Match | Miss:
         """The same form at the same anchor, after the graph was edited."""
@@ -131,7 +139,8 @@ class Index:
         return self._trees[key]
 
 
-def _nodes(view: GraphView, call: Call, tolerated: frozenset[Tolerance]) -> list[Node]:
+def possible(view: GraphView, call: Call, tolerated: frozenset[Tolerance]) -> list[Node]:
+    """The nodes of a graph that could be a call of a form, by their operators alone."""
     found = {node for key in call.keys for source in sources(key, tolerated) for node in view.calls(source)}
     return sorted(found, key=sort_key)
 
@@ -148,6 +157,12 @@ def _walk(branch: _Branch, readings: Readings, slots: Slots) -> Iterator[tuple[i
                 slots.pop()
 
 
+def _calls(program: Program, slots: Slots) -> Any:
+    """What a match is known by if nothing is tolerated: its names may stand for a node or for an idle copy of it."""
+    constants = (slots[at] for at in program.names.values() if not isinstance(slots[at], Node))
+    return program, tuple([slots[at].node for at in program.calls.values()]), tuple(map(id, constants))
+
+
 def _distinct(found: list[Candidate]) -> list[Candidate]:
     """Each match once, however often it was found; where an anchor has a match of a rule, its misses do not count."""
     matched = {(c.rule, c.anchor) for c in found if isinstance(c.found, Match)}
@@ -155,7 +170,7 @@ def _distinct(found: list[Candidate]) -> list[Candidate]:
     kept: list[Candidate] = []
     for c in found:
         if isinstance(c.found, Match):
-            key: Any = (c.rule, c.found.nodes, c.found.outputs, tuple(map(id, c.found.bindings.values())))
+            key: Any = (c.rule, c.found.nodes, c.found.outputs, repr(c.found.bindings))
         elif (c.rule, c.anchor) in matched:
             continue
         else:

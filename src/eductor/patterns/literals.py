@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
+import sympy
 import torch
 from torch.fx import Node
 
@@ -15,11 +17,22 @@ from eductor.patterns.readings import MISSING, Reading
 
 aten = torch.ops.aten
 _DIMS = frozenset(("dim", "dims", "dim0", "dim1", "start_dim", "end_dim", "axis"))
+_REDUCTIONS = frozenset(
+    getattr(aten, name)
+    for name in (
+        *("sum", "mean", "amax", "amin", "var", "std", "var_mean", "std_mean", "logsumexp", "all", "any", "prod"),
+        *("norm", "linalg_vector_norm", "nansum", "nanmean", "count_nonzero", "squeeze"),
+    )
+)
+"""Those for which the order of several dims does not matter."""
 _NUMBER = (int, float, complex)
 
 
-def unlike(reading: Reading, place: tuple[int | str, ...], want: Any) -> str:
-    """What tells an argument of a call from the constant that a pattern wants there; empty where nothing does."""
+def unlike(reading: Reading, place: tuple[int | str, ...], want: Any, *, near: bool = False) -> str:
+    """What tells an argument of a call from the constant that a pattern wants there; empty where nothing does.
+
+    `near` overlooks the last bit of a number, which an inverse may have otherwise.
+    """
     got = argument(reading, place)
     name = name_of(reading, place)
     if got is MISSING:
@@ -31,12 +44,16 @@ def unlike(reading: Reading, place: tuple[int | str, ...], want: Any) -> str:
         if got == want.of(reading.rank) and want.of(reading.rank) != list(range(reading.rank)):
             return ""
         return f"{name} is {got}, the pattern exchanges {want.a} and {want.b}"
-    if name in _DIMS and reading.rank is not None and _same_dims(got, want, reading.rank, ordered=name == "dims"):
+    rank = reading.rank if name in _DIMS else None
+    if rank is not None and _same_dims(got, want, rank, ordered=reading.key not in _REDUCTIONS):
         return ""
     if name == "size" and isinstance(want, (list, tuple)):
         same = _same_sizes(reading, got, want)
+    elif name == "size" and len(place) == 2 and want == -1:  # among others, which are free
+        sizes = plain(argument(reading, place[:1]))
+        same = _same_sizes(reading, sizes, [want if i == place[1] else size for i, size in enumerate(sizes)])
     else:
-        same = name not in _DIMS and same_constant(got, want, mixed=_is_floating(reading))
+        same = rank is None and (same_constant(got, want, mixed=_is_floating(reading)) or (near and nearly(got, want)))
     return "" if same else f"{name} is {_shown(got)}, the pattern wants {_shown(want)}"
 
 
@@ -69,13 +86,42 @@ def same_constant(a: Any, b: Any, *, mixed: bool = False) -> bool:
         both = isinstance(a, (list, tuple)) and isinstance(b, (list, tuple))
         return both and len(a) == len(b) and all(same_constant(x, y, mixed=mixed) for x, y in zip(a, b, strict=True))
     if isinstance(a, (torch.SymInt, torch.SymFloat)) or isinstance(b, (torch.SymInt, torch.SymFloat)):
-        return a is not None and b is not None and known_equal(a, b)
+        return a is not None and b is not None and (known_equal(a, b) or _same_roots(a, b))
     if type(a) is not type(b):
         loose = mixed and all(isinstance(x, _NUMBER) and not isinstance(x, bool) for x in (a, b))
-        return loose and bool(a == b)
+        return loose and bool(a == b) and _sign(a) == _sign(b)
     if isinstance(a, float):
         return (math.isnan(a) and math.isnan(b)) or (a == b and math.copysign(1, a) == math.copysign(1, b))
     return bool(a == b)
+
+
+def _same_roots(a: Any, b: Any) -> bool:
+    """Whether two symbolic numbers are the same but for how powers and quotients of sizes are spelled."""
+    if not isinstance(a, torch.SymFloat) or not isinstance(b, torch.SymFloat):
+        return False
+    return bool(_arithmetic(a.node.expr) == _arithmetic(b.node.expr))
+
+
+_ARITHMETIC: dict[str, Callable[..., Any]] = {
+    "OpaqueUnaryFn_sqrt": lambda x: x ** sympy.Rational(1, 2),
+    "FloatPow": lambda x, y: x ** sympy.nsimplify(y),
+    "FloatTrueDiv": lambda x, y: x / y,
+    "IntTrueDiv": lambda x, y: x / y,
+    "ToFloat": lambda x: x,
+}
+
+
+def _arithmetic(expression: sympy.Expr) -> sympy.Expr:
+    """A symbolic expression in plain arithmetic."""
+    parts = [_arithmetic(part) for part in expression.args]
+    plain = _ARITHMETIC.get(type(expression).__name__)
+    if plain is not None:
+        return plain(*parts)
+    return expression.func(*parts) if parts else expression
+
+
+def _sign(number: Any) -> float:
+    return 1.0 if isinstance(number, complex) else math.copysign(1, number)
 
 
 def nearly(a: Any, b: Any) -> bool:
@@ -86,6 +132,8 @@ def nearly(a: Any, b: Any) -> bool:
 
 def _same_dims(got: Any, want: Any, rank: int, *, ordered: bool) -> bool:
     rank = max(rank, 1)
+    if isinstance(got, list) and type(want) is int:
+        want = [want]
     if type(got) is int and type(want) is int:
         return -rank <= want < rank and got % rank == want % rank
     lists = isinstance(got, list) and isinstance(want, (list, tuple))

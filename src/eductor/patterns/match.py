@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -199,10 +200,13 @@ class _Found:
         return next(found, self.slots[0]).node  # type: ignore[no-any-return]
 
     def _wrong_computed(self) -> Miss | None:
+        values: dict[str, Any] = {}  # the same few sizes stand in many places
         for program, slots in self.parts:
             for slot, holder, place, wanted in program.computed:
                 got = plain(slots[slot])
-                expected = evaluated(wanted.expression, self.bindings)
+                if wanted.expression not in values:
+                    values[wanted.expression] = evaluated(wanted.expression, self.bindings)
+                expected = values[wanted.expression]
                 if wanted.inverted and isinstance(expected, _NUMBERS) and not known_equal(expected, 0):
                     expected = 1 / expected
                 if not (same_constant(got, expected, mixed=True) or nearly(got, expected)):
@@ -230,7 +234,7 @@ class _Found:
                     continue
                 inside = reading.through if reading.node in results else (reading.node, *reading.through)
                 for node in inside:
-                    outside = next((u for u in node.users if u not in self.nodes), None)
+                    outside = next((u for u in node.users if u not in self.nodes and not is_size(u)), None)
                     if outside is not None:
                         return Miss(_also(node, outside), node)
         return None
@@ -279,6 +283,11 @@ def _unlike_shape(leaf: Var, bindings: dict[str, Any]) -> str:
     return ""
 
 
+def is_size(node: Node) -> bool:
+    """Whether a node only asks for a size of its operand, which can be had elsewhere."""
+    return node.target is torch.ops.aten.sym_size.int
+
+
 def _also(node: Node, user: Node) -> str:
     if user.op == "output":
         return f"{node.name} is also returned by the graph"
@@ -319,9 +328,14 @@ _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
 def evaluated(expression: str, bindings: dict[str, Any]) -> Any:
     """What an expression of names, `x.shape[i]`, `x.dtype`, `x.device`, numbers and arithmetic gives."""
     try:
-        return _evaluate(ast.parse(expression, mode="eval").body, bindings, expression)
+        return _evaluate(_parsed(expression), bindings, expression)
     except (TypeError, ArithmeticError):  # a dimension that the tensor does not have, a division by zero
         return None
+
+
+@functools.cache
+def _parsed(expression: str) -> ast.expr:
+    return ast.parse(expression, mode="eval").body
 
 
 def _evaluate(e: ast.expr, bindings: dict[str, Any], whole: str) -> Any:

@@ -9,6 +9,7 @@ from torch.fx import Node
 
 from eductor.graph.effects import Effects
 from eductor.patterns.match import Match, Miss
+from eductor.patterns.readings import transparent
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +32,29 @@ def places(match: Match, results: Sequence[Result], effects: Effects) -> dict[No
     blocked = next((b for node, place in moved.items() if (b := _blocked(match, node, place, effects))), None)
     if blocked is not None:
         return blocked
-    first = match.nodes[0]
     for result in results:
         for needed in result.needs:
-            writer = _writer(match, [needed], first, found[result.old], effects)
+            writer = _writer(match, [needed], _first_read(match, needed), found[result.old], effects)
             if writer is not None:
                 return Miss(f"{writer.name} writes {needed.name} between the nodes of the match", writer)
     return found
+
+
+def spanned(match: Match, effects: Effects) -> Miss | None:
+    """Why the work of a match could not be done at its end: a write, or a barrier, stands between its nodes."""
+    found = (_blocked(match, node, match.nodes[-1], effects) for node in match.nodes)
+    return next((blocked for blocked in found if blocked is not None), None)
+
+
+def _first_read(match: Match, needed: Node) -> Node:
+    """Where a value is first read for the match: by one of its nodes, or by a copy before it that the match passes over."""
+    found = [match.nodes[0]]
+    for at in {n for node in match.nodes for n in node.all_input_nodes}:
+        while (inner := transparent(at, match.form.tolerated)) is not None:
+            if inner is needed:
+                found.append(at)
+            at = inner
+    return min(found)
 
 
 def _place(match: Match, result: Result) -> Node | Miss:
@@ -103,7 +120,7 @@ def _blocked(match: Match, node: Node, place: Node, effects: Effects) -> Miss | 
 
 def _outside(match: Match, first: Node, last: Node) -> Iterator[Node]:
     """The calls between two nodes that are not of the match."""
-    node = first.next
+    node = first.next if first is not last else last
     while node is not last and node.op != "root":
         if node not in match.nodes and node.op not in ("placeholder", "get_attr"):
             yield node

@@ -10,7 +10,7 @@ from torch.fx import Node
 
 from eductor.errors import BadPattern
 from eductor.patterns.forms import Call, Each, Form, Place
-from eductor.patterns.language import Computed, Const, Pattern, Var, spelled
+from eductor.patterns.language import Computed, Const, Pattern, Var, names_of, spelled
 from eductor.patterns.literals import argument, name_of
 from eductor.patterns.readings import Inverse, Reading, Readings, Signature
 from eductor.patterns.steps import (
@@ -39,8 +39,11 @@ class Program:
     """None: the slot 0 is a list's element, not a call."""
     steps: tuple[Step, ...]
     names: dict[str, int]
+    inverses: frozenset[str]
+    """The names whose slots hold the inverse of what they stand for."""
     calls: dict[Call, int]
-    computed: tuple[tuple[int, Place, Computed], ...]
+    computed: tuple[tuple[int, int, Place, Computed], ...]
+    """Values that must follow from others: the slot, that of the call that has it as its argument, and where."""
     lists: tuple[int, ...]
 
     def starts(self, readings: Readings, node: Node) -> list[Reading]:
@@ -88,8 +91,10 @@ class _Compiler:
         self._anchor = anchor
         self._steps: list[Step] = []
         self._names: dict[str, int] = {}
+        self._inverses: set[str] = set()
+        self._inside: list[str] = []
         self._calls: dict[Call, int] = {}
-        self._computed: list[tuple[int, Place, Computed]] = []
+        self._computed: list[tuple[int, int, Place, Computed]] = []
         self._lists: list[int] = []
         self._slots = 1
 
@@ -108,11 +113,19 @@ class _Compiler:
             raise BadPattern(
                 f"the results of a pattern must have a call or a variable in common: {spelled(missing[0].said)} stands alone."
             )
+        twice = next((name for name in self._inside if name in self._names), None)
+        if twice is not None:
+            raise BadPattern(f"{twice} stands inside of a list and outside of it: give it another name in one of them.")
+        for *_, value in self._computed if self._anchor is not None else ():
+            unknown = [name for name in names_of(value.expression) if name not in (*self._names, *self._inside)]
+            if unknown:
+                raise BadPattern(f"computed({value.expression!r}): the pattern has no name {unknown[0]!r}.")
         return Program(
             self._form,
             self._anchor,
             tuple(self._steps),
             self._names,
+            frozenset(self._inverses),
             self._calls,
             tuple(self._computed),
             tuple(self._lists),
@@ -144,28 +157,32 @@ class _Compiler:
                 self._arguments(value, self._calls[value])
         elif isinstance(value, (Var, Const)):
             known = self._names.get(value.name)
-            if known is not None and not (isinstance(value, Const) and value.inverted):
+            inverted = isinstance(value, Const) and value.inverted
+            if known is not None and inverted is (value.name in self._inverses):
                 self._add(Same(slot, place, known, tolerated))
             elif isinstance(value, Var):
                 self._names[value.name] = self._add(Take(slot, place, value.kind, value.anything, tolerated))
             else:
                 self._const(slot, place, value)
         elif isinstance(value, Computed):
-            self._computed.append((self._add(Free(slot, place)), place, value))
+            self._computed.append((self._add(Free(slot, place)), slot, place, value))
         elif isinstance(value, Each):
             programs = tuple(compiled(form, None) for form in value.element)
+            self._inside.extend(name for program in programs for name in program.names)
             self._lists.append(self._add(Every(slot, place, programs, value.partial)))
         elif isinstance(value, Pattern):
             raise BadPattern(f"{spelled(value)} cannot stand among the arguments of a call.")
         else:
-            self._add(Constant(slot, place, exact(value)))
+            self._add(Constant(slot, place, exact(value), "scale" in tolerated))
 
     def _const(self, slot: int, place: Place, value: Const) -> None:
         at = self._add(Free(slot, place))
-        if value.inverted and value.name in self._names:
-            self._computed.append((at, place, Computed(value.name, inverted=True)))
-        else:
-            self._names[value.name] = at
+        if value.name in self._names:
+            self._computed.append((at, slot, place, Computed(value.name, value.inverted)))
+            return
+        self._names[value.name] = at
+        if value.inverted:
+            self._inverses.add(value.name)
 
     def _next_user(self) -> tuple[Call, Place, int] | None:
         """A call that is not found yet, one of whose operands is; where it has it, and the operand's slot."""
@@ -190,6 +207,11 @@ def _rank(value: Any) -> int:
 # ------------------------------------------------------------------------------------------------- lists of any length
 
 _ELEMENT = Signature(("element",), 1, (None,))
+
+
+def element(node: Node, value: Any) -> Reading:
+    """Where a program without an anchor starts: an element of a list that a node has."""
+    return Reading(node, None, None, _ELEMENT, (value,))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -225,8 +247,7 @@ class Every:
         self, readings: Readings, node: Node, value: Any, shared: dict[int, Any]
     ) -> tuple[Program, Slots] | None:
         for program in self.programs:
-            start = Reading(node, None, None, _ELEMENT, (value,))
-            for found in program.solutions(readings, start):
+            for found in program.solutions(readings, element(node, value)):
                 common = {id(c.said): found[slot].node for c, slot in program.calls.items() if is_shared(c)}
                 if all(shared.get(k, n) is n for k, n in common.items()):
                     shared.update(common)
@@ -245,6 +266,8 @@ class Every:
         )
         if not isinstance(at, Node):
             return f"no element of {name} is {wanted}", reading.node
+        if self._element(readings, reading.node, at, {}) is not None:
+            return f"the element {at.name} of {name} stands on another node than those before it", at
         return f"an element of {name} is {at.name}, the pattern wants each to be {wanted}", at
 
 

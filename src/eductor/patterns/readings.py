@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from eductor.compat import OpOverload
-from eductor.graph.bind import Bound, bind
-from eductor.graph.meta import difference, tensor_of
+from eductor.compat import OpOverload, OpOverloadPacket
+from eductor.graph.bind import Bound, bind, packets_of
+from eductor.graph.meta import difference, known_equal, requires_grad, tensor_of, value_of
 from eductor.graph.schema import parameters
 from eductor.patterns.language import Tolerance
 
@@ -36,7 +36,7 @@ MISSING: Any = _Missing()
 """Stands where a call has no such argument, or a parameter no default."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Signature:
     """The parameters of what is called: those given by position first."""
 
@@ -79,6 +79,11 @@ class Reading:
     @property
     def rank(self) -> int | None:
         """The number of dimensions that the dims of this call count."""
+        if not isinstance(self.key, OpOverloadPacket) or not self.key._qualified_op_name.startswith(_COUNTING):
+            return None
+        sizes = next((v for v, n in zip(self.values, self.signature.names, strict=True) if n in _SIZES), None)
+        if isinstance(sizes, (list, tuple)):
+            return len(sizes)
         operand = self.values[0] if self.values else None
         if isinstance(operand, (list, tuple)):
             operand = operand[0] if operand else None
@@ -93,10 +98,14 @@ class Reading:
         return Inverse(self.node) if self.inverted else self.node
 
 
-_ADD_A_DIM = (aten.unsqueeze, aten.stack)
+_ADD_A_DIM = (aten.unsqueeze, aten.unsqueeze_copy, aten.stack, aten.diag_embed)
+_COUNTING = ("aten::", "prims::")
+"""Operators of which it is known what their dims count."""
+_SIZES = ("input_sizes", "self_sizes")
+"""Where a backward has the shape whose dims it counts."""
 _VIEWS = (aten.view, aten.reshape, aten._unsafe_view, aten._reshape_copy, aten.view_copy)
 _PERMUTES = (aten.permute, aten.transpose, aten.t, aten.mT, aten.numpy_T, aten.permute_copy, aten.transpose_copy)
-_CASTS = (prims.convert_element_type, aten._to_copy, aten.to)
+_CASTS = (prims.convert_element_type, aten._to_copy, aten.to, aten.type_as)
 COMMUTATIVE = frozenset(
     getattr(aten, name)
     for name in (
@@ -135,6 +144,7 @@ class Readings:
 
     def __init__(self) -> None:
         self._known: dict[Node, tuple[Reading, ...]] = {}
+        self._inner: dict[tuple[Node, frozenset[Tolerance]], Node | None] = {}
 
     def of(self, node: Node) -> tuple[Reading, ...]:
         """All readings of a node; the plainest first."""
@@ -159,7 +169,7 @@ class Readings:
         """A value, then what is beneath it if nodes that the tolerances make transparent are passed over."""
         passed: tuple[Node, ...] = ()
         yield value, passed
-        while isinstance(value, Node) and (inner := transparent(value, tolerated)) is not None:
+        while isinstance(value, Node) and (inner := self._beneath(value, tolerated)) is not None:
             passed = (*passed, value)
             value = inner
             yield value, passed
@@ -172,8 +182,13 @@ class Readings:
             yield at, passed
             pending += [(u, (*passed, u)) for u in at.users if self._stands_for(u, at, tolerated)]
 
+    def _beneath(self, node: Node, tolerated: frozenset[Tolerance]) -> Node | None:
+        if (node, tolerated) not in self._inner:
+            self._inner[node, tolerated] = transparent(node, tolerated)
+        return self._inner[node, tolerated]
+
     def _stands_for(self, user: Node, node: Node, tolerated: frozenset[Tolerance]) -> bool:
-        if transparent(user, tolerated) is node:
+        if self._beneath(user, tolerated) is node:
             return True
         return "scale" in tolerated and any(r.key is aten.reciprocal for r in self.of(user))
 
@@ -183,8 +198,10 @@ def transparent(node: Node, tolerated: frozenset[Tolerance]) -> Node | None:
     if node.op not in ("call_function", "call_method"):
         return None
     operand = node.args[0] if node.args else None
-    if node.target in _IDLE and isinstance(operand, Node) and is_same_value(node, operand):
-        return operand
+    packet = _packet(node)
+    if packet in _IDLE and isinstance(operand, Node) and is_idle(node, operand):
+        detached = packet is aten.detach and requires_grad(value_of(operand))
+        return None if detached else operand
     if not tolerated:
         return None
     if "casts" in tolerated:
@@ -195,24 +212,40 @@ def transparent(node: Node, tolerated: frozenset[Tolerance]) -> Node | None:
         bound = bind(node)
         if isinstance(bound, Bound) and bound.packet in (aten.mul, aten.div) and bound.get("rounding_mode") is None:
             operand, factor = bound["self"], bound["other"]
-            unlike = tensor_of(operand) is None or tensor_of(node) is None
-            if _is_number(factor) and factor == 1 and not unlike:
-                return operand if operand.meta["val"].dtype == node.meta["val"].dtype else None
+            here, there = tensor_of(operand), tensor_of(node)
+            if _is_number(factor) and factor == 1 and here is not None and there is not None:
+                return operand if here.dtype == there.dtype else None
     return None
 
 
-_IDLE = frozenset(
-    getattr(packet, name)
-    for packet in (*_VIEWS, *_PERMUTES, aten.expand, aten.alias, aten.detach, aten.clone, aten._to_copy)
-    for name in packet.overloads()
-)
-"""What often changes nothing in an ATen graph."""
+def _packet(node: Node) -> Any:
+    """The operator that a node calls, or None."""
+    if isinstance(node.target, OpOverload):
+        return node.target.overloadpacket
+    packets = packets_of(node.target)
+    if packets is None:
+        bound = bind(node)
+        return bound.packet if isinstance(bound, Bound) else None
+    return packets[0] if packets else None
 
 
-def is_same_value(a: Node, b: Node) -> bool:
-    """Whether two nodes have all metadata in common; for what can only move or copy, the values, too."""
-    here, there = tensor_of(a), tensor_of(b)
-    return here is not None and there is not None and difference(here, there) is None
+_COPIES = frozenset((aten.clone, aten._to_copy, aten.contiguous, aten.to, aten.type_as))
+_IDLE = frozenset((*_VIEWS, *_PERMUTES, aten.expand, aten.alias, aten.detach, aten.pow)) | _COPIES
+"""What often changes nothing."""
+
+
+def is_idle(node: Node, operand: Node) -> bool:
+    """Whether a call that can only view or copy its operand gives the same value; a copy may lie in another layout."""
+    here, there = tensor_of(node), tensor_of(operand)
+    packet = _packet(node)
+    if packet not in _IDLE or here is None or there is None:
+        return False
+    if packet is aten.pow and (len(node.args) != 2 or node.args[1] != 1):
+        return False  # the backward of a square has `x ** 1`, which a cleaned graph does not
+    if packet in _COPIES:
+        same = here.dtype == there.dtype and here.device == there.device and here.layout == there.layout
+        return same and known_equal(list(here.shape), list(there.shape))
+    return difference(here, there) is None
 
 
 def _is_float(tensor: torch.Tensor | None) -> bool:
@@ -290,14 +323,22 @@ def _view(node: Node, bound: Bound) -> Reading | None:
     tensor = tensor_of(node)
     if tensor is None or not {"size", "shape"} & set(bound.arguments):
         return None
-    return Reading(node, aten.view, None, _VIEW, (bound["self"], list(tensor.shape)))
+    return Reading(node, aten.view, None, _VIEW, (bound["self"], _sizes(bound, tensor)))
+
+
+def _sizes(bound: Bound, tensor: torch.Tensor) -> list[Any]:
+    """The sizes of a result: the nodes that hold them, where there are some."""
+    given = bound.get("size", bound.get("shape"))
+    if not isinstance(given, (list, tuple)) or len(given) != tensor.dim():
+        return list(tensor.shape)
+    return [g if isinstance(g, Node) else size for g, size in zip(given, tensor.shape, strict=True)]
 
 
 def _expand(node: Node, bound: Bound) -> Reading | None:
     tensor = tensor_of(node)
     if tensor is None:
         return None
-    return Reading(node, aten.expand, None, _VIEW, (bound["self"], list(tensor.shape)))
+    return Reading(node, aten.expand, None, _VIEW, (bound["self"], _sizes(bound, tensor)))
 
 
 def _permute(node: Node, bound: Bound) -> Reading | None:
@@ -371,6 +412,9 @@ def _exchanged(plain: Reading) -> Iterator[Reading]:
 def _squares(plain: Reading) -> Iterator[Reading]:
     """`x * x`, `x ** 2` and `square(x)` are one."""
     base, *rest = plain.values
+    here, there = tensor_of(base), tensor_of(plain.node)
+    if here is None or there is None or here.dtype != there.dtype or here.dtype is torch.bool:
+        return  # `x ** 2.0` of integers is no product of integers
     if plain.key is aten.mul:
         is_square = isinstance(base, Node) and rest[0] is base
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,18 +10,21 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node, map_arg
 
+from eductor.compat import FakeTensor
 from eductor.errors import BadPattern
 from eductor.graph import meta
+from eductor.graph.capture import dialect_of
 from eductor.graph.effects import Effects
-from eductor.graph.meta import difference, is_backward, output_of, tensor_of, value_of
+from eductor.graph.meta import difference, is_backward, known_equal, output_of, tensor_of, value_of
 from eductor.graph.order import ancestors
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView, keys_of
 from eductor.patterns.language import Tolerance
-from eductor.patterns.match import Match, Miss
+from eductor.patterns.match import Match, Miss, is_size
 from eductor.patterns.placing import Result, places
 from eductor.patterns.readings import CAST, transparent
 
+aten = torch.ops.aten
 _CASTS: frozenset[Tolerance] = frozenset(("casts",))
 
 
@@ -96,7 +100,7 @@ def _planned(view: GraphView, match: Match, piece: Piece) -> _Plan | Miss:
             f"{lost.name} of the replacement has an effect, and none of the results comes from it", match.output
         )
     for old, new in pairs:
-        wrong = _shares_otherwise(old, new, given, effects, inner)
+        wrong = _shares_otherwise(match, old, new, given, effects, inner)
         if wrong is not None:
             return wrong
     return _Plan(tuple(pairs), found)
@@ -122,12 +126,56 @@ def _unlike(match: Match, old: Node, new: Any) -> Miss | None:
     was = value_of(old)
     if was is meta.UNKNOWN or new is meta.UNKNOWN:
         return Miss(f"{old.name} or its replacement has no fake value, so that they cannot be compared", old)
-    unlike = difference(was, new)
-    if unlike and "casts" in match.form.tolerated and unlike.startswith("dtype") and isinstance(new, torch.Tensor):
-        unlike = difference(was, torch.empty_like(new, dtype=was.dtype)) if was.dtype.is_floating_point else unlike
+    if "casts" in match.form.tolerated and _is_wider(new, was):
+        new = _in_dtype(new, was.dtype)
+    unlike = difference(was, _as_wanted(was, new))
     if unlike is None and isinstance(was, torch.Tensor) and was.requires_grad and not new.requires_grad:
         unlike = "requires_grad True and False"
     return Miss(f"the replacement of {old.name} differs from it: {unlike}", old) if unlike else None
+
+
+def _is_wider(new: Any, was: Any) -> bool:
+    """Whether the new value is of a wider floating dtype: it is rounded afterwards, and nothing is lost."""
+    tensors = isinstance(new, torch.Tensor) and isinstance(was, torch.Tensor)
+    if not tensors or not new.dtype.is_floating_point or not was.dtype.is_floating_point:
+        return False
+    return new.dtype != was.dtype and torch.promote_types(new.dtype, was.dtype) == new.dtype
+
+
+def _in_dtype(new: Any, dtype: torch.dtype) -> Any:
+    with new.fake_mode, torch.no_grad():
+        return torch.empty_like(new, dtype=dtype).requires_grad_(new.requires_grad)
+
+
+def _as_wanted(was: Any, new: Any) -> Any:
+    """The new value in the layout of the old one, where a copy of it brings it there."""
+    order = _order_of_copy(was, new)
+    if order is None or not isinstance(new, FakeTensor):
+        return new
+    with new.fake_mode, torch.no_grad():
+        copy = torch.empty([new.shape[d] for d in order], dtype=new.dtype, device=new.device).permute(_inverse(order))
+        return copy.requires_grad_(new.requires_grad)
+
+
+def _order_of_copy(was: Any, new: Any) -> list[int] | None:
+    """From the outermost to the innermost, the dims of an old value that lies densely in memory, and the new one does not so."""
+    tensors = isinstance(was, torch.Tensor) and isinstance(new, torch.Tensor) and was.layout is torch.strided
+    if (
+        not tensors
+        or new.layout is not torch.strided
+        or was.dim() != new.dim()
+        or known_equal(was.stride(), new.stride())
+    ):
+        return None
+    return sorted(range(was.dim()), key=lambda d: (-_hint(was.stride(d)), d))
+
+
+def _hint(stride: Any) -> int:
+    return int(stride.node.hint) if isinstance(stride, torch.SymInt) else int(stride)
+
+
+def _inverse(order: list[int]) -> list[int]:
+    return sorted(range(len(order)), key=order.__getitem__)
 
 
 def _needed(new: Any, given: Mapping[Node, Any]) -> list[Node]:
@@ -142,18 +190,33 @@ def _nodes_in(value: Any) -> list[Node]:
     return found
 
 
-def _shares_otherwise(old: Node, new: Any, given: Mapping[Node, Any], effects: Effects, inner: Effects) -> Miss | None:
+def _shares_otherwise(
+    match: Match, old: Node, new: Any, given: Mapping[Node, Any], effects: Effects, inner: Effects
+) -> Miss | None:
     """Whether the new result shares memory with others than the old one did, and somebody could see it."""
     with_inputs = [given[p] for p in given if isinstance(given[p], Node) and inner.place(p) is inner.place(new)]
     for source in with_inputs:
         if tensor_of(source) is not None and not (verdict := effects.may_alias(old, source)):
             return Miss(verdict.reason, old)
-    if not with_inputs and effects.of(old).shares:
+    if not with_inputs and _is_view_of_others(match, old, effects):
         place = effects.place(old)
         written = next((m for m in effects.marks_between(old, None) if place in effects.writes(m)), None)
         if effects.escapes(old) or written is not None:
             return Miss(f"{old.name} is a view, its replacement would not be, and somebody could see it", old)
     return None
+
+
+def _is_view_of_others(match: Match, old: Node, effects: Effects) -> bool:
+    """Whether an old result shares memory with something that is not of the match."""
+    pending, seen = [old], {old}
+    while pending:
+        for source in effects.of(pending.pop()).shares:
+            if source not in match.nodes:
+                return True
+            if source not in seen:
+                seen.add(source)
+                pending.append(source)
+    return False
 
 
 class _Paster:
@@ -176,9 +239,17 @@ class _Paster:
             for node in self._piece.module.graph.nodes:
                 if node in wanted and node not in self._new:
                     self._new[node] = self._copy(node, old)
+                    self._pick(node, old)
         for old, new in in_order:
             self._replace(old, map_arg(new, self._new.__getitem__) if isinstance(new, Node) else new)
+        self._resize()
         self._erase()
+
+    def _pick(self, node: Node, old: Node) -> None:
+        """What is taken from several results is taken at once: the backward needs the tensors, not the tuple."""
+        for user in node.users:
+            if user.target is operator.getitem and user not in self._new:
+                self._new[user] = self._copy(user, old)
 
     def _copy(self, node: Node, old: Node) -> Node:
         place, old = self._plan.places[old], self._forebear(node, old)
@@ -204,8 +275,30 @@ class _Paster:
     def _replace(self, old: Node, new: Any) -> None:
         here, there = tensor_of(old), tensor_of(new)
         if here is not None and there is not None and here.dtype != there.dtype:
-            new = self._rewrite.insert(CAST.default, new, here.dtype, before=self._plan.places[old], like=old)
+            cast = aten._to_copy if dialect_of(self._view.module) == "torch" else CAST
+            new = self._rewrite.insert(cast.default, new, before=self._plan.places[old], like=old, dtype=here.dtype)
+        order = _order_of_copy(here, tensor_of(new))
+        if order is not None:
+            new = self._copied(new, order, old)
         self._rewrite.replace(old, new)
+
+    def _copied(self, new: Node, order: list[int], old: Node) -> Node:
+        """A copy with the dims in this order in memory: those who use it may rely on where its elements lie."""
+        at = {"before": self._plan.places[old], "like": old}
+        is_usual = order == sorted(order)
+        turned = new if is_usual else self._rewrite.insert(aten.permute.default, new, order, **at)
+        copy = self._rewrite.insert(aten.clone.default, turned, memory_format=torch.contiguous_format, **at)
+        return copy if is_usual else self._rewrite.insert(aten.permute.default, copy, _inverse(order), **at)
+
+    def _resize(self) -> None:
+        """Sizes of what goes are asked of what stays, wherever that has the same."""
+        staying = [n for n in (*self._match.bindings.values(), *self._new.values()) if tensor_of(n) is not None]
+        for size in [u for n in self._match.nodes if n in self._view for u in n.users if is_size(u)]:
+            for node in staying:
+                dims = [d for d, s in enumerate(value_of(node).shape) if known_equal(s, value_of(size))]
+                if dims and node < size:
+                    self._rewrite.replace(size, aten.sym_size.int, node, dims[0])
+                    break
 
     def _erase(self) -> None:
         """The nodes of the match that nobody needs any more."""

@@ -23,8 +23,9 @@ from eductor.patterns.forms import Form, forms
 from eductor.patterns.index import Candidate, Index
 from eductor.patterns.language import Const, Pattern, Tolerance, Var, walk
 from eductor.patterns.match import Match, Miss
+from eductor.patterns.placing import spanned
 from eductor.patterns.replacement import Piece, paste
-from eductor.patterns.trace import Signature, Table, aten_graph, torch_graph
+from eductor.patterns.trace import TRACED, Known, Signature, Table, aten_graph, flattened, torch_graph
 
 Check = Callable[[Match], Any]
 Handler = Callable[[Match, GraphView, Rewriter], Any]
@@ -92,8 +93,10 @@ class Handled:
     fn: Handler
 
     def __call__(self, match: Match, view: GraphView, rewrite: Rewriter) -> Miss | None:
-        self.fn(match, view, rewrite)
-        return None
+        blocked = spanned(match, view.effects)
+        if blocked is None:
+            self.fn(match, view, rewrite)
+        return blocked
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +121,8 @@ class Replaced:
             return Miss(
                 f"the replacement cannot be traced here: {type(error).__name__}: {error}".split("\n")[0], match.output
             )
-        inputs = [x for x, v in zip(given, values, strict=True) if isinstance(v, _TRACED)]
+        pairs = zip(flattened(_lists(given)), flattened(values), strict=True)
+        inputs = [x for x, v in pairs if isinstance(v, TRACED)]
         return paste(view, rewrite, match, Piece(module, [*inputs, *later]))
 
     def _graph(self, view: GraphView, values: list[Any], tangents: list[Any], mode: FakeTensorMode) -> Any:
@@ -128,12 +132,15 @@ class Replaced:
         return aten_graph(self.fn, values, gradients, mode, self.decompositions, tangents or None)[0]
 
 
-_TRACED = (torch.Tensor, torch.SymInt, torch.SymFloat)
+def _lists(given: Any) -> Any:
+    return [_lists(x) for x in given] if isinstance(given, (list, tuple)) else given
 
 
 def _value(given: Any) -> Any:
     if isinstance(given, (list, tuple)):
         return [_value(x) for x in given]
+    if isinstance(given, (torch.SymInt, torch.SymFloat)):
+        return Known(given)
     return value_of(given) if isinstance(given, Node) else given
 
 

@@ -21,6 +21,7 @@ from eductor.patterns.language import Tolerance, spelled, target_name
 from eductor.patterns.literals import argument, name_of, nearly, plain, same_constant, unlike
 from eductor.patterns.readings import MISSING, Inverse, Reading, Readings, Signature
 
+aten = torch.ops.aten
 Slots = list[Any]
 Tolerated = frozenset[Tolerance]
 TESTED: tuple[Any, ...] = (None,)
@@ -31,6 +32,11 @@ class Step(Protocol):
     """One test. `why` says in words why there is no outcome, and of which node that is."""
 
     stores: bool
+
+    @property
+    def slot(self) -> int:
+        """Where that lies which it looks at."""
+        ...
 
     def outcomes(self, readings: Readings, slots: Slots) -> Sequence[Any]: ...
 
@@ -65,7 +71,11 @@ class Enter:
             value = value.node
         if not isinstance(value, Node):
             return f"{name} is {_shown(value)}, the pattern wants {wanted}", reading.node
-        return f"{name} is {described(readings, value)}, the pattern wants {wanted}", value
+        if self.keys == (aten.square,) and (powers := readings.matching(value, (aten.pow,), self.tolerated)):
+            return f"exponent is {_shown(powers[0].values[1])}, the pattern wants 2", value
+        # Nothing is wrong with an input: the call that has it as its operand is not what the pattern wants.
+        place = reading.node if value.op in ("placeholder", "get_attr") else value
+        return f"{name} is {described(readings, value, self.overloads)}, the pattern wants {wanted}", place
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +107,20 @@ class Climb:
     def why(self, readings: Readings, slots: Slots) -> tuple[str, Node | None]:
         base = slots[self.slot]
         node = base.node if isinstance(base, (Reading, Inverse)) else base
-        users = [described(readings, u) for u in node.users]
         wanted = called(self.keys, self.overloads)
-        if not users:
+        taken = {found.node for found in slots if isinstance(found, Reading)}
+        others = [user for user in node.users if user not in taken]
+        for user in others:
+            for reading in fitting(readings.matching(user, self.keys, self.tolerated), self.overloads):
+                name = name_of(reading, self.place)
+                has = _shown(argument(reading, self.place))
+                return f"{name} of {user.name} is {has}, the pattern wants {node.name} there", user
+        if not node.users:
             return f"{node.name} is used by nobody, the pattern wants {wanted} to use it", node
-        return f"{node.name} is used by {', '.join(users[:3])}, the pattern wants {wanted} to use it", node
+        users = [described(readings, u, self.overloads) for u in node.users]
+        more = f" and {len(users) - 3} more" if len(users) > 3 else ""
+        place = others[0] if len(others) == 1 and others[0].op != "output" else node
+        return f"{node.name} is used by {', '.join(users[:3])}{more}, the pattern wants {wanted} to use it", place
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +166,15 @@ class Constant:
     slot: int
     place: Place
     value: _Exact
+    near: bool
+    """Whether the last bit counts: an inverse may have another one."""
     stores = False
 
     def outcomes(self, readings: Readings, slots: Slots) -> Sequence[Any]:
-        return NO if unlike(slots[self.slot], self.place, self.value.value) else TESTED
+        return NO if unlike(slots[self.slot], self.place, self.value.value, near=self.near) else TESTED
 
     def why(self, readings: Readings, slots: Slots) -> tuple[str, Node | None]:
-        return unlike(slots[self.slot], self.place, self.value.value), slots[self.slot].node
+        return unlike(slots[self.slot], self.place, self.value.value, near=self.near), slots[self.slot].node
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +210,9 @@ class Take:
         value = argument(slots[self.slot], self.place)
         if self.anything:
             return NO if value is MISSING or isinstance(value, Inverse) else (value,)
-        return [v for v, _ in readings.beneath(value, self.tolerated) if self._fits(v)]
+        found = [v for v, _ in readings.beneath(value, self.tolerated) if self._fits(v)]
+        # What stands before the casts is what the author means; what is behind them, only if that rounds too much.
+        return found[::-1] if "casts" in self.tolerated else found
 
     def _fits(self, value: Any) -> bool:
         tensor = value_of(value) if isinstance(value, Node) else None
@@ -243,7 +266,9 @@ class Same:
     def outcomes(self, readings: Readings, slots: Slots) -> Sequence[Any]:
         value, other = argument(slots[self.slot], self.place), slots[self.other]
         wanted = other.identity if isinstance(other, Reading) else other
-        if not isinstance(wanted, (Node, Inverse)):
+        if not isinstance(wanted, Inverse) and not _has_tensors(wanted):
+            if _has_tensors(value) or isinstance(value, Inverse):
+                return NO
             return TESTED if same_constant(plain(value), plain(wanted)) or nearly(value, wanted) else NO
         return TESTED if any(v == wanted for v, _ in readings.beneath(value, self.tolerated)) else NO
 
@@ -287,14 +312,16 @@ def called(keys: tuple[Any, ...], overloads: frozenset[OpOverload] | None) -> st
     return " or ".join(sorted(map(target_name, overloads)) if overloads else map(target_name, keys))
 
 
-def described(readings: Readings, node: Node) -> str:
-    """A node with what it calls: `the input x`, `aten.mul (mul_3)`, `the output`."""
+def described(readings: Readings, node: Node, overloads: frozenset[OpOverload] | None = None) -> str:
+    """A node with what it calls, to the overload where these are told apart: `the input x`, `aten.mul (mul_3)`."""
     if node.op == "output":
         return "the output of the graph"
     if node.op in ("placeholder", "get_attr"):
         return f"the {'input' if node.op == 'placeholder' else 'attribute'} {node.name}"
     plainest = readings.of(node)[0] if readings.of(node) else None
-    return f"{target_name(plainest.key if plainest is not None else node.target)} ({node.name})"
+    key = plainest.key if plainest is not None else node.target
+    is_another = plainest is not None and any(key is o.overloadpacket for o in overloads or ())
+    return f"{target_name(node.target if is_another else key)} ({node.name})"
 
 
 def _has_tensors(value: Any) -> bool:

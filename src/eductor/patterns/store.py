@@ -1,7 +1,7 @@
 """Precompiled patterns: what search functions were traced to, as data that can be read in a diff.
 
 A file has one pattern after the other, one line a call: its number, what is called, its arguments. `%3` is the call of
-that number, `$x` what the name `x` stands for, `{"expr": ...}` what follows from such names.
+that number, which comes before, `$x` what the name `x` stands for, `=x.shape[0]` what follows from such names.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Any
 
 import torch
 
+from eductor.compat import OpOverload
 from eductor.errors import BadPattern
 from eductor.graph.printer import find, path_of
-from eductor.patterns.language import ANY, AnyOf, Computed, Const, Op, Outputs, Pattern, Var, walk
+from eductor.patterns.language import ANY, AnyOf, Computed, Const, Op, Outputs, Pattern, Var, parts, walk
 
-VERSION = 1
+VERSION = 2
 HOME = Path(__file__).parent / "precompiled"
 
 
@@ -40,7 +41,7 @@ def _entry(pattern: Pattern, required: Sequence[Any]) -> str:
 
 
 def _variant(pattern: Pattern) -> str:
-    calls = [p for p in walk(pattern) if isinstance(p, Op)]
+    calls = _in_order(pattern)
     numbers = {id(call): i for i, call in enumerate(calls)}
     leaves = {p.name: p for p in walk(pattern) if isinstance(p, (Var, Const))}
     names = {n: _described(p) if isinstance(p, Var) else "constant" for n, p in leaves.items()}
@@ -49,6 +50,21 @@ def _variant(pattern: Pattern) -> str:
     results = json.dumps([_encoded(o, numbers) for o in outputs])
     body = ",\n  ".join(rows)
     return f' {{"names": {json.dumps(names)}, "outputs": {results}, "calls": [\n  {body}]}}'
+
+
+def _in_order(pattern: Pattern) -> list[Op]:
+    """The calls of a pattern, each once, after those whose results it takes."""
+    found: dict[int, Op] = {}
+    pending: list[tuple[Any, bool]] = [(pattern, False)]
+    while pending:
+        at, is_left = pending.pop()
+        if is_left:
+            found[id(at)] = at
+        elif id(at) not in found:
+            if isinstance(at, Op):
+                pending.append((at, True))
+            pending.extend((part, False) for part in reversed(list(parts(at))))
+    return list(found.values())
 
 
 def _described(leaf: Var) -> Any:
@@ -74,7 +90,7 @@ def _encoded(value: Any, numbers: Mapping[int, int]) -> Any:
     if isinstance(value, (Var, Const)):
         return f"${value.name}"
     if isinstance(value, Computed):
-        return {"expr": value.expression, "inverted": True} if value.inverted else {"expr": value.expression}
+        return {"inverse of": value.expression} if value.inverted else f"={value.expression}"
     if isinstance(value, (list, tuple)):
         return [_encoded(v, numbers) for v in value]
     if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)):
@@ -87,6 +103,8 @@ def _encoded(value: Any, numbers: Mapping[int, int]) -> Any:
         return {"torch": str(value).removeprefix("torch.")}
     if isinstance(value, torch.device):
         return {"device": str(value)}
+    if isinstance(value, OpOverload):
+        return {"operator": path_of(value)}
     raise BadPattern(f"{value!r} cannot be stored in a precompiled pattern.")
 
 
@@ -95,6 +113,7 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._required: dict[str, frozenset[Any]] = {}
 
     @functools.cached_property
     def _entries(self) -> dict[str, Any]:
@@ -110,11 +129,19 @@ class Store:
         return iter(self._entries)
 
     def required(self, name: str) -> frozenset[Any]:
-        """The operators without which a pattern cannot match."""
-        return frozenset(_target(path) for path in self._entries[name]["operators"])
+        """The operators without which a pattern cannot match; one that is not registered, no graph has: its path."""
+        if name not in self._required:
+            found = frozenset(_target(path) or path for path in self._entries[name]["operators"])
+            if any(isinstance(target, str) for target in found):
+                return found
+            self._required[name] = found
+        return self._required[name]
 
     def pattern(self, name: str) -> Pattern:
-        variants = [_decoded(v) for v in self._entries[name]["variants"]]
+        """A pattern, but for the variants with an operator that is not registered: they match nothing."""
+        variants = [p for v in self._entries[name]["variants"] if (p := _decoded(v)) is not None]
+        if not variants:
+            raise BadPattern(f"each variant of the precompiled pattern {name} calls an operator that this torch lacks.")
         return variants[0] if len(variants) == 1 else AnyOf(tuple(variants))
 
 
@@ -124,37 +151,14 @@ def store(path: Path) -> Store:
     return Store(path)
 
 
-@functools.cache
+_targets: dict[str, Any] = {}
+
+
 def _target(path: str) -> Any:
-    found = find(path)
-    if found is None:
-        raise BadPattern(f"a precompiled pattern calls {path}, which this torch does not have.")
-    return found
-
-
-class _Decoder:
-    """Makes the calls of a pattern from their rows; what a row refers to comes later in the file."""
-
-    def __init__(self, names: Mapping[str, Any], rows: Sequence[Any]) -> None:
-        self._rows = rows
-        self._calls: dict[int, Op] = {}
-        self._leaves = {f"${n}": Const(n) if kind == "constant" else _var(n, kind) for n, kind in names.items()}
-
-    def value(self, given: Any) -> Any:
-        if isinstance(given, str):
-            return self._leaves[given] if given[0] == "$" else self._call(int(given[1:]))
-        if isinstance(given, list):
-            return [self.value(v) for v in given]
-        return _special(given) if isinstance(given, dict) else given
-
-    def _call(self, number: int) -> Op:
-        if number not in self._calls:
-            _, path, args, *rest = self._rows[number]
-            kwargs = {k: self.value(v) for k, v in rest[0].items()} if rest else {}
-            users = rest[1] if len(rest) > 1 else None
-            made = Op((_target(path),), tuple([self.value(a) for a in args]), kwargs, ANY if users == "any" else users)
-            self._calls[number] = made
-        return self._calls[number]
+    """What a path names, or None. Who is not registered now may be later: Inductor has operators of its own."""
+    if path not in _targets and (found := find(path)) is not None:
+        _targets[path] = found
+    return _targets.get(path)
 
 
 def _var(name: str, said: Any) -> Var:
@@ -163,19 +167,50 @@ def _var(name: str, said: Any) -> Var:
     return Var(name, None, False, is_any, "" if is_any else kind, None if shape is None else tuple(shape), bool(tail))
 
 
-def _decoded(variant: Mapping[str, Any]) -> Pattern:
-    decoder = _Decoder(variant["names"], variant["calls"])
-    outputs = tuple(decoder.value(o) for o in variant["outputs"])
+class _Known(dict[str, Any]):
+    """What names and numbers of calls stand for; an expression stands for itself."""
+
+    def __missing__(self, said: str) -> Computed:
+        if said[0] != "=":
+            raise KeyError(said)
+        self[said] = found = Computed(said[1:])
+        return found
+
+
+def _decoded(variant: Mapping[str, Any]) -> Pattern | None:
+    known = _Known(
+        (f"${name}", Const(name) if said == "constant" else _var(name, said)) for name, said in variant["names"].items()
+    )
+    for number, path, args, *rest in variant["calls"]:
+        target = _targets.get(path) or _target(path)
+        if target is None:
+            return None
+        given = tuple([known[a] if type(a) is str else _value(a, known) for a in args])
+        kwargs = {k: _value(v, known) for k, v in rest[0].items()} if rest else {}
+        users = rest[1] if len(rest) > 1 else None
+        known[f"%{number}"] = Op((target,), given, kwargs, ANY if users == "any" else users)
+    outputs = tuple(_value(o, known) for o in variant["outputs"])
     found: Pattern = outputs[0] if len(outputs) == 1 else Outputs(outputs)
     return found
 
 
+def _value(given: Any, known: _Known) -> Any:
+    kind = type(given)
+    if kind is str:
+        return known[given]
+    if kind is list:
+        return [known[v] if type(v) is str else _value(v, known) for v in given]
+    return _special(given) if kind is dict else given
+
+
 def _special(given: Mapping[str, Any]) -> Any:
-    ((kind, value), *rest) = given.items()
-    if kind == "expr":
-        return Computed(value, inverted=bool(rest))
-    if kind == "inverse":
-        return Const(value, inverted=True)
+    ((kind, value),) = given.items()
     if kind == "torch":
         return getattr(torch, value)
+    if kind == "inverse":
+        return Const(value, inverted=True)
+    if kind == "inverse of":
+        return Computed(value, inverted=True)
+    if kind == "operator":
+        return _target(value)
     return {"float": float, "str": str, "device": torch.device}[kind](value)

@@ -19,6 +19,7 @@ from eductor import compat
 from eductor.compat import FakeTensorMode, ShapeEnv, make_fx
 from eductor.errors import BadPattern
 from eductor.graph.capture import functional
+from eductor.graph.evaluate import update
 from eductor.patterns.explained import Trace, explained
 from eductor.patterns.language import Outputs, Pattern
 from eductor.pipeline.base import TensorSpec
@@ -162,8 +163,12 @@ def _fake(name: str, x: Any, mode: FakeTensorMode) -> Any:
 def torch_graph(fn: Callable[..., Any], values: Sequence[Any], mode: FakeTensorMode) -> GraphModule:
     """A function as a graph of the operators that it calls, as they are before autograd takes them apart."""
     filled, flat = _parted(values)
-    with compat.without_tracing_context(), compat.taking_real_tensors(mode), mode:
-        return _tidied(make_fx(lambda *given: fn(*filled(given)), pre_dispatch=True)(*flat))
+    with compat.without_tracing_context(), compat.taking_real_tensors(mode), mode, torch.enable_grad():
+        module = _tidied(make_fx(lambda *given: fn(*filled(given)), pre_dispatch=True)(*flat))
+        for placeholder, value in zip(module.graph.find_nodes(op="placeholder"), flat, strict=True):
+            placeholder.meta["val"] = value  # the trace forgets what requires a gradient
+        update(module, [n for n in module.graph.nodes if n.op == "call_function"])
+        return module
 
 
 def _parted(values: Sequence[Any]) -> tuple[Callable[[Sequence[Any]], list[Any]], list[Any]]:

@@ -46,6 +46,8 @@ def spelled(value: Any, depth: int = 8) -> str:
         return spell(*value.items())
     if isinstance(value, (type, types.ModuleType)):
         return value.__name__
+    if isinstance(value, types.BuiltinFunctionType):
+        return value.__qualname__
     text = repr(value)
     return text if " at 0x" not in text else f"{type(value).__qualname__}{spell(getattr(value, '__dict__', {}))}"
 

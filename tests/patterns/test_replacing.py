@@ -1,0 +1,415 @@
+"""Replacing: where a replacement goes, what is refused rather than corrupted, and what new nodes know."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from pattern_tools import (
+    aten,
+    by_anchor,
+    changed,
+    count,
+    graph_of,
+    matches,
+    one_rule,
+    passing,
+    reasons,
+    refused,
+    replaced,
+    targets,
+    untouched,
+)
+
+from eductor.errors import PassFailed
+from eductor.graph import from_python
+from eductor.graph.rewriter import provenance_of
+from eductor.observe.manual import run_pass
+from eductor.observe.verifier import Verifier
+from eductor.patterns import const, list_of, op, outputs, var
+from eductor.pipeline import f32
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+
+x, y = var("x"), var("y")
+X, Y = torch.linspace(-1, 2, 16).reshape(4, 4), torch.linspace(3, 5, 16).reshape(4, 4)
+
+SUM = op(aten.exp, op(aten.sin, x))
+
+
+def summed(x):
+    return torch.exp(torch.sin(x * 1))
+
+
+# --------------------------------------------------------------------------------------------------- where it may stand
+
+
+def test_a_third_input_that_depends_on_the_first_result_is_refused_not_corrupted():
+    pattern = outputs(op(aten.sin, x), op(aten.mul, op(aten.cos, x), y))
+
+    def circular(a, b):
+        first = a.sin()
+        return first, a.cos() * (first + b)
+
+    run = replaced(pattern, lambda x, y: (torch.sin(x + 0 * y), torch.cos(x) * y), circular, [X, Y])
+    refused(run, "what replaces sin needs add, which is computed only after a user of sin")
+    assert all(torch.equal(a, b) for a, b in zip(run.module(X, Y), circular(X, Y), strict=True))
+    fine = replaced(pattern, lambda x, y: (torch.sin(x * 1), torch.cos(x * 1) * y), circular, [X, Y])
+    assert count(changed(fine), aten.mul) >= 3  # each result needs only what there is
+
+
+def test_a_replacement_waits_for_a_late_input():
+    """The second factor is computed after the first result, but before anybody uses that."""
+    pattern = outputs(op(aten.sin, x), op(aten.mul, op(aten.cos, x), y))
+
+    def program(a, b):
+        first = a.sin()
+        late = b.exp()
+        return first + 1, a.cos() * late
+
+    def joined(x, y):
+        both = torch.stack([x, y])[0]
+        return torch.sin(both), torch.cos(both) * y
+
+    module = changed(replaced(pattern, joined, program, [X, Y]))
+    assert count(module, aten.stack, aten.cat) == 1
+    assert all(torch.equal(a, b) for a, b in zip(module(X, Y), program(X, Y), strict=True))
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_one_of_the_results_may_leave_the_graph(flip):
+    def program(a):
+        s, c = (a.cos(), a.sin())[::-1] if flip else (a.sin(), a.cos())
+        return s, (c * 2).exp()
+
+    pattern = outputs(op(aten.cos, x), op(aten.sin, x))
+    module = changed(replaced(pattern, lambda x: (torch.cos(x * 1), torch.sin(x * 1)), program, [X]))
+    assert all(torch.equal(a, b) for a, b in zip(module(X), program(X), strict=True))
+
+
+def test_an_intermediate_that_is_returned_is_a_mismatch():
+    run = replaced(SUM, summed, lambda a: (lambda s: (s, s.exp()))(a.sin()), [X])
+    refused(run, "sin is also returned by the graph")
+
+
+def test_an_intermediate_with_another_user_is_a_mismatch():
+    run = replaced(SUM, summed, lambda a: (lambda s: s.exp() + s.cos())(a.sin()), [X])
+    refused(run, "sin is also used by cos, outside of the pattern")
+
+
+def test_a_user_that_takes_an_intermediate_twice_counts_once():
+    pattern = op(aten.add, op(aten.sin, x, users=1), op(aten.sin, x, users=1))
+    once = op(aten.sin, x, users=1)
+    module = graph_of(lambda a: (lambda s: s + s)(a.sin()) * 3, [X])
+    assert matches(op(aten.add, once, once), module)
+    assert matches(pattern, module)
+
+
+def test_of_two_matches_that_overlap_one_is_made():
+    pattern = op(aten.neg, op(aten.neg, x))
+    run = replaced(pattern, lambda x: torch.mul(x, 1), lambda a: a.sin().neg().neg().neg() * 2, [X])
+    module = changed(run)
+    assert (count(module, aten.neg), count(module, aten.mul)) == (1, 2)
+    assert torch.equal(module(X), X.sin().neg() * 2)
+
+
+def test_two_matches_that_share_an_input_are_both_made():
+    run = replaced(SUM, summed, lambda a: (a.sin().exp() + 1, a.sin().exp() * 2), [X])
+    assert count(changed(run), aten.mul) == 3
+
+
+def test_what_one_match_makes_another_rule_may_use():
+    made = passing()
+    made.replace(op(aten.sin, op(aten.neg, x)), lambda x: torch.neg(torch.sin(x)), name="odd")
+    made.replace(op(aten.neg, op(aten.neg, x)), lambda x: torch.mul(x, 1), name="twice")
+    module = graph_of(lambda a: (-((-a).sin())) * 3, [X])
+    run = run_pass(made, "joint", module, Verifier([X]))
+    assert count(changed(run), aten.neg) == 0
+    assert torch.equal(module(X), X.sin() * 3)
+
+
+def test_rules_that_never_settle_are_stopped():
+    made = passing()
+    made.replace(op(aten.sin, x), lambda x: torch.cos(x), name="there")
+    made.replace(op(aten.cos, x), lambda x: torch.sin(x), name="back")
+    with pytest.raises(PassFailed, match="the rules do not settle"):
+        run_pass(made, "joint", graph_of(lambda a: a.sin() * 2, [X]))
+
+
+def test_a_replacement_may_contain_what_it_replaces():
+    run = replaced(op(aten.sin, x), lambda x: torch.sin(x * 1), lambda a: a.sin() * 2, [X])
+    assert count(changed(run), aten.sin) == 1
+
+
+def test_where_several_rules_match_the_first_has_its_way():
+    for order in (("by_two", "by_four"), ("by_four", "by_two")):
+        made = passing()
+        for name in order:
+            made.replace(op(aten.neg, op(aten.neg, x)), {"by_two": halved, "by_four": quartered}[name], name=name)
+        run = run_pass(made, "joint", graph_of(lambda a: a.sin().neg().neg() * 3, [X]))
+        new = [n for n in run.module.graph.nodes if provenance_of(n) is not None]
+        assert {provenance_of(n).address for n in new} == {f"joint/made:{order[0]}@0"}
+
+
+def halved(x):
+    return x * 2 / 2
+
+
+def quartered(x):
+    return x * 4 / 4
+
+
+def test_a_check_refuses_with_its_reason():
+    run = replaced(SUM, summed, lambda a: a.sin().exp() * 2, [X], check=lambda m: f"{m['x'].name} is no good")
+    refused(run, "arg0_1 is no good")
+    silent = replaced(SUM, summed, lambda a: a.sin().exp() * 2, [X], check=lambda m: False)
+    refused(silent, "the check of rule does not hold")
+
+
+def test_a_replacement_that_cannot_be_traced_is_a_reject():
+    run = replaced(SUM, lambda x: x.reshape(3, 5), lambda a: a.sin().exp() * 2, [X])
+    refused(run, "the replacement cannot be traced here")
+
+
+@pytest.mark.parametrize(
+    ("replacement", "because"),
+    [
+        (lambda x: torch.exp(x)[0], "shape (4, 4) and (4,)"),
+        (lambda x: torch.exp(x).double(), "dtype torch.float32 and torch.float64"),
+        (lambda x: None, "the replacement does not compute it"),
+        (lambda x: 3, "differs from it"),
+    ],
+)
+def test_a_replacement_of_another_kind_is_refused(replacement, because):
+    refused(replaced(SUM, replacement, lambda a: a.sin().exp() * 2, [X]), because)
+
+
+# --------------------------------------------------------------------------------- higher-order operators, sizes, ranks
+
+
+def test_a_match_in_the_body_of_a_higher_order_operator():
+    def program(a):
+        return torch.cond(a.sum() > 0, lambda a: a.sin().exp() * 2, lambda a: a.cos(), (a,))
+
+    run = replaced(SUM, summed, program, [X], stage="pre_grad")
+    module = changed(run)
+    bodies = [getattr(module, str(n.target)) for n in module.graph.find_nodes(op="get_attr")]
+    assert sorted(count(body, aten.exp) for body in bodies) == [0, 1]
+    assert all("exp_default" in body.code for body in bodies if count(body, aten.exp))
+    for given in (X, -X - 2):
+        assert torch.equal(module(given), program(given))
+
+
+def test_a_pattern_does_not_reach_into_a_body():
+    def program(a):
+        return torch.cond(a.sum() > 0, lambda a: a.sin(), lambda a: a.cos(), (a,)).exp()
+
+    untouched(replaced(SUM, summed, program, [X], stage="pre_grad"))
+
+
+def test_sizes_need_not_be_known():
+    pattern = op(aten.view, op(aten.sin, x), [const("n")])
+    program = lambda a: a.sin().view(a.shape[0] * a.shape[1]) * 2  # noqa: E731
+    module = changed(replaced(pattern, lambda x, n: torch.sin(x.reshape(n) * 1), program, [X], dynamic=True))
+    for shape in ((4, 4), (2, 7)):
+        a = torch.randn(shape)
+        assert torch.equal(module(a), program(a))
+
+
+def test_a_list_of_sizes_may_be_free():
+    pattern = op(aten.view, op(aten.sin, x), const("shape"))
+    program = lambda a: a.sin().view(a.shape[1], a.shape[0]) * 2  # noqa: E731
+    module = changed(
+        replaced(
+            pattern, lambda x, shape: torch.sin(x.reshape(shape) * 1), program, [X[:, :3].contiguous()], dynamic=True
+        )
+    )
+    a = torch.randn(5, 2)
+    assert torch.equal(module(a), program(a))
+
+
+def test_nothing_is_guarded_by_matching():
+    module = graph_of(lambda a: a.sin().exp() + a.view(a.shape[0], -1), [torch.randn(4, 6)], dynamic=True)
+    env = next(iter(module.graph.nodes)).meta["val"].fake_mode.shape_env
+    before = len(env.guards)
+    assert run_pass(one_rule(SUM, summed), "joint", module).record.changed
+    assert len(env.guards) == before
+    a = torch.randn(3, 5)
+    assert torch.equal(module(a), a.sin().exp() + a)
+
+
+def test_tensors_without_dimensions():
+    module = changed(replaced(SUM, summed, lambda a: a.sin().exp() * 2, [torch.tensor(0.5)]))
+    assert module(torch.tensor(0.25)).shape == ()
+    reduced = op(aten.sum, x, [-1])
+    assert matches(reduced, graph_of(lambda a: a.sum(0) * 2, [torch.tensor(0.5)]))
+    assert matches(op(aten._softmax, x, 0, False), graph_of(lambda a: a.softmax(-1) * 2, [torch.tensor(0.5)]))
+
+
+def test_lists_of_lists_and_results_of_splits():
+    import operator
+
+    parts = op(aten.split, x, 2)
+    pattern = op(aten.cat, [op(operator.getitem, parts, 1), op(operator.getitem, parts, 0)])
+    program = lambda a: torch.cat(a.split(2)[::-1]) * 2  # noqa: E731
+    module = changed(replaced(pattern, lambda x: torch.roll(x, 2, 0), program, [X]))
+    assert count(module, aten.roll) == 1
+    assert torch.equal(module(X), program(X))
+    untouched(replaced(pattern, lambda x: torch.roll(x, 2, 0), lambda a: torch.cat(a.split(2)) * 2, [X]))
+
+
+# ------------------------------------------------------------------------------------------------------------ what is new
+
+
+def test_new_nodes_carry_values_lines_modules_tags_and_their_address():
+    module = graph_of(lambda a: (a.sin().exp() * 2, (a + 1).sin().exp() * 3), [X])
+    tags = {
+        "stack_trace": 'File "model.py", line 7, in forward\n    return x.sin().exp()',
+        "nn_module_stack": {"": ("", torch.nn.Module)},
+        "recompute": "must",
+        "ac_graph_id": 3,
+        "partitioner_tag": "is_forward",
+    }
+    for node in module.graph.nodes:
+        if node.op == "call_function":
+            node.meta.update(tags)
+    before = set(module.graph.nodes)
+    run = run_pass(one_rule(SUM, summed), "joint", module)
+    new = [n for n in module.graph.nodes if n not in before]
+    assert len(new) == 6
+    for node in new:
+        assert node.meta["val"].shape == (4, 4)
+        assert {key: node.meta.get(key) for key in tags} == tags, node
+        assert provenance_of(node).line == "model.py:7: return x.sin().exp()"
+    assert [provenance_of(n).address for n in new] == ["joint/made:rule@0"] * 3 + ["joint/made:rule@1"] * 3
+    assert changed(run)
+
+
+def test_forward_and_backward_parts_keep_their_tags():
+    pattern = outputs(op(aten.sin, x), op(aten.mul, y, op(aten.cos, x)))
+    module = graph_of(lambda a, t: (a.sin() * 2, (t * a.cos()) * 3), [X, Y])
+    for node in module.graph.nodes:
+        if node.op == "call_function":
+            backward = node.name in ("cos", "mul_1", "mul_2")
+            node.meta["partitioner_tag"] = "is_backward" if backward else "is_forward"
+            node.meta["recompute"] = "prefer" if backward else "must"
+    before = set(module.graph.nodes)
+    run_pass(one_rule(pattern, lambda x, y: (torch.sin(x * 1), torch.cos(x * 1) * y)), "joint", module)
+    found = {n.target: (n.meta["partitioner_tag"], n.meta["recompute"]) for n in module.graph.nodes if n not in before}
+    assert found[aten.sin.default] == ("is_forward", "must")
+    assert found[aten.cos.default] == ("is_backward", "prefer")
+
+
+# --------------------------------------------------------------------------------------------------------- end to end
+
+
+def gelu_like(x):
+    return x * torch.sigmoid(x * 1.702)
+
+
+def trained(program, made, given, **options):
+    given = [t.detach().clone().requires_grad_(t.dtype.is_floating_point) for t in given]
+    options = {"engine": "aten", "passes": [made], "strict": True, "verify": "each", **options}
+    out = torch.compile(program, backend="eductor", options=options)(*given)
+    out.sum().backward()
+    return out.detach(), [t.grad for t in given]
+
+
+def eager(program, given):
+    given = [t.detach().clone().requires_grad_() for t in given]
+    out = program(*given)
+    out.sum().backward()
+    return out.detach(), [t.grad for t in given]
+
+
+def assert_trains_alike(program, made, given, **options):
+    from eductor import Recorder
+
+    recorder = Recorder()
+    got = trained(program, made, given, instruments=[recorder], **options)
+    torch.testing.assert_close(got, eager(program, given))
+    assert any("/made" in address for address in recorder.changed()), recorder.changed()
+
+
+def attention(q, k, v):
+    return torch.softmax(q @ k.transpose(-2, -1) / 4.0, -1) @ v
+
+
+def test_a_function_is_found_with_its_backward_in_a_joint_graph():
+    made = passing("joint", "reassociates")
+
+    def faster(q, k, v):
+        return torch.softmax((q * 0.25) @ k.transpose(-2, -1), -1) @ v
+
+    made.replace(attention, faster, inputs=[f32(2, 6, 16)] * 3, joint=True, tolerate="scale", name="attention")
+    given = [torch.randn(2, 6, 16) for _ in range(3)]
+    assert_trains_alike(lambda q, k, v: attention(q * 2, k, v).neg(), made, given)
+
+
+def test_a_norm_is_replaced_in_training():
+    made = passing("joint", "reassociates")
+
+    def norm(x, w, eps):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * w
+
+    def other(x, w, eps):
+        return x / torch.sqrt((x * x).mean(-1, keepdim=True) + eps) * w
+
+    made.replace(norm, other, inputs=[f32(4, 8), f32(8), 1e-6], joint=True, tolerate="scale", name="norm")
+    assert_trains_alike(lambda x, w: norm(x, w, 0.01).neg(), made, [torch.randn(4, 8), torch.randn(8)])
+
+
+@pytest.mark.parametrize("stage", ["pre_grad", "joint", "post_grad"])
+def test_each_stage_is_reached_by_torch_compile(stage):
+    made = passing(stage, "reassociates")
+    made.replace(gelu_like, lambda x: torch.sigmoid(1.702 * x) * x, inputs=[f32(4, 4)], name="gelu")
+    program = lambda x: gelu_like(x + 1).neg()  # noqa: E731
+    got, wanted = trained(program, made, [X]), eager(program, [X])
+    torch.testing.assert_close(got, wanted)
+
+
+def test_an_operator_of_torch_is_replaced_before_autograd_and_has_a_gradient():
+    made = passing("pre_grad", "reassociates")
+    made.replace(gelu_like, lambda x: F.silu(x * 1.702) / 1.702, inputs=[f32(4, 4)], name="gelu")
+    assert_trains_alike(lambda x: gelu_like(x + 1).neg(), made, [X])
+
+
+# ------------------------------------------------------------------------------------------------------------ again
+
+
+def test_a_second_run_changes_nothing_and_says_nothing_new():
+    made = one_rule(SUM, summed)
+    module = graph_of(lambda a: (a.sin().exp() * 2, (a.cos().sin(), a.sin().cos().exp())), [X])
+    assert run_pass(made, "joint", module).record.changed
+    first = targets(module)
+    assert not run_pass(made, "joint", module).record.changed
+    assert targets(module) == first
+
+
+def test_a_graph_without_the_operators_is_not_looked_at():
+    made = one_rule(op(aten.exp, op(aten.sin, x)), summed)
+    run = run_pass(made, "joint", graph_of(lambda a: a.sin().cos(), [X]))
+    assert not run.record.changed
+    assert reasons(run) == []
+
+
+def test_every_anchor_of_a_pattern_with_lists_finds_the_same():
+    pattern = op(aten.mul, op(aten.cat, list_of(op(aten.sin, var("a")))), op(aten.cos, y))
+    module = graph_of(lambda a, b: torch.cat([a.sin(), b.sin()]) * torch.cat([a, b]).cos(), [X, Y])
+    for found in by_anchor(pattern, module):
+        assert all(len(f) == 1 for f in found)
+        assert len({frozenset(f) for f in found}) == 1
+
+
+def test_a_graph_that_was_read_from_text_is_matched():
+    module = from_python(
+        """
+def forward(x):
+    # x: f32[4, 4]
+    sin = torch.ops.aten.sin.default(x)
+    exp = torch.ops.aten.exp.default(sin)
+    return (exp,)
+"""
+    )
+    run = replaced(SUM, summed, module, [X])
+    assert torch.equal(changed(run)(X)[0], X.sin().exp())

@@ -1,0 +1,167 @@
+"""The store: a pattern that was written down and read again matches what the fresh one does."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pattern_tools import facts, graph_of, matches
+
+from eductor.errors import BadPattern
+from eductor.patterns import ANY, const, op, var
+from eductor.patterns.language import Op, Outputs
+from eductor.patterns.sources import required_by
+from eductor.patterns.store import Store, dumps
+from eductor.patterns.trace import pattern_of, signature
+from eductor.pipeline import f32
+
+aten = torch.ops.aten
+X, Y, Z = (torch.linspace(-1, 2, 16).roll(i).reshape(4, 4).contiguous() for i in range(3))
+
+STEPS = [
+    lambda a, b, c, s: a.sin(),
+    lambda a, b, c, s: a * s,
+    lambda a, b, c, s: a / s,
+    lambda a, b, c, s: a * 0.5,
+    lambda a, b, c, s: a + 2,
+    lambda a, b, c, s: a + b,
+    lambda a, b, c, s: torch.add(a, b, alpha=2),
+    lambda a, b, c, s: a * c,
+    lambda a, b, c, s: a @ b,
+    lambda a, b, c, s: a.reshape(a.shape[1], a.shape[0]),
+    lambda a, b, c, s: a.reshape(-1, a.shape[0]),
+    lambda a, b, c, s: a.t(),
+    lambda a, b, c, s: a.softmax(-1),
+    lambda a, b, c, s: a.softmax(0),
+    lambda a, b, c, s: a.sum(1, keepdim=True) + a,
+    lambda a, b, c, s: a.sum(0, keepdim=True) + a,
+    lambda a, b, c, s: torch.where(a > 0, a, float("-inf")),
+    lambda a, b, c, s: a.to(torch.float64).to(torch.float32),
+    lambda a, b, c, s: a.masked_fill(b > c, 0.0),
+    lambda a, b, c, s: torch.cat([a, b])[:4],
+    lambda a, b, c, s: a + s,
+    lambda a, b, c, s: a * (1 - s),
+    lambda a, b, c, s: torch.full_like(a, 1.0) + a,
+]
+numbers = st.lists(st.integers(0, len(STEPS) - 1), min_size=1, max_size=4)
+
+
+def built(drawn, s=None, flip=False):
+    """A function of up to three matrices and a number that applies the steps one after another."""
+
+    def fn(x, y, z, number):
+        value, other = (y, x) if flip else (x, y)
+        for i in drawn:
+            value, other = STEPS[i](value, other, z, number), value
+        return value
+
+    if s is None:
+        return fn
+    return lambda x, y, z: fn(x, y, z, s).neg()
+
+
+@functools.cache
+def pattern_for(drawn):
+    """The pattern, over those of the parameters that it uses; None where it cannot be one."""
+    fn = built(drawn)
+    for used in ("xyzs", "xyz", "xys", "xy", "xzs", "xz", "xs", "x"):
+        names = [n if n != "s" else "number" for n in used]
+        examples = [f32(4, 4) if n != "number" else 0.5 for n in names]
+        defaults = {"x": None, "y": None, "z": None, "number": 0.5}
+        scope = {"fn": fn, "defaults": defaults}
+        source = f"lambda {', '.join(names)}: fn(**{{**defaults, {', '.join(f'{n!r}: {n}' for n in names)}}})"
+        narrowed = eval(source, scope)
+        try:
+            found = pattern_of(narrowed, signature(narrowed, examples))
+        except BadPattern:
+            continue
+        return found if isinstance(found, (Op, Outputs)) else None  # what does nothing to a square matrix
+    return None
+
+
+def through_text(pattern, tmp):
+    text = dumps({"it": pattern}, {"it": required_by(pattern, frozenset())})
+    assert text == dumps({"it": pattern}, {"it": required_by(pattern, frozenset())})
+    path = tmp / "patterns.json"
+    path.write_text(text)
+    store = Store(path)
+    again = store.pattern("it")
+    assert dumps({"it": again}, {"it": required_by(again, frozenset())}) == text
+    return again, store.required("it")
+
+
+@settings(max_examples=30, deadline=None)
+@given(numbers, st.lists(numbers, min_size=1, max_size=2), st.sampled_from([0.5, 0.25, 2.0]))
+def test_fresh_and_stored_patterns_match_the_same_graphs(tmp_path_factory, drawn, others, s):
+    pattern = pattern_for(tuple(drawn))
+    if pattern is None:
+        return
+    again, required = through_text(pattern, tmp_path_factory.mktemp("store"))
+    assert required == frozenset(required_by(pattern, frozenset()))
+    mutated = [[*drawn[:-1], (drawn[-1] + 1) % len(STEPS)], [*drawn, drawn[0]]]
+    for steps in (drawn, *mutated, *others):
+        for flip in (False, True):
+            try:
+                module = graph_of(built(tuple(steps), s, flip), [X, Y, Z])
+            except RuntimeError:
+                continue  # shapes that do not fit
+            fresh = [facts(m) for m in matches(pattern, module)]
+            stored = [facts(m) for m in matches(again, module)]
+            assert fresh == stored, (drawn, steps)
+
+
+def test_a_pattern_matches_the_function_that_it_was_traced_from(tmp_path):
+    hit = 0
+    for i in range(len(STEPS)):
+        pattern = pattern_for((i, 0))
+        if pattern is None:
+            continue
+        module = graph_of(built((i, 0), 0.5), [X, Y, Z])
+        again, _ = through_text(pattern, tmp_path)
+        assert matches(pattern, module), (i, module.graph)
+        assert matches(again, module), i
+        hit += 1
+    assert hit >= 18
+
+
+def test_written_patterns_are_text_that_can_be_read(tmp_path):
+    pattern = pattern_for((1, 0))
+    text = dumps({"scaled_sine": pattern}, {})
+    assert '"torch.ops.aten.sin", ["%0"]' in text or '"torch.ops.aten.sin", ["%1"]' in text
+    assert '"$number"' in text
+    assert text.endswith("\n")
+
+
+def test_counts_of_users_survive(tmp_path):
+    for users in (None, 1, 2, ANY):
+        pattern = op(aten.exp, op(aten.sin, var("x"), users=users))
+        again, _ = through_text(pattern, tmp_path)
+        assert again.args[0].users == users
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), -0.0, 2, 2.0, True, None])
+def test_constants_survive_with_their_types(tmp_path, value):
+    again, _ = through_text(op(aten.pow, var("x"), value), tmp_path)
+    got = again.args[1]
+    assert (type(got), repr(got)) == (type(value), repr(value))
+
+
+def test_dtypes_devices_and_words_survive(tmp_path):
+    said = {"dtype": torch.bfloat16, "device": torch.device("cpu"), "mode": "floor", "layout": torch.strided}
+    again, _ = through_text(op(aten.full, [2, const("n")], 1.0, **said), tmp_path)
+    assert dict(again.kwargs) == said
+
+
+def test_what_cannot_be_stored_says_so():
+    with pytest.raises(BadPattern, match="cannot be stored"):
+        dumps({"it": op(aten.add, var("x"), object())}, {})
+
+
+def test_another_version_of_the_file_is_as_if_it_were_not_there(tmp_path):
+    path = tmp_path / "patterns.json"
+    path.write_text('{"version": -1, "patterns": {"it": {}}}')
+    assert "it" not in Store(path)
+    assert "it" not in Store(tmp_path / "missing.json")
