@@ -22,7 +22,7 @@ from torch._inductor.decomposition import select_decomp_table
 
 from eductor.patterns import explained, store, trace
 from eductor.patterns.rules import Check, Replaced, Rule, Rules, parameters_of
-from eductor.patterns.sources import Traced, required_by
+from eductor.patterns.sources import Traced
 from eductor.patterns.trace import Signature, pattern_of, signature
 
 FILE = "attention"
@@ -144,7 +144,7 @@ def stored(wanted: Sequence[Spelling]) -> Path:
     if not path.exists():
         found = dict(_traced(wanted))
         home.mkdir(exist_ok=True)
-        path.write_text(store.dumps(found, {name: required_by(p, frozenset()) for name, p in found.items()}))
+        path.write_text(store.dumps(found))
     return home
 
 

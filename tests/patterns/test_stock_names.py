@@ -351,7 +351,7 @@ def test_a_generated_pattern_that_is_stored_is_not_traced(tmp_path: Path) -> Non
         raise AssertionError("it is stored")
 
     pattern = ours.op(aten.tanh, ours.op(aten.tanh, ours.var("x")))
-    (tmp_path / "user.json").write_text(store.dumps({"twice": pattern}, {"twice": [aten.tanh]}))
+    (tmp_path / "user.json").write_text(store.dumps({"twice": pattern}))
     patterns = ours.PatternMatcherPass()
     ours.gen_register_replacement("twice", search, torch.tanh, [rand(2, 2)], ours.fwd_only, patterns)
     (rule,) = patterns.rules.rules

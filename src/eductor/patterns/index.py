@@ -22,11 +22,8 @@ from eductor.patterns.readings import Readings, sources
 from eductor.patterns.steps import Slots, Step
 
 
-class Searched(Protocol):
-    """What the index knows of a rule."""
-
-    @property
-    def tolerated(self) -> frozenset[Tolerance]: ...
+class Spelled(Protocol):
+    """One spelling of a rule's pattern."""
 
     @property
     def required(self) -> frozenset[Any]:
@@ -35,6 +32,16 @@ class Searched(Protocol):
 
     @property
     def forms(self) -> tuple[Form, ...]: ...
+
+
+class Searched(Protocol):
+    """What the index knows of a rule."""
+
+    @property
+    def tolerated(self) -> frozenset[Tolerance]: ...
+
+    @property
+    def parts(self) -> Sequence[Spelled]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +78,16 @@ class Index:
         readings = Readings()
         chosen = list(self._chosen(view))
         found: list[Candidate] = []
-        matched: set[Any] = set()
         for first, branch in self._tree(chosen).values():
             assert first.anchor is not None
             for node in possible(view, first.anchor, first.form.tolerated):
                 for start in anchored(readings, node, first.anchor, first.form):
                     for rule, program, slots in _walk(branch, readings, [start]):
-                        calls = _calls(program, slots)
-                        if calls in matched:
-                            continue
                         match = completed(program, slots, readings, node)
                         found.append(Candidate(rule, program, match, node))
-                        if isinstance(match, Match) and not program.form.tolerated:
-                            matched.add(calls)
         # Of several alternatives the first has its way, wherever it stands.
-        forms = {form: i for number in {c.rule for c in found} for i, form in enumerate(self._rules[number].forms)}
-        return sorted(_distinct(found), key=lambda c: (c.rule, forms[c.program.form], sort_key(_place(c))))
+        order = {program: i for i, (_, program) in enumerate(chosen)}
+        return sorted(_distinct(found), key=lambda c: (order[c.program], sort_key(_place(c))))
 
     def again(self, candidate: Candidate) -> Match | Miss:
         """The same form at the same anchor, after the graph was edited."""
@@ -112,11 +113,11 @@ class Index:
             return total
 
         for number, rule in enumerate(self._rules):
-            if all(count((key,), rule.tolerated) for key in rule.required):
-                for form in rule.forms:
-                    sizes = [count(call.keys, form.tolerated) for call in form.calls]
-                    if all(sizes):
-                        yield number, self._program(form, form.calls[sizes.index(min(sizes))])
+            possible = (p for p in rule.parts if all(count((key,), rule.tolerated) for key in p.required))
+            for form in (form for part in possible for form in part.forms):
+                sizes = [count(call.keys, form.tolerated) for call in form.calls]
+                if all(sizes):
+                    yield number, self._program(form, form.calls[sizes.index(min(sizes))])
 
     def _program(self, form: Form, anchor: Call) -> Program:
         if anchor not in self._programs:
@@ -155,12 +156,6 @@ def _walk(branch: _Branch, readings: Readings, slots: Slots) -> Iterator[tuple[i
             yield from _walk(child, readings, slots)
             if step.stores:
                 slots.pop()
-
-
-def _calls(program: Program, slots: Slots) -> Any:
-    """What a match is known by if nothing is tolerated: its names may stand for a node or for an idle copy of it."""
-    constants = (slots[at] for at in program.names.values() if not isinstance(slots[at], Node))
-    return program, tuple([slots[at].node for at in program.calls.values()]), tuple(map(id, constants))
 
 
 def _distinct(found: list[Candidate]) -> list[Candidate]:

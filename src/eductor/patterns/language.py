@@ -8,6 +8,7 @@ An expression is a value. The same object used twice stands for one and the same
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import FunctionType
@@ -158,9 +159,10 @@ def computed(expression: str) -> Computed:
     return Computed(expression)
 
 
-def names_of(expression: str) -> list[str]:
+@functools.cache
+def names_of(expression: str) -> tuple[str, ...]:
     """The names that an expression has."""
-    return [e.id for e in ast.walk(ast.parse(expression, mode="eval")) if isinstance(e, ast.Name)]
+    return tuple(e.id for e in ast.walk(ast.parse(expression, mode="eval")) if isinstance(e, ast.Name))
 
 
 def any_of(*choices: Any) -> AnyOf:

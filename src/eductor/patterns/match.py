@@ -234,7 +234,7 @@ class _Found:
                     continue
                 inside = reading.through if reading.node in results else (reading.node, *reading.through)
                 for node in inside:
-                    outside = next((u for u in node.users if u not in self.nodes and not is_size(u)), None)
+                    outside = next((u for u in node.users if u not in self.nodes and not is_spare(u)), None)
                     if outside is not None:
                         return Miss(_also(node, outside), node)
         return None
@@ -281,6 +281,11 @@ def _unlike_shape(leaf: Var, bindings: dict[str, Any]) -> str:
             at = i if leaf.tail else i + tensor.dim()
             return f"{leaf.name}.shape[{at}] is {_text(tensor.shape[i])}, the pattern wants {text}"
     return ""
+
+
+def is_spare(user: Node) -> bool:
+    """Whether a user of a value does not need it: it asks for a size, or takes one of several results for nobody."""
+    return is_size(user) or (user.target is operator.getitem and not user.users)
 
 
 def is_size(node: Node) -> bool:

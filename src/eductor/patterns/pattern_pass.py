@@ -7,17 +7,20 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import torch
+
 from eductor.errors import BadPass, BadPattern
+from eductor.graph.printer import type_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
-from eductor.patterns.language import ROUNDING, Pattern, listing, tolerances
+from eductor.patterns.language import ROUNDING, Pattern, Tolerance, listing, tolerances
 from eductor.patterns.program import compiled
-from eductor.patterns.rules import Check, Handled, Handler, Replaced, Rule, Rules, Said, names_in, parameters_of
+from eductor.patterns.rules import Check, Handled, Handler, Replaced, Rule, Rules, Said, names_in, of_all, parameters_of
 from eductor.patterns.selftest import check_rule
 from eductor.patterns.sources import Traced
 from eductor.patterns.trace import signature
 from eductor.pipeline.base import Context, Contract, Numerics, Pass, Stage, is_name, words
-from eductor.pipeline.versions import digest, source_hash
+from eductor.pipeline.versions import digest, source_hash, spelled
 
 DEBUG = "EDUCTOR_DEBUG"
 """The environment variable that has each rule tested where it is declared."""
@@ -79,21 +82,18 @@ class PatternPass(Pass):
         if isinstance(search, Pattern):
             known = names_in(search)
             action = Replaced(replacement, parameters_of(replacement, known, in_order=False))
-            version = digest(listing(search), source_hash(replacement))
+            version = _version(listing(search), replacement, check, allowed)
             rule = Rule(called, Said(search), action, check, allowed, version)
         else:
             given = signature(search, inputs, joint=joint)
             taken = parameters_of(replacement, given.names, in_order=True)
             dialect = "torch" if self.stages == ("pre_grad",) else "aten"
             source = Traced(search, given, dialect, stored, any_rank="rank" in allowed)
-            rule = Rule(
-                called,
-                source,
-                Replaced(replacement, taken, given),
-                check,
-                allowed,
-                digest(source_hash(search), source_hash(replacement)),
+            action = Replaced(of_all(replacement, taken, given.names), given.names, given)
+            version = _version(
+                source_hash(search), replacement, check, allowed, spelled((joint, _forms(given.examples)))
             )
+            rule = Rule(called, source, action, check, allowed, version)
         return self._add(rule)
 
     def rule(
@@ -107,8 +107,9 @@ class PatternPass(Pass):
         """Declares a handler: a function of the match, the graph and the rewriter, called for each match."""
 
         def declare(fn: Handler) -> Handler:
-            version = digest(listing(pattern), source_hash(fn))
-            self._add(Rule(name or fn.__name__, Said(pattern), Handled(fn), check, tolerances(tolerate), version))
+            allowed = tolerances(tolerate)
+            version = _version(listing(pattern), fn, check, allowed)
+            self._add(Rule(name or fn.__name__, Said(pattern), Handled(fn), check, allowed, version))
             return fn
 
         return declare
@@ -127,6 +128,15 @@ class PatternPass(Pass):
         if os.environ.get(DEBUG):
             self.check_rules()
         return rule
+
+
+def _version(pattern: str, fn: Any, check: Any, allowed: frozenset[Tolerance], rest: str = "") -> str:
+    return digest(pattern, source_hash(fn), source_hash(check) if check is not None else "", *sorted(allowed), rest)
+
+
+def _forms(examples: Sequence[Any]) -> list[str]:
+    """The examples as far as a trace depends on them."""
+    return [type_of(x) if isinstance(x, torch.Tensor) else repr(x) for x in examples]
 
 
 def pattern_pass(

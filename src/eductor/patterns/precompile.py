@@ -9,7 +9,7 @@ from pathlib import Path
 
 from eductor.patterns.pattern_pass import PatternPass
 from eductor.patterns.rules import Rule
-from eductor.patterns.sources import Traced, required_by
+from eductor.patterns.sources import Traced
 from eductor.patterns.store import dumps
 from eductor.pipeline.registry import Registry
 
@@ -23,8 +23,7 @@ def texts(rules: Iterable[Rule]) -> dict[Path, str]:
     found: dict[Path, str] = {}
     for path, named in by_file.items():
         patterns = {key: rule.source.fresh() for key, rule in named.items() if isinstance(rule.source, Traced)}
-        required = {key: required_by(patterns[key], rule.tolerated) for key, rule in named.items()}
-        found[path] = dumps(patterns, required)
+        found[path] = dumps(patterns, {key: rule.tolerated for key, rule in named.items()})
     return found
 
 

@@ -174,6 +174,12 @@ class Readings:
             value = inner
             yield value, passed
 
+    def innermost(self, node: Node, tolerated: frozenset[Tolerance]) -> Node:
+        """What a node stands for, if all that can be passed over is."""
+        while (inner := self._beneath(node, tolerated)) is not None:
+            node = inner
+        return node
+
     def above(self, node: Node, tolerated: frozenset[Tolerance]) -> Iterator[tuple[Node, tuple[Node, ...]]]:
         """A node, then the transparent nodes that stand for it, each with those that were passed over."""
         pending: list[tuple[Node, tuple[Node, ...]]] = [(node, ())]

@@ -20,7 +20,7 @@ from eductor.graph.order import ancestors
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView, keys_of
 from eductor.patterns.language import Tolerance
-from eductor.patterns.match import Match, Miss, is_size
+from eductor.patterns.match import Match, Miss, is_size, is_spare
 from eductor.patterns.placing import Result, places
 from eductor.patterns.readings import CAST, transparent
 
@@ -139,7 +139,7 @@ def _is_wider(new: Any, was: Any) -> bool:
     tensors = isinstance(new, torch.Tensor) and isinstance(was, torch.Tensor)
     if not tensors or not new.dtype.is_floating_point or not was.dtype.is_floating_point:
         return False
-    return new.dtype != was.dtype and torch.promote_types(new.dtype, was.dtype) == new.dtype
+    return bool(new.dtype != was.dtype and torch.promote_types(new.dtype, was.dtype) == new.dtype)
 
 
 def _in_dtype(new: Any, dtype: torch.dtype) -> Any:
@@ -303,5 +303,8 @@ class _Paster:
     def _erase(self) -> None:
         """The nodes of the match that nobody needs any more."""
         for node in reversed(self._match.nodes):
-            if node in self._view and not node.users:
-                self._rewrite.erase(node)
+            if node in self._view:
+                for user in [u for u in node.users if is_spare(u) and not u.users]:
+                    self._rewrite.erase(user)
+                if not node.users:
+                    self._rewrite.erase(node)

@@ -31,14 +31,22 @@ Check = Callable[[Match], Any]
 Handler = Callable[[Match, GraphView, Rewriter], Any]
 
 
-class Source(Protocol):
-    """Where the pattern of a rule comes from: it is there, or it is loaded when a graph could have it."""
+class Variant(Protocol):
+    """One spelling of a pattern: what it requires of a graph is known before it is made."""
 
     @property
     def required(self) -> frozenset[Any]: ...
 
     @property
-    def pattern(self) -> Pattern: ...
+    def pattern(self) -> Pattern | None:
+        """None where this torch lacks an operator of it."""
+        ...
+
+
+class Source(Protocol):
+    """Where the pattern of a rule comes from, in all its spellings."""
+
+    def variants(self) -> Sequence[Variant]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +55,26 @@ class Said:
 
     pattern: Pattern
     required: frozenset[Any] = frozenset()
+
+    def variants(self) -> Sequence[Variant]:
+        return (self,)
+
+
+@dataclass(eq=False)
+class Part:
+    """One spelling of a rule's pattern, brought to its plain forms when a graph could have it."""
+
+    variant: Variant
+    tolerated: frozenset[Tolerance]
+
+    @property
+    def required(self) -> frozenset[Any]:
+        return self.variant.required
+
+    @functools.cached_property
+    def forms(self) -> tuple[Form, ...]:
+        pattern = self.variant.pattern
+        return () if pattern is None else forms(pattern, self.tolerated)
 
 
 @dataclass(eq=False)
@@ -60,13 +88,14 @@ class Rule:
     tolerated: frozenset[Tolerance] = frozenset()
     version: str = ""
 
-    @property
-    def required(self) -> frozenset[Any]:
-        return self.source.required
-
     @functools.cached_property
+    def parts(self) -> tuple[Part, ...]:
+        return tuple(Part(variant, self.tolerated) for variant in self.source.variants())
+
+    @property
     def forms(self) -> tuple[Form, ...]:
-        return forms(self.source.pattern, self.tolerated)
+        """All forms of all spellings."""
+        return tuple(form for part in self.parts for form in part.forms)
 
     def refusal(self, match: Match) -> str:
         """Why the condition does not hold; empty where it does. Unknown sizes count as no."""
@@ -156,6 +185,12 @@ def parameters_of(replacement: Callable[..., Any], known: Sequence[str], *, in_o
         f"the replacement {getattr(replacement, '__name__', '')} takes {', '.join(wanted) or 'nothing'}; the pattern has "
         f"{', '.join(known) or 'no names'}. Give it parameters that the pattern has."
     )
+
+
+def of_all(fn: Callable[..., Any], taken: Sequence[str], names: Sequence[str]) -> Callable[..., Any]:
+    """A replacement as a function of all inputs of its search function, in their order: so are its gradients."""
+    places = [names.index(name) for name in taken]
+    return fn if places == list(range(len(names))) else lambda *given: fn(*(given[i] for i in places))
 
 
 def names_in(pattern: Any) -> tuple[str, ...]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eductor.patterns.forms import forms
-from eductor.patterns.language import AnyOf, Pattern, Tolerance
+from eductor.patterns.language import AnyOf, Pattern
+from eductor.patterns.rules import Variant
 from eductor.patterns.store import HOME, dumps, store
 from eductor.patterns.trace import Signature, Table, pattern_of
 
@@ -38,13 +38,17 @@ class Traced:
     def is_stored(self) -> bool:
         return self.stored is not None and self.key in store(self.path)
 
+    def variants(self) -> Sequence[Variant]:
+        return store(self.path).variants(self.key) if self.is_stored else (self,)
+
     @property
     def required(self) -> frozenset[Any]:
-        return store(self.path).required(self.key) if self.is_stored else frozenset()
+        """Nothing is known of a function that was not traced yet."""
+        return frozenset()
 
     @functools.cached_property
     def pattern(self) -> Pattern:
-        return store(self.path).pattern(self.key) if self.is_stored else self.fresh()
+        return self.fresh()
 
     def fresh(self) -> Pattern:
         """The pattern as the function says it now."""
@@ -58,7 +62,7 @@ class Traced:
                 free=self.free,
                 any_rank=self.any_rank,
             )
-            found.setdefault(dumps({"": one}, {}), one)
+            found.setdefault(dumps({"": one}), one)
         choices = tuple(found.values())
         return choices[0] if len(choices) == 1 else AnyOf(choices)
 
@@ -75,11 +79,3 @@ def _tables(dialect: str) -> Iterator[Table]:
             yield INDUCTOR.decompositions(Options())
         except ImportError:  # it wants packages that nothing else here needs
             return
-
-
-def required_by(pattern: Pattern, tolerated: frozenset[Tolerance]) -> list[Any]:
-    """The operators that every form of a pattern has."""
-    found = [
-        {key for call in form.calls for key in call.keys if len(call.keys) == 1} for form in forms(pattern, tolerated)
-    ]
-    return list(set.intersection(*found))

@@ -24,6 +24,7 @@ from eductor.patterns.readings import MISSING, Inverse, Reading, Readings, Signa
 aten = torch.ops.aten
 Slots = list[Any]
 Tolerated = frozenset[Tolerance]
+_NOTHING: Tolerated = frozenset()
 TESTED: tuple[Any, ...] = (None,)
 NO: tuple[Any, ...] = ()
 
@@ -210,9 +211,11 @@ class Take:
         value = argument(slots[self.slot], self.place)
         if self.anything:
             return NO if value is MISSING or isinstance(value, Inverse) else (value,)
-        found = [v for v, _ in readings.beneath(value, self.tolerated) if self._fits(v)]
-        # What stands before the casts is what the author means; what is behind them, only if that rounds too much.
-        return found[::-1] if "casts" in self.tolerated else found
+        if not isinstance(value, Node):
+            return NO
+        # What stands before the casts is what the author means; what is behind them, if that would round too much.
+        found = dict.fromkeys((readings.innermost(value, self.tolerated), readings.innermost(value, _NOTHING)))
+        return [v for v in found if self._fits(v)]
 
     def _fits(self, value: Any) -> bool:
         tensor = value_of(value) if isinstance(value, Node) else None

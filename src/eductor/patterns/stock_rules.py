@@ -20,7 +20,7 @@ from eductor.graph.snapshot import Snapshot
 from eductor.graph.view import GraphView
 from eductor.patterns.language import AnyOf, Op, Outputs, Pattern, Var
 from eductor.patterns.match import Match, Miss
-from eductor.patterns.rules import Replaced, Source, parameters_of
+from eductor.patterns.rules import Replaced, Source, Variant, of_all, parameters_of
 from eductor.patterns.sources import Traced
 from eductor.patterns.stock_match import StockMatch, ported
 from eductor.patterns.stock_patterns import Captures
@@ -103,7 +103,7 @@ class Replacement:
         taken, names = _parameters(self.replace), self.signature.names
         by_position = taken is None or len(taken) == len(names) or any(p.kind is p.VAR_POSITIONAL for p in taken)
         wanted = names if by_position else parameters_of(self.replace, names, in_order=False)
-        return Replaced(self.replace, wanted, self.signature)
+        return Replaced(of_all(self.replace, wanted, names), names, self.signature)
 
     def source(self, stored: str | None) -> Source:
         found = Traced(self.search, self.signature, "aten", stored, free=dict(self.scalars))
@@ -125,12 +125,23 @@ class Exclusive:
     traced: Traced
     names: frozenset[str]
 
+    def variants(self) -> Sequence[Variant]:
+        return [ExclusiveVariant(variant, self.names) for variant in self.traced.variants()]
+
+
+@dataclass(frozen=True, eq=False)
+class ExclusiveVariant:
+    """One spelling of such a pattern."""
+
+    variant: Variant
+    names: frozenset[str]
+
     @property
     def required(self) -> frozenset[Any]:
-        return self.traced.required
+        return self.variant.required
 
-    @functools.cached_property
-    def pattern(self) -> Pattern:
+    @property
+    def pattern(self) -> Pattern | None:
         made: dict[int, Any] = {}
 
         def again(part: Any) -> Any:
@@ -149,8 +160,8 @@ class Exclusive:
                 return Outputs(again(part.patterns))
             return replace(part, exclusive=True) if isinstance(part, Var) and part.name in self.names else part
 
-        found: Pattern = again(self.traced.pattern)
-        return found
+        pattern = self.variant.pattern
+        return None if pattern is None else again(pattern)
 
 
 def _real(example: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,29 +18,37 @@ import torch
 from eductor.compat import OpOverload
 from eductor.errors import BadPattern
 from eductor.graph.printer import find, path_of
-from eductor.patterns.language import ANY, AnyOf, Computed, Const, Op, Outputs, Pattern, Var, parts, walk
+from eductor.patterns.forms import forms
+from eductor.patterns.language import (
+    ANY,
+    AnyOf,
+    Computed,
+    Const,
+    Op,
+    Outputs,
+    Pattern,
+    Tolerance,
+    Var,
+    parts,
+    walk,
+)
 
-VERSION = 2
+VERSION = 3
 HOME = Path(__file__).parent / "precompiled"
 
 
-def dumps(patterns: Mapping[str, Pattern], required: Mapping[str, Sequence[Any]]) -> str:
-    """Patterns by name as text, with the operators that a graph must have for each."""
-    texts = [
-        f"{json.dumps(name)}: {_entry(pattern, required.get(name, ()))}" for name, pattern in sorted(patterns.items())
-    ]
+def dumps(patterns: Mapping[str, Pattern], tolerated: Mapping[str, frozenset[Tolerance]] | None = None) -> str:
+    """Patterns by name as text, each variant with the operators that a graph must have for it."""
+    texts = []
+    for name, pattern in sorted(patterns.items()):
+        variants = pattern.choices if isinstance(pattern, AnyOf) else (pattern,)
+        body = ",\n".join(_variant(v, (tolerated or {}).get(name, frozenset())) for v in variants)
+        texts.append(f"{json.dumps(name)}: [\n{body}]")
     body = ",\n".join(texts)
     return f'{{"version": {VERSION}, "patterns": {{\n{body}\n}}}}\n'
 
 
-def _entry(pattern: Pattern, required: Sequence[Any]) -> str:
-    variants = pattern.choices if isinstance(pattern, AnyOf) else (pattern,)
-    operators = json.dumps(sorted(path_of(key) for key in required))
-    body = ",\n".join(map(_variant, variants))
-    return f'{{"operators": {operators}, "variants": [\n{body}]}}'
-
-
-def _variant(pattern: Pattern) -> str:
+def _variant(pattern: Pattern, tolerated: frozenset[Tolerance]) -> str:
     calls = _in_order(pattern)
     numbers = {id(call): i for i, call in enumerate(calls)}
     leaves = {p.name: p for p in walk(pattern) if isinstance(p, (Var, Const))}
@@ -48,8 +56,18 @@ def _variant(pattern: Pattern) -> str:
     rows = [json.dumps(_row(call, numbers)) for call in calls]
     outputs = pattern.patterns if isinstance(pattern, Outputs) else (pattern,)
     results = json.dumps([_encoded(o, numbers) for o in outputs])
+    operators = json.dumps(sorted(path_of(key) for key in required_by(pattern, tolerated)))
     body = ",\n  ".join(rows)
-    return f' {{"names": {json.dumps(names)}, "outputs": {results}, "calls": [\n  {body}]}}'
+    head = f'"operators": {operators},\n  "names": {json.dumps(names)}, "outputs": {results}'
+    return f' {{{head}, "calls": [\n  {body}]}}'
+
+
+def required_by(pattern: Pattern, tolerated: frozenset[Tolerance]) -> frozenset[Any]:
+    """The operators that every form of a pattern has."""
+    found = [
+        {key for call in form.calls for key in call.keys if len(call.keys) == 1} for form in forms(pattern, tolerated)
+    ]
+    return frozenset(set.intersection(*found))
 
 
 def _in_order(pattern: Pattern) -> list[Op]:
@@ -108,41 +126,47 @@ def _encoded(value: Any, numbers: Mapping[int, int]) -> Any:
     raise BadPattern(f"{value!r} cannot be stored in a precompiled pattern.")
 
 
+class StoredVariant:
+    """One spelling of a precompiled pattern, made when it is first wanted."""
+
+    def __init__(self, entry: Mapping[str, Any]) -> None:
+        self._entry = entry
+
+    @property
+    def required(self) -> frozenset[Any]:
+        """The operators without which it cannot match; one that is not registered, no graph has: its path."""
+        return frozenset([_target(path) or path for path in self._entry["operators"]])
+
+    @functools.cached_property
+    def pattern(self) -> Pattern | None:
+        """None where this torch lacks an operator of it."""
+        return _decoded(self._entry)
+
+
 class Store:
-    """A file of precompiled patterns, read when it is first asked, each pattern made when it is first wanted."""
+    """A file of precompiled patterns, read when it is first asked."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._required: dict[str, frozenset[Any]] = {}
 
     @functools.cached_property
-    def _entries(self) -> dict[str, Any]:
+    def _entries(self) -> dict[str, list[StoredVariant]]:
         if not self.path.exists():
             return {}
         found = json.loads(self.path.read_text())
-        return dict(found["patterns"]) if found.get("version") == VERSION else {}
+        if found.get("version") != VERSION:
+            return {}
+        return {name: [StoredVariant(entry) for entry in entries] for name, entries in found["patterns"].items()}
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
 
-    def required(self, name: str) -> frozenset[Any]:
-        """The operators without which a pattern cannot match; one that is not registered, no graph has: its path."""
-        if name not in self._required:
-            found = frozenset(_target(path) or path for path in self._entries[name]["operators"])
-            if any(isinstance(target, str) for target in found):
-                return found
-            self._required[name] = found
-        return self._required[name]
-
-    def pattern(self, name: str) -> Pattern:
-        """A pattern, but for the variants with an operator that is not registered: they match nothing."""
-        variants = [p for v in self._entries[name]["variants"] if (p := _decoded(v)) is not None]
-        if not variants:
-            raise BadPattern(f"each variant of the precompiled pattern {name} calls an operator that this torch lacks.")
-        return variants[0] if len(variants) == 1 else AnyOf(tuple(variants))
+    def variants(self, name: str) -> Sequence[StoredVariant]:
+        """The spellings of a pattern, each with what it requires of a graph."""
+        return self._entries[name]
 
 
 @functools.cache

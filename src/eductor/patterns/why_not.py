@@ -104,7 +104,8 @@ def _why_not(rule: Rule, views: Sequence[GraphView]) -> WhyNot:
     form = near.form if near is not None else rule.forms[0]
     lacking = tuple(_lacking(form, views))
     if near is None or (lacking and 2 * near.found < near.calls):
-        miss = Missed(spelled(rule.source.pattern), None, _lacks(lacking))
+        shown = ", ".join(spelled(o.said if isinstance(o, Call) else o) for o in form.outputs)
+        miss = Missed(shown, None, _lacks(lacking))
         found_of = (near.found, near.calls) if near is not None else (0, len(form.calls))
         return WhyNot(rule.name, 0, (), *found_of, miss, lacking=lacking)
     first, *also = near.failures
