@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -21,13 +23,13 @@ from pattern_tools import (
     untouched,
 )
 
-from eductor.errors import PassFailed
+from eductor.errors import BadPattern, PassFailed
 from eductor.graph import from_python
 from eductor.graph.rewriter import provenance_of
 from eductor.observe.manual import run_pass
 from eductor.observe.verifier import Verifier
-from eductor.patterns import const, list_of, op, outputs, var
-from eductor.pipeline import f32
+from eductor.patterns import const, list_of, op, outputs, pattern_pass, var
+from eductor.pipeline import Recorder, f32
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
@@ -128,12 +130,22 @@ def test_what_one_match_makes_another_rule_may_use():
     assert torch.equal(module(X), X.sin() * 3)
 
 
-def test_rules_that_never_settle_are_stopped():
+def test_rules_that_undo_each_other_settle():
     made = passing()
     made.replace(op(aten.sin, x), lambda x: torch.cos(x), name="there")
     made.replace(op(aten.cos, x), lambda x: torch.sin(x), name="back")
+    assert len(run_pass(made, "joint", graph_of(lambda a: a.sin() * 2, [X])).record.matches) <= 2
+
+
+def test_rules_that_never_settle_are_stopped():
+    made = passing()
+
+    @made.rule(op(aten.exp, op(aten.sin, x)))
+    def again(match, graph, rewrite):
+        rewrite.replace(match.output, aten.exp.default, match.nodes[0])
+
     with pytest.raises(PassFailed, match="the rules do not settle"):
-        run_pass(made, "joint", graph_of(lambda a: a.sin() * 2, [X]))
+        run_pass(made, "joint", graph_of(lambda a: a.sin().exp() * 2, [X]))
 
 
 def test_a_replacement_may_contain_what_it_replaces():
@@ -413,3 +425,134 @@ def forward(x):
     )
     run = replaced(SUM, summed, module, [X])
     assert torch.equal(changed(run)(X)[0], X.sin().exp())
+
+
+def test_two_rules_that_both_contain_what_they_replace_settle():
+    made = passing()
+    pattern = op(aten.exp, op(aten.sin, var("x")))
+    made.replace(pattern, lambda x: torch.exp(torch.sin(x * 2 / 2)), name="first")
+    made.replace(pattern, lambda x: torch.exp(torch.sin(x * 4 / 4)), name="second")
+    run = run_pass(made, "joint", graph_of(lambda a: a.sin().exp() * 3, [X]))
+    assert 1 <= len(run.record.matches) <= 2
+
+
+def test_what_two_matches_made_can_be_a_match():
+    made = passing()
+    made.replace(op(aten.add, op(aten.neg, var("x")), op(aten.neg, var("y"))), lambda x, y: -(x + y), name="outward")
+    program = lambda a, b, c, d: ((-a + -b) + (-c + -d)) * 2  # noqa: E731
+    run = run_pass(made, "joint", graph_of(program, [X] * 4))
+    assert len(run.record.matches) == 3
+    assert count(run.module, aten.neg) == 1
+
+
+def test_a_view_of_an_input_that_does_not_leave_the_graph_can_be_replaced_by_a_copy():
+    pattern = op(aten.view, var("x"), const("shape"))
+    copy = lambda x, shape: torch.mul(x, 1).reshape(shape)  # noqa: E731
+    changed(replaced(pattern, copy, lambda a: a.view(16).sin(), [X], again=False))
+
+
+def test_a_captured_graph_of_nothing_but_aten_overloads_is_replaced_in_training():
+    pattern = op(aten.exp, op(aten.sin, var("x")))
+    program = lambda a: aten.exp.default(aten.sin.default(a))  # noqa: E731
+    again = lambda x: torch.exp(torch.sin(x * 1))  # noqa: E731
+    changed(replaced(pattern, again, program, [X.clone().requires_grad_()], stage="pre_grad"))
+
+
+def test_a_size_of_what_goes_is_asked_of_what_stays():
+    text = """
+import torch
+def forward(x, y):
+    # x: f32[s0, 4]
+    # y: f32[4, 4]
+    mm = torch.ops.aten.mm.default(x, y)
+    size = torch.ops.aten.sym_size.int(mm, 0)
+    relu = torch.ops.aten.relu.default(mm)
+    return torch.ops.aten.mul.Tensor(relu, size)
+""".replace(
+        "    return torch.ops.aten.mul.Tensor(relu, size)",
+        "    mul = torch.ops.aten.mul.Tensor(relu, size)\n    return mul",
+    )
+    module = from_python("# s0 = 6\n" + text)
+    made = one_rule(op(aten.relu, op(aten.mm, var("x"), var("y"))), lambda x, y: torch.relu(torch.mm(x, y)).clone())
+    run = run_pass(made, "joint", module)
+    assert len(run.record.matches) == 1
+    assert count(run.module, aten.mm) == 1, run.after
+
+
+def test_a_result_that_nobody_takes_is_no_user():
+    split = op(aten.split, var("x"), 2)
+    pattern = op(aten.sin, op(operator.getitem, split, 0))
+    module = graph_of(lambda a: a.split(2)[0].sin() * 1, [X])
+    node = next(n for n in module.graph.nodes if n.target is aten.split.Tensor)
+    with module.graph.inserting_after(node):
+        module.graph.call_function(operator.getitem, (node, 1)).meta["val"] = node.meta["val"][1]
+    run = run_pass(one_rule(pattern, lambda x: torch.sin(x[:2])), "joint", module)
+    assert len(run.record.matches) == 1
+    assert count(run.module, aten.split) == 0
+
+
+def test_a_replacement_that_takes_some_inputs_in_another_order_has_its_gradients_in_place():
+    @pattern_pass(stage="joint", numerics="reassociates")
+    def reordered():
+        """Multiplies the other way round."""
+
+    def search(x, y, z):
+        return torch.sin(x) * y.exp() + z
+
+    def other(z, y, x):
+        return z + y.exp() * torch.sin(x)
+
+    reordered.replace(search, other, inputs=[f32(4, 4)] * 3, joint=True)
+    reordered.check_rules()
+    inputs = [torch.randn(4, 4, requires_grad=True) for _ in range(3)]
+    recorder = Recorder()
+    options = {"engine": "aten", "passes": [reordered], "strict": True, "instruments": [recorder]}
+    got = torch.compile(lambda x, y, z: search(x, y, z).cos(), backend="eductor", options=options)(*inputs)
+    expected = search(*inputs).cos()
+    assert "joint/reordered" in recorder.changed()
+    for a, b in zip(*(torch.autograd.grad(r.sum(), inputs) for r in (expected, got)), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+# ------------------------------------------------------------------------------------------------------------ self-test
+
+
+def _wrong(numerics="reassociates"):
+    @pattern_pass(stage="joint", numerics=numerics)
+    def wrong():
+        """Leaves the scale out."""
+
+    return wrong
+
+
+def test_a_replacement_that_computes_something_else_is_refused_by_name():
+    wrong = _wrong()
+    wrong.replace(lambda x: x.sin() * 2, lambda x: x.sin() * 2.001, inputs=[f32(4)], name="nearly_right")
+    with pytest.raises(BadPattern, match=r"joint/wrong:nearly_right is refused.*something else"):
+        wrong.check_rules()
+    with pytest.raises(PassFailed, match="nearly_right is refused"):
+        run_pass(wrong, "joint", graph_of(lambda a: a.sin() * 2, [X]))
+
+
+def test_in_debug_mode_it_is_refused_where_it_is_declared(monkeypatch):
+    monkeypatch.setenv("EDUCTOR_DEBUG", "1")
+    with pytest.raises(BadPattern, match="worse is refused"):
+        _wrong().replace(lambda x: x + 1, lambda x: x + 2, inputs=[f32(4)], name="worse")
+    _wrong().replace(lambda x: x + 1, lambda x: 1 + x, inputs=[f32(4)], name="right")
+
+
+def test_an_exact_pass_may_not_round_otherwise_and_one_that_reassociates_may():
+    search, other = (lambda x: x.sum(), lambda x: x.sum(0).sum())
+    exact, loose = _wrong("exact"), _wrong()
+    for made in (exact, loose):
+        made.replace(search, other, inputs=[f32(64, 64)], name="sums")
+    with pytest.raises(BadPattern, match="sums is refused"):
+        exact.check_rules()
+    loose.check_rules()
+
+
+def test_a_gradient_that_is_something_else_is_refused():
+    wrong = _wrong()
+    wrong.replace(lambda x: x * 2, lambda x: x * 1 + x.detach(), inputs=[f32(4)], joint=True, name="half_a_gradient")
+    with pytest.raises(BadPattern, match="half_a_gradient is refused"):
+        wrong.check_rules()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,8 +12,11 @@ from hypothesis import strategies as st
 from pattern_tools import facts, graph_of, matches
 
 from eductor.errors import BadPattern
-from eductor.patterns import ANY, const, op, var
+from eductor.graph import GraphView
+from eductor.patterns import ANY, const, op, precompile, var
 from eductor.patterns.language import Op, Outputs
+from eductor.patterns.precompile import shipped, texts
+from eductor.patterns.rules import Rules
 from eductor.patterns.store import Store, dumps, required_by
 from eductor.patterns.trace import pattern_of, signature
 from eductor.pipeline import f32
@@ -165,3 +169,55 @@ def test_another_version_of_the_file_is_as_if_it_were_not_there(tmp_path):
     path.write_text('{"version": -1, "patterns": {"it": {}}}')
     assert "it" not in Store(path)
     assert "it" not in Store(tmp_path / "missing.json")
+
+
+def test_a_variable_without_a_kind_is_a_tensor_again(tmp_path):
+    pattern = op(aten.mul, var("x"), var("y"))
+    again, _ = through_text(pattern, tmp_path)
+    module = graph_of(lambda a: a * 2, [X])
+    assert not matches(pattern, module)
+    assert not matches(again, module)
+    assert matches(again, graph_of(lambda a: a * a.sin(), [X]))
+
+
+def test_a_condition_cannot_be_stored():
+    with pytest.raises(BadPattern, match="has a condition"):
+        dumps({"it": op(aten.sin, var("x", where=lambda v: v.dim() == 2))})
+
+
+def test_a_variant_with_an_operator_that_is_not_there_is_not_made(tmp_path):
+    text = dumps({"it": op(aten.sin, var("x"))}).replace("aten.sin", "nobody.sin")
+    path = tmp_path / "patterns.json"
+    path.write_text(text)
+    (variant,) = Store(path).variants("it")
+    assert variant.required == {"torch.ops.nobody.sin"}
+    assert variant.pattern is None
+
+
+def test_the_patterns_of_the_package_are_up_to_date():
+    """`make patterns` writes them."""
+    stale = [path.name for path, text in texts(shipped()).items() if path.read_text() != text]
+    assert not stale
+
+
+def test_precompile_writes_and_checks(capsys, monkeypatch, tmp_path):
+    (rule, *_) = shipped()
+    monkeypatch.setattr(rule.source, "home", tmp_path / "new")
+    monkeypatch.setattr(precompile, "shipped", lambda: [rule])
+    assert precompile.main(["--check"]) == 1
+    assert "is stale: run `make patterns`" in capsys.readouterr().out
+    assert precompile.main([]) == 0
+    assert precompile.main(["--check"]) == 0
+
+
+def test_nothing_is_traced_where_a_stored_pattern_cannot_be():
+    def search(x, count):
+        raise AssertionError("it is stored")
+
+    (rule, *_) = shipped()
+    source = replace(rule.source, fn=search)
+    rules = Rules([replace(rule, source=source)])
+    assert not rules.index.candidates(GraphView(graph_of(lambda a: a.sin(), [X])))
+    rows = graph_of(lambda a: a[torch.randperm(4)[:2]], [X])
+    (found,) = rules.index.candidates(GraphView(rows))
+    assert found.found.reason == "x has 2 dimensions, the pattern wants 1"

@@ -290,3 +290,16 @@ def test_results_keep_their_dtype_and_users_theirs():
     module = run.module
     values = [n.meta["val"].dtype for n in module.graph.output_node().args[0]]
     assert values == [torch.float32, torch.float16]
+
+
+def test_flatten_is_a_view_before_autograd():
+    module = graph_of(lambda a: a.flatten().sin(), [torch.randn(4, 4)], "pre_grad")
+    assert matches(op(aten.view, x, [16]), module)
+    assert not matches(op(aten.view, x, [4, 4]), module)
+
+
+def test_one_over_a_root_is_its_inverse():
+    for stage in ("pre_grad", "joint"):
+        module = graph_of(lambda a: (1.0 / torch.sqrt(a)).sin(), [torch.rand(4, 4)], stage)
+        assert matches(op(aten.rsqrt, x), module, "scale")
+        assert not matches(op(aten.rsqrt, x), module)

@@ -102,6 +102,11 @@ class Effects:
         held = place in self._external or place in self._outputs()
         return YES if held else Verdict(f"nothing outside of the graph shares memory with {node.name}")
 
+    def leaves(self, node: Node) -> bool:
+        """Whether an output is, or may be a view of, a node's value."""
+        made = self._made_of(node)
+        return any(output in made for output in self._outputs().get(self.place(node), ()))
+
     def may_move(self, node: Node, before: Node) -> Verdict:
         """May the node stand directly before another one instead of where it is?"""
         if node.op in ("placeholder", "output") or before.op == "placeholder":

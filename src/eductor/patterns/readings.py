@@ -104,6 +104,8 @@ _COUNTING = ("aten::", "prims::")
 _SIZES = ("input_sizes", "self_sizes")
 """Where a backward has the shape whose dims it counts."""
 _VIEWS = (aten.view, aten.reshape, aten._unsafe_view, aten._reshape_copy, aten.view_copy)
+_RESHAPING = (aten.flatten, aten.unflatten, aten.squeeze, aten.unsqueeze)
+"""Views to another shape that is said in another way."""
 _PERMUTES = (aten.permute, aten.transpose, aten.t, aten.mT, aten.numpy_T, aten.permute_copy, aten.transpose_copy)
 _CASTS = (prims.convert_element_type, aten._to_copy, aten.to, aten.type_as)
 COMMUTATIVE = frozenset(
@@ -115,7 +117,7 @@ COMMUTATIVE = frozenset(
 )
 
 SOURCES: dict[Any, tuple[Any, ...]] = {
-    aten.view: _VIEWS,
+    aten.view: (*_VIEWS, *_RESHAPING),
     aten.permute: _PERMUTES,
     aten.transpose: _PERMUTES,
     CAST: _CASTS,
@@ -127,7 +129,7 @@ SCALE_SOURCES: dict[Any, tuple[Any, ...]] = {
     aten.mul: (aten.mul, aten.div),
     aten.div: (aten.div, aten.mul),
     aten.sqrt: (aten.sqrt, aten.rsqrt, aten.pow),
-    aten.rsqrt: (aten.rsqrt, aten.pow, aten.reciprocal),
+    aten.rsqrt: (aten.rsqrt, aten.pow, aten.reciprocal, operator.truediv),
     aten.reciprocal: (aten.reciprocal, aten.pow, operator.truediv),
 }
 """The same, where `scale` is tolerated."""
@@ -289,7 +291,9 @@ def _raw(node: Node) -> Iterator[Reading]:
     yield Reading(node, key, None, signature, values)
     is_inverse = node.target is operator.truediv and len(values) == 2 and _is_number(values[0])
     if is_inverse and values[0] == 1 and tensor_of(values[1]) is not None:
-        yield Reading(node, aten.reciprocal, None, _SELF, (values[1],), "scale")
+        inverse = Reading(node, aten.reciprocal, None, _SELF, (values[1],), "scale")
+        yield inverse
+        yield from _roots(inverse)
 
 
 def _raw_key(node: Node) -> Any:
@@ -408,6 +412,13 @@ def _transposed(plain: Reading) -> Iterator[Reading]:
             yield Reading(plain.node, aten.transpose, None, _TRANSPOSE, (plain.values[0], a, b))
 
 
+def _reshaped(plain: Reading) -> Iterator[Reading]:
+    """To flatten, to squeeze and their like is to view in another shape."""
+    tensor = tensor_of(plain.node)
+    if tensor is not None:
+        yield Reading(plain.node, aten.view, None, _VIEW, (plain.values[0], list(tensor.shape)))
+
+
 def _exchanged(plain: Reading) -> Iterator[Reading]:
     """The operands of a commutative call the other way round."""
     others = plain.values[2:] == plain.signature.defaults[2:]
@@ -485,6 +496,7 @@ def _roots(plain: Reading) -> Iterator[Reading]:
 
 _MORE: dict[Any, tuple[Callable[[Reading], Iterator[Reading]], ...]] = {
     **dict.fromkeys(_PERMUTES, (_transposed,)),
+    **dict.fromkeys(_RESHAPING, (_reshaped,)),
     **dict.fromkeys(COMMUTATIVE, (_exchanged,)),
     aten.mul: (_exchanged, _squares, _divided),
     aten.pow: (_squares, _roots),

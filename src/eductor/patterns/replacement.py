@@ -201,7 +201,7 @@ def _shares_otherwise(
     if not with_inputs and _is_view_of_others(match, old, effects):
         place = effects.place(old)
         written = next((m for m in effects.marks_between(old, None) if place in effects.writes(m)), None)
-        if effects.escapes(old) or written is not None:
+        if effects.leaves(old) or written is not None:
             return Miss(f"{old.name} is a view, its replacement would not be, and somebody could see it", old)
     return None
 

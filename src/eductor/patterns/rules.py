@@ -15,8 +15,8 @@ from torch.fx import Node
 from eductor.compat import FakeTensorMode
 from eductor.errors import BadGraph, BadPattern
 from eductor.graph.capture import dialect_of
-from eductor.graph.meta import fake_mode_of, value_of
-from eductor.graph.rewriter import Rewriter, provenance_of
+from eductor.graph.meta import fake_mode_of, requires_grad, value_of
+from eductor.graph.rewriter import Provenance, Rewriter, provenance_of
 from eductor.graph.snapshot import subgraphs
 from eductor.graph.view import GraphView
 from eductor.patterns.forms import Form, forms
@@ -155,7 +155,7 @@ class Replaced:
         return paste(view, rewrite, match, Piece(module, [*inputs, *later]))
 
     def _graph(self, view: GraphView, values: list[Any], tangents: list[Any], mode: FakeTensorMode) -> Any:
-        if dialect_of(view.module) == "torch":
+        if dialect_of(view.module) == "torch" or any(map(requires_grad, flattened(values))):  # before autograd
             return torch_graph(self.fn, values, mode)
         gradients = self.signature.gradients if self.signature is not None else (False,) * len(values)
         return aten_graph(self.fn, values, gradients, mode, self.decompositions, tangents or None)[0]
@@ -262,10 +262,19 @@ class Rules:
 
 
 def _made_by_itself(match: Match, rewrite: Rewriter, rule: Rule) -> bool:
-    """A replacement may contain what it replaces; a rule that took it for a candidate would never end."""
+    """Whether all of a match goes back to one match of the same rule: a replacement may contain what it replaces."""
     made = f"{rewrite.address}:{rule.name}@"
-    addresses = [p.address for n in match.nodes if (p := provenance_of(n)) is not None]
-    return len(addresses) == len(match.nodes) and all(a.startswith(made) for a in addresses)
+    common = [{a for a in _lineage(provenance_of(node)) if a.startswith(made)} for node in match.nodes]
+    return bool(set.intersection(*common))
+
+
+def _lineage(provenance: Provenance | None) -> Iterator[str]:
+    """The addresses of the matches that a node goes back to."""
+    pending = [provenance] if provenance is not None else []
+    while pending:
+        at = pending.pop()
+        yield at.address
+        pending.extend(at.origins)
 
 
 @contextmanager

@@ -87,7 +87,9 @@ def _in_order(pattern: Pattern) -> list[Op]:
 
 def _described(leaf: Var) -> Any:
     """What a tensor must be: its kind; its sizes, where they are not all free; whether those are only the last ones."""
-    kind = leaf.kind or "any"
+    if leaf.where is not None or leaf.exclusive:
+        raise BadPattern(f"var({leaf.name!r}) has a condition, which cannot be stored in a precompiled pattern.")
+    kind = "any" if leaf.anything else leaf.kind or "tensor"
     return kind if leaf.shape is None else [kind, list(leaf.shape), *(["..."] if leaf.tail else [])]
 
 
@@ -187,8 +189,8 @@ def _target(path: str) -> Any:
 
 def _var(name: str, said: Any) -> Var:
     kind, shape, *tail = (said, None) if isinstance(said, str) else said
-    is_any = kind == "any"
-    return Var(name, None, False, is_any, "" if is_any else kind, None if shape is None else tuple(shape), bool(tail))
+    kept = "" if kind in ("any", "tensor") else kind
+    return Var(name, None, False, kind == "any", kept, None if shape is None else tuple(shape), bool(tail))
 
 
 class _Known(dict[str, Any]):
