@@ -18,9 +18,8 @@ from torch.utils import _pytree as pytree
 from eductor import compat
 from eductor.compat import make_fx
 from eductor.graph.held import attribute
-from eductor.graph.meta import output_of, tensor_of, value_of
+from eductor.graph.meta import Form, form_of, output_of, tensor_of, value_of
 
-Form = tuple[Any, ...]
 _OF_THE_PIECE = ("val", "tensor_meta", "original_aten", "unbacked_bindings")
 
 
@@ -60,7 +59,7 @@ class _Decomposer:
 
     def _piece(self, node: Node) -> GraphModule:
         """What an operator is made of, for operands of this form."""
-        form = (node.target, _form(node.args), _form(node.kwargs))
+        form = (node.target, form_of(node.args), form_of(node.kwargs))
         if form not in self._pieces:
             args, kwargs = map_arg((node.args, node.kwargs), value_of)
             values, spec = pytree.tree_flatten((args, kwargs))
@@ -100,19 +99,3 @@ class _Decomposer:
         name = f"_decomposed_constant{len(self._constants)}"
         self._constants[name] = constant
         return name
-
-
-def _form(given: Any) -> Form:
-    """What tells one use of an operator from another: the form of its tensors, and its other arguments."""
-    if isinstance(given, Node):
-        return _form(value_of(given))
-    if isinstance(given, torch.Tensor):
-        geometry = (tuple(given.shape), tuple(given.stride()), given.storage_offset())
-        bits = (given.is_conj(), given.is_neg())
-        known_value = id(getattr(given, "constant", None))  # a constant of the graph, which may be read
-        return ("tensor", given.dtype, given.device, given.layout, geometry, bits, known_value)
-    if isinstance(given, (list, tuple)):
-        return (type(given).__name__, *(_form(x) for x in given))
-    if isinstance(given, dict):
-        return ("dict", *((k, _form(x)) for k, x in given.items()))
-    return (type(given).__name__, repr(given) if isinstance(given, (float, complex)) else given)

@@ -22,6 +22,10 @@ def is_backward(node: Node) -> bool:
     return node.meta.get("partitioner_tag") == BACKWARD
 
 
+Form = tuple[Any, ...]
+"""What tells one use of an operator from another."""
+
+
 def value_of(x: Any) -> Any:
     """The fake value of a node, UNKNOWN where it has none; anything that is not a node is its own value."""
     if not isinstance(x, Node):
@@ -87,6 +91,22 @@ def difference(a: Any, b: Any) -> str | None:
     if (a.is_conj(), a.is_neg()) != (b.is_conj(), b.is_neg()):
         return "a conjugate or negative bit"
     return None
+
+
+def form_of(given: Any) -> Form:
+    """What tells one use of an operator from another: the form of its tensors, and its other arguments."""
+    if isinstance(given, Node):
+        return form_of(value_of(given))
+    if isinstance(given, torch.Tensor):
+        geometry = (tuple(given.shape), tuple(given.stride()), given.storage_offset())
+        bits = (given.is_conj(), given.is_neg())
+        known_value = id(getattr(given, "constant", None))  # a constant of the graph, which may be read
+        return ("tensor", given.dtype, given.device, given.layout, geometry, bits, known_value)
+    if isinstance(given, (list, tuple)):
+        return (type(given).__name__, *(form_of(x) for x in given))
+    if isinstance(given, dict):
+        return ("dict", *((k, form_of(x)) for k, x in given.items()))
+    return (type(given).__name__, repr(given) if isinstance(given, (float, complex)) else given)
 
 
 def output_of(module: GraphModule) -> Any:

@@ -31,6 +31,8 @@ class GraphView:
     def __init__(self, module: GraphModule, *, inputs_distinct: bool = False) -> None:
         self.module = module
         self.scope: Scope | None = None
+        self.memo: dict[Any, Any] = {}
+        """What a pass works out once for all its matches; it goes with the view."""
         self._inputs_distinct = inputs_distinct
         self._index: dict[Any, dict[Node, None]] | None = None
         self._effects: Effects | None = None

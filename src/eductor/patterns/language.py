@@ -46,9 +46,9 @@ class Pattern:
         return spelled(self)
 
 
-@dataclass(frozen=True, eq=False, slots=True, repr=False)
+@dataclass(eq=False, slots=True, repr=False)
 class Op(Pattern):
-    """A call of one of the targets."""
+    """A call of one of the targets. Nobody edits it; to freeze it would double the time that stored patterns take to load."""
 
     targets: tuple[Any, ...]
     args: tuple[Any, ...]

@@ -15,7 +15,7 @@ from torch.fx import Node
 from eductor.compat import FakeTensorMode
 from eductor.errors import BadGraph, BadPattern
 from eductor.graph.capture import dialect_of
-from eductor.graph.meta import fake_mode_of, requires_grad, value_of
+from eductor.graph.meta import fake_mode_of, form_of, requires_grad, value_of
 from eductor.graph.rewriter import Provenance, Rewriter, provenance_of
 from eductor.graph.snapshot import subgraphs
 from eductor.graph.view import GraphView
@@ -25,7 +25,7 @@ from eductor.patterns.language import Const, Pattern, Tolerance, Var, walk
 from eductor.patterns.match import Match, Miss
 from eductor.patterns.placing import spanned
 from eductor.patterns.replacement import Piece, paste
-from eductor.patterns.trace import TRACED, Known, Signature, Table, aten_graph, flattened, torch_graph
+from eductor.patterns.trace import TANGENT, TRACED, Known, Signature, aten_graph, flattened, torch_graph
 
 Check = Callable[[Match], Any]
 Handler = Callable[[Match, GraphView, Rewriter], Any]
@@ -135,15 +135,14 @@ class Replaced:
     fn: Callable[..., Any]
     names: tuple[str, ...]
     signature: Signature | None = None
-    decompositions: Table | None = None
 
     def __call__(self, match: Match, view: GraphView, rewrite: Rewriter) -> Miss | None:
         mode = fake_mode_of(view.graph) or FakeTensorMode()
         given = [match[name] for name in self.names]
-        later = [x for name, x in sorted(match.bindings.items()) if name.startswith("tangents_")]
+        later = self._tangents(match)
         values = [_value(x) for x in given]
         try:
-            module = self._graph(view, values, [value_of(t) for t in later], mode)
+            module = self._remembered(view, values, [value_of(t) for t in later], mode)
         except BadPattern:
             raise
         except Exception as error:
@@ -154,11 +153,31 @@ class Replaced:
         inputs = [x for x, v in pairs if isinstance(v, TRACED)]
         return paste(view, rewrite, match, Piece(module, [*inputs, *later]))
 
+    def _tangents(self, match: Match) -> list[Any]:
+        """What the backward is given, in the order of the results."""
+        if self.signature is None or not self.signature.is_joint:
+            return []
+        numbers = [int(name.removeprefix(TANGENT)) for name in match.bindings if name.startswith(TANGENT)]
+        return [match[f"{TANGENT}{i}"] for i in sorted(numbers)]
+
+    def _remembered(self, view: GraphView, values: list[Any], tangents: list[Any], mode: FakeTensorMode) -> Any:
+        """Models repeat themselves: values of the same form are traced once."""
+        given = list(flattened([*values, *tangents]))
+        tensors = [v for v in given if isinstance(v, torch.Tensor)]
+        sizes = [size for t in tensors for size in (*t.shape, *t.stride(), t.storage_offset())]
+        if any(isinstance(x, (torch.SymInt, torch.SymFloat, Known)) for x in (*given, *sizes)):
+            return self._graph(view, values, tangents, mode)
+        same = tuple(next(i for i, other in enumerate(tensors) if other is t) for t in tensors)
+        key = (self, form_of(values), form_of(tangents), same, tuple(map(requires_grad, tensors)))
+        if key not in view.memo:
+            view.memo[key] = self._graph(view, values, tangents, mode)
+        return view.memo[key]
+
     def _graph(self, view: GraphView, values: list[Any], tangents: list[Any], mode: FakeTensorMode) -> Any:
         if dialect_of(view.module) == "torch" or any(map(requires_grad, flattened(values))):  # before autograd
             return torch_graph(self.fn, values, mode)
         gradients = self.signature.gradients if self.signature is not None else (False,) * len(values)
-        return aten_graph(self.fn, values, gradients, mode, self.decompositions, tangents or None)[0]
+        return aten_graph(self.fn, values, gradients, mode, tangents=tangents or None)[0]
 
 
 def _lists(given: Any) -> Any:

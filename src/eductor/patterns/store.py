@@ -199,8 +199,14 @@ class _Known(dict[str, Any]):
     def __missing__(self, said: str) -> Computed:
         if said[0] != "=":
             raise KeyError(said)
-        self[said] = found = Computed(said[1:])
+        self[said] = found = _computed(said[1:])
         return found
+
+
+@functools.cache
+def _computed(expression: str) -> Computed:
+    """One for all patterns: the same few sizes come up in all of them."""
+    return Computed(expression)
 
 
 def _decoded(variant: Mapping[str, Any]) -> Pattern | None:

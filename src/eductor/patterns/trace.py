@@ -36,6 +36,8 @@ class Known:
 
 
 Table = Mapping[Any, Callable[..., Any]]
+TANGENT = "tangents_"
+"""How the gradients of results are called in a pattern of forward and backward, numbered from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,7 @@ def _aten(
     if dialect == "torch":
         return torch_graph(fn, fakes, mode), inputs.names, fakes
     module, tangents = aten_graph(fn, fakes, inputs.gradients, mode, decompositions)
-    names = (*inputs.names, *(f"tangents_{i + 1}" for i in range(len(tangents))))
+    names = (*inputs.names, *(f"{TANGENT}{i + 1}" for i in range(len(tangents))))
     return module, names, [*fakes, *tangents]
 
 
