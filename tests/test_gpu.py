@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import eductor
 from eductor.graph import capture
-from eductor.pipeline import Registry
+from eductor.patterns import pattern_pass
+from eductor.pipeline import Registry, f32
 
 pytestmark = pytest.mark.gpu
 
@@ -158,3 +161,49 @@ def test_a_wrong_rewrite_on_the_device_is_found():
     culprit = eductor.bisect(program, [x], options=options)
     assert culprit.address == "joint/loses_a_factor@0"
     assert len(culprit.module.graph.nodes) == 3
+
+
+@pytest.mark.parametrize("engine", ["aten", "inductor"])
+def test_patterns_traced_on_the_cpu_match_on_the_device(engine):
+    """Forward and backward of attention, and a norm in bfloat16: the device of the examples is not part of a pattern."""
+
+    def attention(q, k, v):
+        return torch.softmax(q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1]), -1) @ v
+
+    def fused(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v)
+
+    def named_norm(x, w, eps):
+        return F.rms_norm(x, [x.shape[-1]], w, eps)
+
+    def norm(x, w, eps):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * w
+
+    @pattern_pass(stage="joint", numerics="reassociates")
+    def fuse():
+        """Makes one operator of attention."""
+
+    @pattern_pass(stage="pre_grad", numerics="reassociates")
+    def norms():
+        """Makes one operator of a norm."""
+
+    fuse.replace(attention, fused, inputs=[f32(2, 4, 8, 16)] * 3, joint=True)
+    norms.replace(norm, named_norm, inputs=[f32(4, 8), f32(8), 1e-6], tolerate=("casts", "scale", "rank"))
+
+    def program(x, w, scale):
+        wide = norm(x.float(), scale.float(), 1e-5).to(x.dtype)
+        q, k, v = ((wide @ w[i]).view(2, 64, 4, 16).transpose(1, 2) for i in range(3))
+        return attention(q, k, v).transpose(1, 2).reshape(2, 64, 64)
+
+    torch.manual_seed(0)
+    inputs = [
+        torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        for shape in ((2, 64, 64), (3, 64, 64), (64,))
+    ]
+    recorder = eductor.Recorder()
+    options = {"engine": engine, "passes": [fuse, norms], "strict": True, "instruments": [recorder]}
+    got, expected = eductor.compile(program, **options)(*inputs), program(*inputs)
+    assert {"joint/fuse", "pre_grad/norms"} <= set(recorder.changed())
+    torch.testing.assert_close(got, expected, rtol=3e-2, atol=3e-2)
+    for a, b in zip(*(torch.autograd.grad(r.float().square().mean(), inputs) for r in (got, expected)), strict=True):
+        torch.testing.assert_close(a, b, rtol=5e-2, atol=5e-2)
