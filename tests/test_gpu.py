@@ -187,12 +187,12 @@ def test_patterns_traced_on_the_cpu_match_on_the_device(engine):
     def norms():
         """Makes one operator of a norm."""
 
-    fuse.replace(attention, fused, inputs=[f32(2, 4, 8, 16)] * 3, joint=True)
+    fuse.replace(attention, fused, inputs=[f32(2, 4, 8, 16)] * 3, joint=True, tolerate=("casts",))
     norms.replace(norm, named_norm, inputs=[f32(4, 8), f32(8), 1e-6], tolerate=("casts", "scale", "rank"))
 
     def program(x, w, scale):
         wide = norm(x.float(), scale.float(), 1e-5).to(x.dtype)
-        q, k, v = ((wide @ w[i]).view(2, 64, 4, 16).transpose(1, 2) for i in range(3))
+        q, k, v = ((wide @ w[i] / 8).view(2, 64, 4, 16).transpose(1, 2) for i in range(3))
         return attention(q, k, v).transpose(1, 2).reshape(2, 64, 64)
 
     torch.manual_seed(0)

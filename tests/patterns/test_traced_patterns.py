@@ -260,3 +260,26 @@ def test_where_the_search_starts_does_not_matter(drawn, other, at, depth):
     for graph in (module, graph_of(program_of(other), [X, X + 0.5])):
         for found in by_anchor(pattern, graph):
             assert len({frozenset(f) for f in found}) == 1, found
+
+
+def test_a_dtype_that_is_that_of_an_input_follows_it():
+    def search(x):
+        return x.softmax(-1)
+
+    pattern = traced(search, f32(4, 4), joint=True)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        inputs = [X.to(dtype), X.to(dtype)]
+        module = graph_of(lambda g, a, d=dtype: aten._softmax_backward_data(g, a.softmax(-1), -1, d), inputs)
+        softmax, *_ = (n for n in module.graph.nodes if n.target is aten._softmax.default)
+        module.graph.output_node().args = ((softmax, module.graph.output_node().args[0]),)
+        assert len(matches(pattern, module)) == 1, dtype
+    wrong = graph_of(lambda g, a: aten._softmax_backward_data(g, a.softmax(-1), -1, torch.float16), [X, X])
+    softmax, *_ = (n for n in wrong.graph.nodes if n.target is aten._softmax.default)
+    wrong.graph.output_node().args = ((softmax, wrong.graph.output_node().args[0]),)
+    assert not matches(pattern, wrong)
+
+
+def test_a_dtype_that_is_written_down_does_not():
+    pattern = traced(lambda x: x.sum(-1, dtype=torch.float32), f32(4, 4))
+    assert matches(pattern, graph_of(lambda a: a.sum(-1, dtype=torch.float32), [X.double()]))
+    assert not matches(pattern, graph_of(lambda a: a.sum(-1, dtype=torch.float64), [X]))

@@ -86,7 +86,17 @@ class _Reader:
             return [self.pair(x, y) for x, y in zip(a, b, strict=True)]
         if isinstance(a, torch.device) and a == self._device:
             return Computed(f"{self._tensor}.device")
+        if isinstance(a, torch.dtype) and a != b:
+            return self._dtype(a, b)
         return self._constant(a, b)
+
+    def _dtype(self, a: torch.dtype, b: Any) -> Computed:
+        """That of the input whose dtype was the same in both traces."""
+        pairs = zip(self._first.names, self._first.values, self._second.values, strict=True)
+        for name, here, there in pairs:
+            if isinstance(here, torch.Tensor) and (here.dtype, there.dtype) == (a, b):
+                return Computed(f"{name}.dtype")
+        raise BadPattern(f"a dtype of the search function is {a} in one trace and {b} in another.")
 
     def _node(self, node: Node) -> Any:
         if node not in self._made:

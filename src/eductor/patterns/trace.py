@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from eductor.errors import BadPattern
 from eductor.graph.capture import functional
 from eductor.graph.evaluate import update
 from eductor.patterns.explained import Trace, explained
-from eductor.patterns.language import Outputs, Pattern
+from eductor.patterns.language import Pattern
 from eductor.pipeline.base import TensorSpec
 
 TRACED = (torch.Tensor, torch.SymInt, torch.SymFloat)
@@ -93,48 +93,72 @@ def pattern_of(
     `free` names numbers that stand for themselves wherever they appear. Inputs have the ranks of the examples, and sizes
     that are equal in the trace are equal in a match; with `any_rank`, all is counted from the last dimension.
     """
-    first = _traced(fn, inputs, dialect, decompositions, round_=0)
-    second = _traced(fn, inputs, dialect, decompositions, round_=1)
-    outputs, unused = explained(first, second, inputs.names, dict(free or {}), any_rank=any_rank)
+    first = _traced(fn, inputs, dialect, decompositions, _FIRST)
+    problem: BadPattern | None = None
+    for change in _CHANGES:
+        try:
+            second = _traced(fn, inputs, dialect, decompositions, change)
+            outputs, unused = explained(first, second, inputs.names, dict(free or {}), any_rank=any_rank)
+            break
+        except (
+            BadPattern
+        ) as error:  # of a function that does not take other sizes or dtypes; the last change is the least
+            problem = error
+    else:
+        assert problem is not None
+        raise problem
     if unused:
         raise BadPattern(
             f"{getattr(fn, '__name__', 'the search function')} does not use its input {unused[0]!r} in a way that can be "
             "found in a graph: take it out of the parameters, or say the pattern with op(...)."
         )
-    return outputs if len(outputs.patterns) > 1 else outputs.patterns[0] if isinstance(outputs, Outputs) else outputs
+    return outputs if len(outputs.patterns) > 1 else outputs.patterns[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What is different in a trace: always the numbers, and if it can be, the sizes and the floating dtypes."""
+
+    number: int = 1
+    scale: int = 1
+    dtypes: Mapping[torch.dtype, torch.dtype] = field(default_factory=dict)
 
 
 # Numbers that nobody writes: what equals one of them in a trace came from the parameter that had it.
 _UNUSUAL = ((0.3434177, 0.2718317), (0.4142271, 0.5772181), (0.1618079, 0.6931459), (0.8660283, 0.2236091))
+# Each becomes one that operators treat alike: half precision is widened inside of some.
+_DTYPES = {
+    torch.float32: torch.float64,
+    torch.float64: torch.float32,
+    torch.float16: torch.bfloat16,
+    torch.bfloat16: torch.float16,
+}
+_FIRST = _Change(0)
+_CHANGES = (_Change(1, 2, _DTYPES), _Change(1, 2), _Change(1, 1, _DTYPES), _Change(1))
 
 
 def _traced(
-    fn: Callable[..., Any], inputs: Signature, dialect: str, decompositions: Table | None, round_: int
+    fn: Callable[..., Any], inputs: Signature, dialect: str, decompositions: Table | None, change: _Change
 ) -> Trace:
-    """One trace, with other numbers in each round, and with other sizes, if the function takes them."""
-    for scale in (1 + round_, 1):
-        values = _values(inputs, round_, scale)
-        try:
-            return Trace(*_aten(fn, inputs, values, dialect, decompositions))
-        except Exception as error:
-            problem = error
-            if scale == 1:
-                break
-    raise BadPattern(
-        f"{getattr(fn, '__name__', 'the search function')} cannot be traced on the example inputs: "
-        f"{type(problem).__name__}: {str(problem).splitlines()[0] if str(problem) else ''}"
-    ) from problem
+    try:
+        return Trace(*_aten(fn, inputs, _values(inputs, change), dialect, decompositions))
+    except Exception as error:
+        raise BadPattern(
+            f"{getattr(fn, '__name__', 'the search function')} cannot be traced on the example inputs: "
+            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        ) from error
 
 
-def _values(inputs: Signature, round_: int, scale: int) -> list[Any]:
+def _values(inputs: Signature, change: _Change) -> list[Any]:
     values: list[Any] = []
     floats = 0
     for x in inputs.examples:
-        if isinstance(x, torch.Tensor) and scale != 1:
-            shape = [s * scale if s > 1 else s for s in x.shape]
-            values.append(torch.zeros(shape, dtype=x.dtype, device=x.device))
+        if isinstance(x, torch.Tensor):
+            shape = [s * change.scale if s > 1 else s for s in x.shape]
+            other = torch.zeros(shape, dtype=change.dtypes.get(x.dtype, x.dtype), device=x.device)
+            values.append(x if change is _FIRST else other)
         elif isinstance(x, float):
-            unusual = _UNUSUAL[floats % len(_UNUSUAL)][round_]
+            unusual = _UNUSUAL[floats % len(_UNUSUAL)][change.number]
             values.append(unusual + floats // len(_UNUSUAL) * 1e-3)
             floats += 1
         else:
