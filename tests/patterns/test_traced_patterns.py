@@ -15,7 +15,7 @@ from torch.fx import Node
 from eductor.errors import BadPattern, PassFailed
 from eductor.observe.manual import run_pass
 from eductor.patterns.language import Op, Outputs, Var
-from eductor.patterns.readings import signature_of
+from eductor.patterns.reading import signature_of
 from eductor.patterns.trace import pattern_of, signature
 from eductor.pipeline import b8, f32, i64
 

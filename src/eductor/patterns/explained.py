@@ -19,8 +19,9 @@ from eductor.errors import BadPattern
 from eductor.graph.meta import output_of, tensor_of, value_of
 from eductor.patterns.language import Computed, Const, Op, Outputs, Pattern, Var
 from eductor.patterns.literals import nearly, same_constant
-from eductor.patterns.readings import is_idle, signature_of
+from eductor.patterns.reading import signature_of
 from eductor.patterns.steps import kind_of
+from eductor.patterns.transparent import is_idle
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,8 @@ from eductor.patterns.language import (
     spelled,
     walk,
 )
-from eductor.patterns.readings import CAST, signature_of
+from eductor.patterns.reading import signature_of
+from eductor.patterns.transparent import CAST
 
 aten = torch.ops.aten
 MOST_FORMS = 256

@@ -18,7 +18,8 @@ from eductor.patterns.forms import Call, Form
 from eductor.patterns.language import Tolerance
 from eductor.patterns.match import Match, Miss, completed
 from eductor.patterns.program import Program, anchored, compiled
-from eductor.patterns.readings import Readings, sources
+from eductor.patterns.readings import Readings
+from eductor.patterns.spellings import sources
 from eductor.patterns.steps import Slots, Step
 
 

@@ -13,7 +13,7 @@ from torch.fx import Node
 from eductor.graph.meta import known_equal, tensor_of, value_of
 from eductor.graph.printer import literal
 from eductor.patterns.forms import Swap
-from eductor.patterns.readings import MISSING, Reading
+from eductor.patterns.reading import MISSING, Reading
 
 aten = torch.ops.aten
 _DIMS = frozenset(("dim", "dims", "dim0", "dim1", "start_dim", "end_dim", "axis"))

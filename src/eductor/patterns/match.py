@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
-import functools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,11 +13,13 @@ from torch.fx import Graph, Node
 from eductor.compat import sort_key
 from eductor.errors import BadPattern
 from eductor.graph.meta import known_equal, tensor_of
+from eductor.patterns.expressions import evaluated
 from eductor.patterns.forms import Call, Form
 from eductor.patterns.language import ANY, Const, Op, Var, spelled
 from eductor.patterns.literals import name_of, nearly, plain, same_constant
 from eductor.patterns.program import Program, compiled, is_shared
-from eductor.patterns.readings import Reading, Readings
+from eductor.patterns.reading import Reading
+from eductor.patterns.readings import Readings
 from eductor.patterns.steps import Slots
 
 
@@ -315,52 +315,3 @@ def _text(value: Any) -> str:
     if isinstance(value, Node):
         return value.name
     return str(value) if isinstance(value, (torch.SymInt, torch.SymFloat)) else spelled(value)
-
-
-# ------------------------------------------------------------------------------------------------------ expressions
-
-_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-}
-
-
-def evaluated(expression: str, bindings: dict[str, Any]) -> Any:
-    """What an expression of names, `x.shape[i]`, `x.dtype`, `x.device`, numbers and arithmetic gives."""
-    try:
-        return _evaluate(_parsed(expression), bindings, expression)
-    except (TypeError, ArithmeticError):  # a dimension that the tensor does not have, a division by zero
-        return None
-
-
-@functools.cache
-def _parsed(expression: str) -> ast.expr:
-    return ast.parse(expression, mode="eval").body
-
-
-def _evaluate(e: ast.expr, bindings: dict[str, Any], whole: str) -> Any:
-    if isinstance(e, ast.Constant):
-        return e.value
-    if isinstance(e, ast.Name) and e.id in bindings:
-        return plain(bindings[e.id])
-    if isinstance(e, ast.BinOp) and type(e.op) in _OPERATORS:
-        return _OPERATORS[type(e.op)](_evaluate(e.left, bindings, whole), _evaluate(e.right, bindings, whole))
-    if isinstance(e, ast.UnaryOp) and isinstance(e.op, ast.USub):
-        return -_evaluate(e.operand, bindings, whole)
-    if isinstance(e, ast.Attribute) and isinstance(e.value, ast.Name) and e.attr in ("shape", "dtype", "device"):
-        tensor = tensor_of(bindings.get(e.value.id))
-        if tensor is not None:
-            return tensor.shape if e.attr == "shape" else getattr(tensor, e.attr)
-    if isinstance(e, ast.Subscript):
-        index = _evaluate(e.slice, bindings, whole)
-        sizes = _evaluate(e.value, bindings, whole)
-        return sizes[index] if -len(sizes) <= index < len(sizes) else None
-    raise BadPattern(
-        f"the expression {whole!r} has {ast.unparse(e)!r}: it may have names of the pattern, x.shape[i], x.dtype, "
-        "x.device, numbers and arithmetic."
-    )

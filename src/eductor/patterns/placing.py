@@ -9,7 +9,7 @@ from torch.fx import Node
 
 from eductor.graph.effects import Effects
 from eductor.patterns.match import Match, Miss
-from eductor.patterns.readings import transparent
+from eductor.patterns.transparent import transparent
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from eductor.errors import BadPattern
 from eductor.patterns.forms import Call, Each, Form, Place
 from eductor.patterns.language import Computed, Const, Pattern, Var, names_of, spelled
 from eductor.patterns.literals import argument, name_of
-from eductor.patterns.readings import Inverse, Reading, Readings, Signature
+from eductor.patterns.reading import Inverse, Reading, Signature
+from eductor.patterns.readings import Readings
 from eductor.patterns.steps import (
     NO,
     Climb,

@@ -22,7 +22,7 @@ from eductor.graph.view import GraphView, keys_of
 from eductor.patterns.language import Tolerance
 from eductor.patterns.match import Match, Miss, is_size, is_spare
 from eductor.patterns.placing import Result, places
-from eductor.patterns.readings import CAST, transparent
+from eductor.patterns.transparent import CAST, transparent
 
 aten = torch.ops.aten
 _CASTS: frozenset[Tolerance] = frozenset(("casts",))

@@ -19,7 +19,8 @@ from eductor.graph.meta import tensor_of, value_of
 from eductor.patterns.forms import Place
 from eductor.patterns.language import Tolerance, spelled, target_name
 from eductor.patterns.literals import argument, name_of, nearly, plain, same_constant, unlike
-from eductor.patterns.readings import MISSING, Inverse, Reading, Readings, Signature
+from eductor.patterns.reading import MISSING, Inverse, Reading, Signature
+from eductor.patterns.readings import Readings
 
 aten = torch.ops.aten
 Slots = list[Any]

@@ -20,8 +20,8 @@ from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView, key_of, keys_of
 from eductor.patterns.literals import same_constant
 from eductor.patterns.match import Match, Miss
-from eductor.patterns.readings import COMMUTATIVE
 from eductor.patterns.replacement import Piece, paste
+from eductor.patterns.spellings import COMMUTATIVE
 from eductor.patterns.stock_patterns import Captures, Whole
 from eductor.patterns.trace import aten_graph, torch_graph
 

@@ -15,7 +15,8 @@ import torch
 
 from eductor.graph.bind import Bound, bind_call, packets_of
 from eductor.patterns.language import AnyOf, Op, Pattern, Users, Var, listing, var, walk
-from eductor.patterns.readings import SOURCES, signature_of
+from eductor.patterns.reading import signature_of
+from eductor.patterns.spellings import SOURCES
 
 _RESPELLED = frozenset(source for found in SOURCES.values() for source in found)
 """Operators that graphs are read without, or not only as themselves."""
