@@ -63,6 +63,8 @@ class _Branch:
     ends: list[tuple[int, Program]] = field(default_factory=list)
 
 
+_MOST_TREES = 32
+"""Graphs of one model ask for few; those of many models need not stay."""
 _Root = tuple[tuple[Any, ...], Any, frozenset[Tolerance]]
 
 
@@ -129,6 +131,8 @@ class Index:
         """The tree of these programs: built once, and again only where a graph asks for other anchors."""
         key = tuple(program.anchor for _, program in chosen if program.anchor is not None)
         if key not in self._trees:
+            if len(self._trees) >= _MOST_TREES:
+                self._trees.clear()
             roots: dict[_Root, tuple[Program, _Branch]] = {}
             for number, program in chosen:
                 assert program.anchor is not None

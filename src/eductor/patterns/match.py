@@ -181,9 +181,9 @@ class _Found:
             node = value if isinstance(value, Node) else self._holder(leaf)
             if leaf.where is not None:
                 verdict = leaf.where(plain(value))
-                if verdict is not True and not _is_true(verdict):
+                if not is_true(verdict):
                     return Miss(
-                        _refusal(verdict, f"{leaf.name} is {_text(value)}, for which its condition does not hold"), node
+                        refusal(verdict, f"{leaf.name} is {_text(value)}, for which its condition does not hold"), node
                     )
             if isinstance(leaf, Var) and (unlike := _unlike_shape(leaf, self.bindings)):
                 return Miss(unlike, node)
@@ -299,14 +299,14 @@ def _also(node: Node, user: Node) -> str:
     return f"{node.name} is also used by {user.name}, outside of the pattern"
 
 
-def _is_true(verdict: Any) -> bool:
-    """Unknown sizes count as no, and install no guard."""
+def is_true(verdict: Any) -> bool:
+    """What a condition said: a string is a reason why not. Unknown sizes count as no, and install no guard."""
     if isinstance(verdict, torch.SymBool):
         return known_equal(verdict, True)
-    return bool(verdict) and not isinstance(verdict, str)
+    return not verdict if isinstance(verdict, str) else bool(verdict)
 
 
-def _refusal(verdict: Any, otherwise: str) -> str:
+def refusal(verdict: Any, otherwise: str) -> str:
     """The reason that a condition gave, if it gave one: a string is a reason why not."""
     return verdict if isinstance(verdict, str) and verdict else getattr(verdict, "reason", "") or otherwise
 

@@ -275,7 +275,8 @@ class _Paster:
     def _replace(self, old: Node, new: Any) -> None:
         here, there = tensor_of(old), tensor_of(new)
         if here is not None and there is not None and here.dtype != there.dtype:
-            cast = aten._to_copy if dialect_of(self._view.module) == "torch" else CAST
+            before_autograd = meta.requires_grad(there) or dialect_of(self._view.module) == "torch"
+            cast = aten._to_copy if before_autograd else CAST
             new = self._rewrite.insert(cast.default, new, before=self._plan.places[old], like=old, dtype=here.dtype)
         order = _order_of_copy(here, tensor_of(new))
         if order is not None:

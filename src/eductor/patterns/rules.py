@@ -22,7 +22,7 @@ from eductor.graph.view import GraphView
 from eductor.patterns.forms import Form, forms
 from eductor.patterns.index import Candidate, Index
 from eductor.patterns.language import Const, Pattern, Tolerance, Var, walk
-from eductor.patterns.match import Match, Miss
+from eductor.patterns.match import Match, Miss, is_true, refusal
 from eductor.patterns.placing import spanned
 from eductor.patterns.replacement import Piece, paste
 from eductor.patterns.trace import TANGENT, TRACED, Known, Signature, aten_graph, flattened, torch_graph
@@ -102,11 +102,7 @@ class Rule:
         if self.check is None:
             return ""
         verdict = self.check(match)
-        if isinstance(verdict, str):
-            return verdict
-        if isinstance(verdict, torch.SymBool):
-            verdict = verdict.node.maybe_as_bool()
-        return "" if verdict else getattr(verdict, "reason", "") or f"the check of {self.name} does not hold"
+        return "" if is_true(verdict) else refusal(verdict, f"the check of {self.name} does not hold")
 
 
 class Action(Protocol):
