@@ -65,3 +65,23 @@ def test_json(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_steep_stage_is_reported(bench: ModuleType) -> None:
     steep = [bench.Measurement("joint", 1000, 0.001, 0.001), bench.Measurement("joint", 10_000, 0.02, 0.02)]
     assert bench.Report(steep, [], {}).too_steep() == [steep[1]]
+
+
+def test_matching_is_measured_beside_torch_and_does_not_grow_with_the_square(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(__file__).parent.parent / "bench"
+    monkeypatch.syspath_prepend(str(folder))
+    spec = importlib.util.spec_from_file_location("bench_patterns", folder / "patterns.py")
+    assert spec is not None
+    assert spec.loader is not None
+    patterns = importlib.util.module_from_spec(spec)
+    sys.modules["bench_patterns"] = patterns
+    spec.loader.exec_module(patterns)
+    wanted = [
+        patterns.Spelling("heads_first", "multiplied", "added", "dropped", "native", "training"),
+        *(patterns.Spelling("heads_first", "divided", m, "kept", "native", "inference") for m in ("unmasked", "added")),
+    ]
+    result = patterns.measure(1, 2, (300, 3000), wanted)
+    assert result["beside"]["matches"] == 1, "the attention of the one layer"
+    assert result["growth"][-1]["candidates"] > result["growth"][0]["candidates"] > 0
+    assert result["reached"]["growth"] < 5  # quadratic growth would make it 10
+    assert "ours / torch's" in patterns.as_lines(result)
