@@ -12,6 +12,7 @@ from pattern_tools import aten, changed, count, graph_of, matches, passing, reas
 from eductor.graph import from_python
 from eductor.observe.manual import run_pass
 from eductor.patterns import ANY, const, op, outputs, var
+from eductor.pipeline import f32
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
@@ -358,3 +359,89 @@ def test_what_anybody_may_use_stays_though_it_writes():
 
     module = changed(before_autograd(program, pattern=pattern, replacement=product, again=False))
     assert all(torch.equal(p, q) for p, q in zip(module(X, Y), program(X, Y), strict=True))
+
+
+# --------------------------------------------------------------------------------------------------- what is written
+
+
+def _scaled(x):
+    return (x * 2).sin()
+
+
+@pytest.mark.parametrize("tolerate", [(), ("scale", "casts")])
+@pytest.mark.parametrize("how", ["add_", "setitem", "through_a_view"])
+@pytest.mark.parametrize("copy", [torch.clone, lambda a: a * 1, lambda a: a.double().float()])
+def test_a_copy_that_is_written_is_not_what_it_was_copied_from(copy, how, tolerate):
+    def program(a):
+        y = copy(a)
+        if how == "add_":
+            y.add_(1.0)
+        elif how == "setitem":
+            y[0] = 0.0
+        else:
+            y.view(-1).add_(1.0)
+        return _scaled(y)
+
+    given = [torch.linspace(-1, 2, 16).reshape(4, 4).requires_grad_()]
+    again = lambda x: torch.sin(x + x)  # noqa: E731
+    replaced(_scaled, again, program, given, stage="pre_grad", inputs=[f32(4, 4)], tolerate=tolerate)
+
+
+def test_a_handler_is_given_the_copy_that_was_written():
+    made, seen = passing("pre_grad"), []
+
+    @made.rule(op(aten.tanh, var("x")))
+    def look(match, graph, rewrite):
+        seen.append(match["x"].name)
+
+    def program(a):
+        y = a.clone()
+        y.add_(1.0)
+        return y.tanh()
+
+    module = graph_of(program, [torch.randn(4)], "pre_grad")
+    run_pass(made, "pre_grad", module)
+    assert seen == [next(n.name for n in module.graph.nodes if n.target == "clone")]
+
+
+def test_a_value_inside_of_a_match_that_somebody_writes_is_refused():
+    def program(a):
+        y = a * 2
+        view = y.view(-1)
+        view.add_(1.0)
+        return y.sin()
+
+    pattern = op(aten.sin, op(aten.mul, var("x"), 2, users=ANY))
+    run = replaced(pattern, lambda x: torch.sin(x + x), program, [torch.randn(4, 4)], stage="pre_grad")
+    refused(run, "before")
+
+
+def _writing(x):
+    x.add_(1.0)
+    return x * 2.0
+
+
+def test_a_replacement_writes_what_the_match_wrote():
+    program = lambda a: a.clone().add_(1.0) * 2.0  # noqa: E731
+    given = [torch.randn(4, 4)]
+
+    def without(x):
+        return (x + 1.0) * 2.0
+
+    def within(x):
+        return torch.mul(x.add_(1.0), 2.0)
+
+    refused(
+        replaced(_writing, without, program, given, stage="pre_grad", inputs=[f32(4, 4)]), "the replacement does not"
+    )
+    changed(replaced(_writing, within, program, given, stage="pre_grad", inputs=[f32(4, 4)], again=False))
+
+
+def test_a_replacement_writes_nothing_that_the_match_did_not_write():
+    def writing(x):
+        x.add_(1.0)
+        return torch.sin(x * 2)
+
+    pattern = op(aten.sin, op(aten.mul, var("x"), 2))
+    run = replaced(pattern, writing, lambda a: _scaled(a), [torch.randn(4, 4)], stage="pre_grad")
+    refused(run, "and the match does not")

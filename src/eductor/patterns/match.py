@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.fx import Graph, Node
+from torch.fx import Graph, Node, map_arg
 
 from eductor.compat import sort_key
 from eductor.errors import BadPattern
@@ -61,6 +61,12 @@ class Match:
     @property
     def graph(self) -> Graph:
         return self.output.graph
+
+    def named(self) -> set[Node]:
+        """The nodes that names stand for."""
+        found: set[Node] = set()
+        map_arg(list(self.bindings.values()), found.add)
+        return found
 
     def fake(self, name: str) -> Any:
         """The fake value of what a name stands for."""

@@ -29,6 +29,9 @@ def places(match: Match, results: Sequence[Result], effects: Effects) -> dict[No
             return place
         found[result.old] = place
     moved = _spans(match, found)
+    overwritten = _overwritten(match, effects)
+    if overwritten is not None:
+        return overwritten
     blocked = next((b for node, place in moved.items() if (b := _blocked(match, node, place, effects))), None)
     if blocked is not None:
         return blocked
@@ -43,17 +46,35 @@ def places(match: Match, results: Sequence[Result], effects: Effects) -> dict[No
 def spanned(match: Match, effects: Effects) -> Miss | None:
     """Why the work of a match could not be done at its end: a write, or a barrier, stands between its nodes."""
     found = (_blocked(match, node, match.nodes[-1], effects) for node in match.nodes)
-    return next((blocked for blocked in found if blocked is not None), None)
+    return _overwritten(match, effects) or next((blocked for blocked in found if blocked is not None), None)
+
+
+def _overwritten(match: Match, effects: Effects) -> Miss | None:
+    """Why a value inside of the match is not what it was when it is used: somebody else wrote to it meanwhile."""
+    for node in match.nodes:
+        for operand in node.all_input_nodes:
+            for value in _passed(match, operand):
+                writer = _writer(match, [value], value, node, effects)
+                if writer is not None:
+                    return Miss(f"{writer.name} writes {value.name} before {node.name} reads it", writer)
+    return None
+
+
+def _passed(match: Match, operand: Node) -> Iterator[Node]:
+    """What a node of the match is given: another node of it, or copies of an input that the match passes over."""
+    if operand in match.nodes:
+        yield operand
+    named = match.named()
+    while operand not in named and (inner := transparent(operand, match.form.tolerated)) is not None:
+        yield operand
+        operand = inner
 
 
 def _first_read(match: Match, needed: Node) -> Node:
     """Where a value is first read for the match: by one of its nodes, or by a copy before it that the match passes over."""
     found = [match.nodes[0]]
-    for at in {n for node in match.nodes for n in node.all_input_nodes}:
-        while (inner := transparent(at, match.form.tolerated)) is not None:
-            if inner is needed:
-                found.append(at)
-            at = inner
+    for operand in {n for node in match.nodes for n in node.all_input_nodes}:
+        found += [n for n in _passed(match, operand) if transparent(n, match.form.tolerated) is needed]
     return min(found)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from eductor.graph.node_effects import effect_of
 from eductor.patterns.language import Tolerance
 from eductor.patterns.reading import Inverse, Reading
 from eductor.patterns.spellings import readings_of
@@ -67,7 +68,10 @@ class Readings:
 
     def _beneath(self, node: Node, tolerated: frozenset[Tolerance]) -> Node | None:
         if (node, tolerated) not in self._inner:
-            self._inner[node, tolerated] = transparent(node, tolerated)
+            inner = transparent(node, tolerated)
+            # Who writes to a copy makes something of its own of it.
+            written = inner is not None and any(node in effect_of(user).writes for user in node.users)
+            self._inner[node, tolerated] = None if written else inner
         return self._inner[node, tolerated]
 
     def _stands_for(self, user: Node, node: Node, tolerated: frozenset[Tolerance]) -> bool:

@@ -91,7 +91,7 @@ def _planned(view: GraphView, match: Match, piece: Piece) -> _Plan | Miss:
     found = places(match, needs, effects)
     if isinstance(found, Miss):
         return found
-    inner = Effects(piece.module.graph)
+    inner = Effects(piece.module.graph, inputs_distinct=True)
     wanted = ancestors([new for _, new in pairs if isinstance(new, Node)])
     calls = (n for n in piece.module.graph.nodes if n.op.startswith("call") and n not in wanted)
     lost = next((n for n in calls if not inner.of(n).removable), None)
@@ -99,6 +99,9 @@ def _planned(view: GraphView, match: Match, piece: Piece) -> _Plan | Miss:
         return Miss(
             f"{lost.name} of the replacement has an effect, and none of the results comes from it", match.output
         )
+    wrong = _writes_otherwise(match, given, effects, inner)
+    if wrong is not None:
+        return wrong
     for old, new in pairs:
         wrong = _shares_otherwise(match, old, new, given, effects, inner)
         if wrong is not None:
@@ -188,6 +191,21 @@ def _nodes_in(value: Any) -> list[Node]:
     found: list[Node] = []
     map_arg(value, found.append)
     return found
+
+
+def _writes_otherwise(match: Match, given: Mapping[Node, Any], effects: Effects, inner: Effects) -> Miss | None:
+    """Whether the replacement writes other inputs than the match did: somebody waits for that, or relies on its absence."""
+    own = {effects.place(n) for n in match.nodes if not effects.of(n).shares}
+    old = {place for n in match.nodes for place in effects.writes(n)} - own
+    written = {place for n in inner.graph.nodes for place in inner.writes(n)}
+    new = {
+        effects.place(node): node for p, node in given.items() if isinstance(node, Node) and inner.place(p) in written
+    }
+    missing = next((place for place in old if place not in new), None)
+    if missing is not None:
+        return Miss(f"the match writes {missing.name}, and the replacement does not", match.output)
+    extra = next((node for place, node in new.items() if place not in old), None)
+    return Miss(f"the replacement writes {extra.name}, and the match does not", extra) if extra is not None else None
 
 
 def _shares_otherwise(
