@@ -19,7 +19,7 @@ from torch._ops import OpOverloadPacket as OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
 from torch._subclasses.fake_tensor import unset_fake_temporarily as unset_fake_temporarily
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx as make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv as ShapeEnv
 from torch.fx.experimental.symbolic_shapes import statically_known_true as statically_known_true
@@ -53,6 +53,18 @@ def codegen_of(graph: Graph) -> Any:
 def sort_key(node: Node) -> Any:
     """The place of a node in its graph, comparable with that of its neighbours and kept by torch.fx at each insertion."""
     return node._sort_key
+
+
+@contextmanager
+def created_nodes(module: GraphModule) -> Iterator[list[Node]]:
+    """Collects the nodes that are created in the graph of a module meanwhile, those that are erased again, too."""
+    made: list[Node] = []
+    module.graph.owning_module = module  # another module may have the same graph: the owner's hooks are called
+    module._register_create_node_hook(made.append)
+    try:
+        yield made
+    finally:
+        module._unregister_create_node_hook(made.append)
 
 
 def is_dispatched(op: OpOverload) -> bool:

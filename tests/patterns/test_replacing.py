@@ -556,3 +556,31 @@ def test_a_gradient_that_is_something_else_is_refused():
     wrong.replace(lambda x: x * 2, lambda x: x * 1 + x.detach(), inputs=[f32(4)], joint=True, name="half_a_gradient")
     with pytest.raises(BadPattern, match="half_a_gradient is refused"):
         wrong.check_rules()
+
+
+def _overwrites(x):
+    found = x * 2.0
+    x.add_(1.0)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("search", "replacement", "inputs"),
+    [
+        (lambda x, c: (x * c).sin(), lambda x, c: torch.sin(x * 0.5), [f32(4, 8), 0.5]),
+        (lambda x: x * 2.0, _overwrites, [f32(4, 8)]),
+        (lambda x: x.sum(-1, keepdim=True) / x.shape[-1], lambda x: x.sum(-1, keepdim=True) / 8, [f32(4, 8)]),
+        (lambda x: x * 2.0, lambda x: x.detach() * 2.0, [f32(4, 8)]),
+        (lambda x: x.softmax(-1), lambda x: x.exp() / x.exp().sum(-1, keepdim=True), [f32(4, 8)]),
+        (lambda x: x.sin(), lambda x: x[:, :4].sin(), [f32(4, 4)]),
+    ],
+    ids=["number", "write", "size", "gradient", "large_values", "shape"],
+)
+def test_the_self_test_tries_other(search, replacement, inputs):
+    @pattern_pass(stage="pre_grad", numerics="reassociates")
+    def wrong():
+        """Computes something else, but not on the examples."""
+
+    wrong.replace(search, replacement, inputs=inputs, name="other")
+    with pytest.raises(BadPattern, match="pre_grad/wrong:other is refused"):
+        wrong.check_rules()

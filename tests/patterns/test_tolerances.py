@@ -303,3 +303,19 @@ def test_one_over_a_root_is_its_inverse():
         module = graph_of(lambda a: (1.0 / torch.sqrt(a)).sin(), [torch.rand(4, 4)], stage)
         assert matches(op(aten.rsqrt, x), module, "scale")
         assert not matches(op(aten.rsqrt, x), module)
+
+
+def test_a_dtype_of_a_softmax_is_a_cast():
+    pattern = op(aten.mul, op(aten.softmax, x, -1), w)
+    program = lambda a, b: torch.softmax(a, -1, dtype=torch.float32).to(a.dtype) * b  # noqa: E731
+    module = graph_of(program, [torch.randn(4, 4, dtype=torch.bfloat16)] * 2, "pre_grad")
+    assert matches(pattern, module, "casts")
+    assert not matches(pattern, module)
+
+
+def test_eight_bits_are_no_cast_to_overlook():
+    pattern = op(aten.mul, op(aten.sin, x), w)
+    program = lambda a, b: a.sin().to(torch.float8_e4m3fn).to(torch.float32) * b  # noqa: E731
+    assert not matches(pattern, graph_of(program, [torch.randn(4, 4)] * 2), "casts")
+    half = lambda a, b: a.sin().to(torch.bfloat16).to(torch.float32) * b  # noqa: E731
+    assert matches(pattern, graph_of(half, [torch.randn(4, 4)] * 2), "casts")

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from pattern_tools import aten, by_anchor, changed, count, graph_of, matches, one_rule, passing, refused, replaced
 from torch.fx import Node
 
-from eductor.errors import BadPattern, PassFailed
+from eductor.errors import BadPattern, EductorWarning, PassFailed
 from eductor.observe.manual import run_pass
+from eductor.patterns import op, var
 from eductor.patterns.language import Op, Outputs, Var
 from eductor.patterns.reading import signature_of
+from eductor.patterns.sources import Traced
 from eductor.patterns.trace import pattern_of, signature
-from eductor.pipeline import b8, f32, i64
+from eductor.pipeline import Recorder, b8, f32, i64
 
 X = torch.linspace(-1, 2, 16).reshape(4, 4)
 
@@ -41,7 +43,7 @@ def traced(fn, *examples, joint=False, dialect="aten"):
 )
 def test_a_number_that_is_a_parameter_is_free(dialect, search, program, bound):
     if bound is None:  # it is not in the pattern by itself, so that nothing could be bound to it
-        with pytest.raises(BadPattern, match="does not use its input 's' in a way that can be found"):
+        with pytest.raises(BadPattern, match="has a parameter 's' that cannot be found"):
             traced(search, f32(4, 4), 0.5, dialect=dialect)
         return
     pattern = traced(search, f32(4, 4), 0.5, dialect=dialect)
@@ -116,7 +118,7 @@ def test_sizes_follow_from_the_inputs():
 
 
 def test_an_input_that_is_not_used_is_an_error():
-    with pytest.raises(BadPattern, match="does not use its input 'y'"):
+    with pytest.raises(BadPattern, match="has a parameter 'y'"):
         traced(lambda x, y: x.sin(), f32(4, 4), f32(4, 4))
     with pytest.raises(BadPattern, match="takes 2 inputs"):
         traced(lambda x, y: x + y, f32(4, 4))
@@ -283,3 +285,78 @@ def test_a_dtype_that_is_written_down_does_not():
     pattern = traced(lambda x: x.sum(-1, dtype=torch.float32), f32(4, 4))
     assert matches(pattern, graph_of(lambda a: a.sum(-1, dtype=torch.float32), [X.double()]))
     assert not matches(pattern, graph_of(lambda a: a.sum(-1, dtype=torch.float64), [X]))
+
+
+# -------------------------------------------------------------------------------------------- parameters and other ranks
+
+
+@pytest.mark.parametrize("example", [-1, 0, 1])
+@pytest.mark.parametrize("dialect", ["aten", "torch"])
+def test_a_dim_that_is_a_parameter_is_free(example, dialect):
+    pattern = traced(lambda x, d: torch.softmax(x * 2.0, d), f32(4, 8), example, dialect=dialect)
+    stage = "pre_grad" if dialect == "torch" else "joint"
+    for dim in (0, 1, -1):
+        (match,) = matches(pattern, graph_of(lambda a, d=dim: torch.softmax(a * 2.0, d), [X], stage))
+        assert match["d"] == dim
+
+
+def test_a_flag_that_is_a_parameter_is_free():
+    pattern = traced(lambda x, keep: (x * 2).sum(0, keepdim=keep), f32(4, 8), True)
+    for keep in (True, False):
+        (match,) = matches(pattern, graph_of(lambda a, k=keep: (a * 2).sum(0, keepdim=k), [X]))
+        assert match["keep"] is keep
+
+
+def test_a_function_that_branches_on_a_number_is_no_pattern():
+    with pytest.raises(BadPattern, match="makes other calls for other numbers"):
+        traced(lambda x, c: (x * c if c < 1 else x / c).sin(), f32(4, 8), 4.0)
+
+
+def test_a_function_that_cannot_be_traced_breaks_nobodys_compile():
+    made = passing()
+    made.replace(lambda x, word: (x * 2).sin(), lambda x, word: (2 * x).sin(), inputs=[f32(4, 4), "w"], name="bad")
+    made.replace(op(aten.exp, op(aten.cos, var("x"))), lambda x: torch.exp(torch.cos(x * 1)), name="good")
+    program = lambda a: (a * 2).sin() + a.cos().exp()  # noqa: E731
+    recorder = Recorder()
+    options = {"engine": "aten", "passes": [made], "instruments": [recorder]}
+    with pytest.warns(EductorWarning, match="the rule bad is left out: <lambda> has a parameter 'word'"):
+        got = torch.compile(program, backend="eductor", options=options)(X)
+    torch.testing.assert_close(got, program(X))
+    assert "joint/made" in recorder.changed()
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="the rule bad is left out"):
+        torch.compile(program, backend="eductor", options={**options, "strict": True})(X)
+
+
+def test_a_name_of_gradients_is_taken():
+    with pytest.raises(BadPattern, match="names that begin with 'tangents_'"):
+        signature(lambda x, tangents_w: x * tangents_w, [f32(4, 8)] * 2, joint=True)
+
+
+def _ranked(search, replacement, *inputs):
+    return one_rule(search, replacement, inputs=inputs, tolerate="rank")
+
+
+def test_another_rank_is_what_the_function_computes_at_it():
+    made = _ranked(lambda x: torch.softmax(x * 2.0, 0), lambda x: torch.softmax(x + x, 0), f32(4, 4))
+    cube = torch.randn(4, 4, 4)
+    assert run_pass(made, "joint", graph_of(lambda a: torch.softmax(a * 2.0, 0), [cube])).record.changed
+    assert not run_pass(made, "joint", graph_of(lambda a: torch.softmax(a * 2.0, 1), [cube])).record.changed
+
+
+def test_ranks_that_are_equal_in_the_examples_are_equal_in_a_match():
+    pattern = Traced(
+        lambda x, y: (x + y).sum(), signature(lambda x, y: 0, [f32(4, 8)] * 2), "aten", any_rank=True
+    ).fresh()
+    assert matches(pattern, graph_of(lambda a, b: (a + b).sum(), [torch.randn(3, 4, 8)] * 2))
+    assert not matches(pattern, graph_of(lambda a, b: (a + b).sum(), [torch.randn(4, 8), torch.randn(8)]))
+
+
+def test_dims_of_a_new_dimension_are_counted_as_they_are():
+    made = _ranked(
+        lambda x: x.unsqueeze(1) * x.exp().unsqueeze(0), lambda x: x.exp().unsqueeze(0) * x.unsqueeze(1), f32(8, 8)
+    )
+    square = torch.randn(8, 8)
+    same, other = (lambda a: a.unsqueeze(1) * a.exp().unsqueeze(0), lambda a: a.unsqueeze(-1) * a.exp().unsqueeze(-2))
+    assert run_pass(made, "joint", graph_of(same, [square])).record.changed
+    assert not run_pass(made, "joint", graph_of(other, [square])).record.changed

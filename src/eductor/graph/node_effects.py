@@ -69,6 +69,8 @@ class Effect:
 
 
 PURE = Effect()
+_FUNCTIONAL_WRAPPERS = ("auto_functionalized", "auto_functionalized_v2")
+"""They call an operator that writes on copies of its arguments, and return those."""
 
 
 def effect_of(node: Node) -> Effect:
@@ -84,6 +86,8 @@ def effect_of(node: Node) -> Effect:
         return Effect(writes=tensors_among(node.args[:1]), kept="an assignment to an index")
     if is_context_switch(target):
         return Effect(barrier="a switch of grad mode, inference mode or autocast", is_switch=True)
+    if isinstance(target, HigherOrderOperator) and target.name() in _FUNCTIONAL_WRAPPERS:
+        return Effect(kept=ACT)
     if isinstance(target, HigherOrderOperator):
         return Effect(barrier=f"the higher-order operator {target}")
     bound = bind(node)

@@ -211,12 +211,33 @@ class Rewriter:
         """Says why a candidate is left as it is."""
         self.rejects.append(Reject(str(reason), tuple(n.name for n in nodes), self._rule))
 
-    def edited_by_hand(self, made: Collection[Node], changed: Collection[Node]) -> None:
-        """A handler edited the graph by itself: it made these nodes, and gave those other arguments."""
-        self.view.forget()
-        there = set(self.view.graph.nodes)
-        self._orphans = {n: None for n in self._orphans if n in there}
-        self._dirty = {n: None for n in (*self._dirty, *made, *changed) if n in there}
+    def edited_by_hand(
+        self,
+        made: Collection[Node],
+        added: Collection[Node],
+        changed: Collection[Node],
+        erased: Collection[Node],
+        *,
+        is_simple: bool,
+    ) -> None:
+        """A handler edited the graph by itself: it added nodes, gave others other arguments, and erased some.
+
+        Those that it `made` count as its own. What is not simple (a node was moved, or calls something else) has the
+        view forget what it knew.
+        """
+        if is_simple:
+            for node in (n for n in erased if n in self.view):  # the rewriter may have erased some
+                self.view.removed(node)
+            for node in added:
+                self.view.added(node)
+            for node in changed:
+                self.view.rewired(node)
+        else:
+            self.view.forget()
+        self._dirty.update(dict.fromkeys((*made, *added, *changed)))
+        for node in erased:
+            self._orphans.pop(node, None)
+            self._dirty.pop(node, None)
         self._event("updated", self.place or self.view.output, "by hand")
         for node in made:
             self._stamp(node, (node,))

@@ -16,7 +16,8 @@ from torch.fx import GraphModule, Node
 
 from eductor.compat import OpOverload
 from eductor.errors import BadPattern
-from eductor.graph.meta import output_of, tensor_of, value_of
+from eductor.graph.bind import Bound, bind
+from eductor.graph.meta import output_of, value_of
 from eductor.patterns.language import Computed, Const, Op, Outputs, Pattern, Var
 from eductor.patterns.literals import nearly, same_constant
 from eductor.patterns.reading import signature_of
@@ -37,6 +38,10 @@ class Trace:
         found = output_of(self.module)
         return list(found) if isinstance(found, (list, tuple)) else [found]
 
+    def calls(self) -> list[Any]:
+        """What is called, one after the other."""
+        return [n.target for n in self.module.graph.nodes if n.op == "call_function"]
+
     def placeholders(self) -> dict[Node, str]:
         """The inputs that are nodes, by their names; numbers are in the trace as constants."""
         is_input = (torch.Tensor, torch.SymInt, torch.SymFloat)
@@ -44,11 +49,9 @@ class Trace:
         return dict(zip(self.module.graph.find_nodes(op="placeholder"), names, strict=True))
 
 
-def explained(
-    first: Trace, second: Trace, names: Sequence[str], free: Mapping[str, Any], *, any_rank: bool = False
-) -> tuple[Outputs, list[str]]:
+def explained(first: Trace, second: Trace, names: Sequence[str], free: Mapping[str, Any]) -> tuple[Outputs, list[str]]:
     """The pattern that both traces are instances of, and the names that it does not mention."""
-    reader = _Reader(first, second, free, any_rank=any_rank)
+    reader = _Reader(first, second, free)
     patterns = tuple(reader.pair(a, b) for a, b in zip(first.results, second.results, strict=True))
     return Outputs(patterns), [n for n in names if n not in reader.known]
 
@@ -56,15 +59,15 @@ def explained(
 class _Reader:
     """Reads two traces side by side."""
 
-    def __init__(self, first: Trace, second: Trace, free: Mapping[str, Any], *, any_rank: bool) -> None:
-        self._any_rank = any_rank
+    def __init__(self, first: Trace, second: Trace, free: Mapping[str, Any]) -> None:
         self._first = first
         self._second = second
         self._free = dict(free)
         self._inputs = first.placeholders()
         self._made: dict[Node, Any] = {}
-        self._symbols = _symbols(first, any_rank=any_rank)
-        self._atoms = _atoms(first, second, any_rank=any_rank)
+        self._symbols, self._other_symbols = _symbols(first), _symbols(second)
+        self._atoms = _atoms(first, second)
+        self._others = _others(first, second)
         self.known: set[str] = set()
         self._device = next((v.device for v in first.values if isinstance(v, torch.Tensor)), None)
         self._tensor = next(
@@ -72,9 +75,7 @@ class _Reader:
         )
         steps = (list(t.module.graph.nodes) for t in (first, second))
         self._twins = dict(zip(*steps, strict=False))
-        if [n.target for n in first.module.graph.nodes if n.op == "call_function"] != [
-            n.target for n in second.module.graph.nodes if n.op == "call_function"
-        ]:
+        if first.calls() != second.calls():
             raise BadPattern(
                 "the search function makes other calls for other numbers or sizes: register it for each case."
             )
@@ -118,8 +119,9 @@ class _Reader:
         if isinstance(operand, Node) and is_idle(node, operand):
             return self._node(operand)
         twin = self._twins[node]
-        args = tuple(self.pair(a, b) for a, b in zip(self._counted(node), self._counted(twin), strict=True))
-        kwargs = {k: self.pair(v, twin.kwargs[k]) for k, v in node.kwargs.items()}
+        (given, named), (others, others_named) = (_arguments(n, node, twin) for n in (node, twin))
+        args = tuple(self.pair(a, b) for a, b in zip(given, others, strict=True))
+        kwargs = {k: self.pair(v, others_named[k]) for k, v in named.items()}
         target = node.target.overloadpacket if isinstance(node.target, OpOverload) else node.target
         return Op((target,), args, kwargs)
 
@@ -129,8 +131,8 @@ class _Reader:
         if not isinstance(given, torch.Tensor):
             return Const(name)
         pairs = zip(given.shape, self._second.values[at].shape, strict=True)
-        shape = tuple(self._relation(_size_of(name, given, i, self._any_rank), *pair) for i, pair in enumerate(pairs))
-        return Var(name, kind=kind_of(given), shape=shape, tail=self._any_rank)
+        shape = tuple(self._relation(f"{name}.shape[{i}]", *pair) for i, pair in enumerate(pairs))
+        return Var(name, kind=kind_of(given), shape=shape)
 
     def _relation(self, own: str, a: Any, b: Any) -> int | str | None:
         """To what a size of an input is equal in both traces: a number, another input's size, or nothing but itself."""
@@ -143,15 +145,6 @@ class _Reader:
             text = next(name for name, *sizes in self._atoms if sizes == [_hint(a), _hint(b)])
         return None if text == own else text
 
-    def _counted(self, node: Node) -> Sequence[Any]:
-        """The arguments of a call, with dims counted from the end if the rank may differ."""
-        operand = tensor_of(node.args[0]) if node.args else None
-        if not self._any_rank or operand is None or not isinstance(node.target, OpOverload):
-            return node.args
-        names, rank = signature_of(node.target).names, operand.dim()
-        named = zip(node.args, names, strict=False)
-        return [_from_the_end(a, rank) if name in ("dim", "dim0", "dim1") else a for a, name in named]
-
     # ------------------------------------------------------------------------------------------------ numbers and sizes
 
     def _constant(self, a: Any, b: Any) -> Any:
@@ -161,6 +154,10 @@ class _Reader:
                 return Const(name)
         if same_constant(a, b):
             return a
+        for name, here, there in self._others:
+            if (type(a), a, type(b), b) == (type(here), here, type(there), there):
+                self.known.add(name)
+                return Const(name)
         for text, here, there in _explanations(self._atoms):
             if nearly(a, here) and nearly(b, there):
                 return self._named(text)
@@ -179,27 +176,38 @@ class _Reader:
     def _size(self, value: Any, other: Any) -> Any:
         expression = value.node.expr
         name = next((n for n, v in zip(self._first.names, self._first.values, strict=True) if v is value), None)
+        if not name and not expression.free_symbols:
+            return self._constant(_hint(value), _hint(other))
         text = name or _text(expression, self._symbols)
+        if not name and text != _text(other.node.expr, self._other_symbols):
+            raise BadPattern(
+                "a size of the search function is another expression for other values: register it for each."
+            )
         if text.isidentifier():
             self.known.add(text)
             return Const(text)
-        if not expression.free_symbols:
-            return self._constant(_hint(value), _hint(other))
         return Computed(text)
 
 
-def _from_the_end(dim: Any, rank: int) -> Any:
-    if isinstance(dim, (list, tuple)):
-        return [_from_the_end(d, rank) for d in dim]
-    return dim - rank if type(dim) is int and 0 <= dim < rank else dim
+def _arguments(node: Node, one: Node, other: Node) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """The arguments of a call; all of them, where one trace has an argument that has its default in the other."""
+    if len(one.args) == len(other.args) and one.kwargs.keys() == other.kwargs.keys():
+        return node.args, node.kwargs
+    bound = bind(node)
+    if not isinstance(bound, Bound):
+        raise BadPattern(f"a call of the search function cannot be read: {bound.reason}.")
+    names = signature_of(bound.op).names
+    positional = signature_of(bound.op).positional
+    return [bound[n] for n in names[:positional]], {n: bound[n] for n in names[positional:]}
 
 
-def _size_of(name: str, tensor: torch.Tensor, i: int, any_rank: bool) -> str:
-    """A size of an input, counted from the end if the rank may differ."""
-    return f"{name}.shape[{i - tensor.dim() if any_rank else i}]"
+def _others(first: Trace, second: Trace) -> list[tuple[str, Any, Any]]:
+    """Whole numbers and flags that were different in the two traces."""
+    pairs = zip(first.names, map(_hint, first.values), map(_hint, second.values), strict=True)
+    return [(name, a, b) for name, a, b in pairs if isinstance(a, int) and isinstance(b, int) and a != b]
 
 
-def _symbols(trace: Trace, *, any_rank: bool) -> dict[sympy.Symbol, str]:
+def _symbols(trace: Trace) -> dict[sympy.Symbol, str]:
     """Of which input each symbol is a size."""
     found: dict[sympy.Symbol, str] = {}
     for name, value in zip(trace.names, trace.values, strict=True):
@@ -207,14 +215,14 @@ def _symbols(trace: Trace, *, any_rank: bool) -> dict[sympy.Symbol, str]:
             found.setdefault(value.node.expr, name)
         for i, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
             if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol):
-                found.setdefault(size.node.expr, _size_of(name, value, i, any_rank))
+                found.setdefault(size.node.expr, f"{name}.shape[{i}]")
     return found
 
 
 Atom = tuple[str, float, float]
 
 
-def _atoms(first: Trace, second: Trace, *, any_rank: bool) -> list[Atom]:
+def _atoms(first: Trace, second: Trace) -> list[Atom]:
     """What was different in the two traces, by name: numbers, and sizes that are no symbols any more."""
     found: list[Atom] = []
     for name, a, b in zip(first.names, first.values, second.values, strict=True):
@@ -224,7 +232,7 @@ def _atoms(first: Trace, second: Trace, *, any_rank: bool) -> list[Atom]:
             for i, (m, n) in enumerate(zip(a.shape, b.shape, strict=True)):
                 sizes = [_hint(s) for s in (m, n)]
                 if sizes[0] != sizes[1] and not any(atom[1:] == tuple(sizes) for atom in found):
-                    found.append((_size_of(name, a, i, any_rank), sizes[0], sizes[1]))
+                    found.append((f"{name}.shape[{i}]", sizes[0], sizes[1]))
     return found
 
 

@@ -5,6 +5,7 @@ What `readings` does for the nodes of a graph, this does for the pattern: both m
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 from collections.abc import Iterator
@@ -31,9 +32,10 @@ from eductor.patterns.language import (
     Var,
     parts,
     spelled,
+    target_name,
     walk,
 )
-from eductor.patterns.reading import signature_of
+from eductor.patterns.reading import Signature, signature_of
 from eductor.patterns.transparent import CAST
 
 aten = torch.ops.aten
@@ -172,6 +174,8 @@ class _Builder:
         plain = self._plain(said)
         if not isinstance(plain, Op):
             return self.value(plain)
+        if not plain.open:
+            _check_arguments(said, plain)
         call = Call(*_target(plain), {}, {}, said.users, plain.open, said)
         for i, given in enumerate(plain.args):
             self._enter(call, (i,), given)
@@ -186,6 +190,8 @@ class _Builder:
             for i, element in enumerate(given):
                 self._enter(call, (*place, i), element)
         else:
+            if any(isinstance(p, torch.Tensor) for p in walk(given)):
+                raise BadPattern(f"a tensor cannot be a constant of {_shown(call.said)}: make it a var.")
             call.places[place] = self.value(given)
 
     def _chosen_value(self, given: Any) -> Any:
@@ -357,6 +363,52 @@ def _target(said: Op) -> tuple[Any, frozenset[OpOverload] | None]:
             overloads.add(target)
     exact = len(overloads) == len(said.targets)
     return tuple(dict.fromkeys(keys)), (frozenset(overloads) if exact else None)
+
+
+def _check_arguments(said: Op, plain: Op) -> None:
+    """That some overload of some target could have so many positional arguments, and these keywords."""
+    count, keywords = len(plain.args), tuple(plain.kwargs)
+    if any(_takes(target, count, keywords) for target in plain.targets):
+        return
+    given = f"{count} positional argument{'s' if count != 1 else ''}"
+    named = f" and {', '.join(f'{k}=' for k in keywords)}" if keywords else ""
+    known = dict.fromkeys(
+        f"{target_name(o)}({', '.join(_listed(signature_of(o)))})" for t in plain.targets for o in _overloads(t)
+    )
+    raise BadPattern(f"{_shown(said)}: no overload takes {given}{named}. There is {'; '.join(known)}.")
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _takes(target: Any, count: int, keywords: tuple[str, ...]) -> bool:
+    """Whether a target can be called so, as far as is known."""
+    overloads = _overloads(target)
+    return not overloads or any(
+        count <= s.positional and set(keywords) <= set(s.names[count:]) for s in map(signature_of, overloads)
+    )
+
+
+def _overloads(target: Any) -> tuple[OpOverload, ...]:
+    """The overloads of ATen that a target means: those of the operator that graphs are read with, too."""
+    if isinstance(target, OpOverload):
+        found: tuple[OpOverload, ...] = (target,)
+    elif isinstance(target, OpOverloadPacket):
+        found = tuple(o for p in dict.fromkeys((target, *(packets_of(target) or ()))) for o in candidates(p))
+    else:
+        return ()
+    return tuple(o for o in found if o.namespace == "aten")
+
+
+def _listed(signature: Signature) -> Iterator[str]:
+    """The parameters as one would write them."""
+    for i, name in enumerate(signature.names):
+        yield from ("*", name) if i == signature.positional else (name,)
+
+
+def _shown(said: Op) -> str:
+    """A call in a message: a tensor in it would be printed."""
+    args = ["a tensor" if isinstance(a, torch.Tensor) else spelled(a) for a in said.args]
+    named = [f"{k}={'a tensor' if isinstance(v, torch.Tensor) else spelled(v)}" for k, v in said.kwargs.items()]
+    return f"{' | '.join(map(target_name, said.targets))}({', '.join((*args, *named))})"
 
 
 def _calls(outputs: tuple[Any, ...]) -> Iterator[Call]:

@@ -25,7 +25,7 @@ Tolerance = Literal["scale", "casts", "rank"]
 TOLERANCES: dict[Tolerance, str] = {
     "scale": "a division stands for the product with the inverse: `x / c`, `x * (1 / c)`, `x / sqrt(v)`, `x * rsqrt(v)`",
     "casts": "conversions between floating dtypes may stand anywhere, or nowhere",
-    "rank": "the tensors of a traced function may have other ranks than the examples; dims count from the end",
+    "rank": "a traced function is looked for with more or fewer leading dimensions, too, up to four in all",
 }
 """What a pattern may be told to overlook."""
 ROUNDING: frozenset[Tolerance] = frozenset(("scale", "casts"))
@@ -70,8 +70,6 @@ class Var(Pattern):
     """`float`, `int`, `bool` or `complex`: what its elements must be."""
     shape: tuple[int | str | None, ...] | None = None
     """What its sizes must be: a number, an expression of other names, or None where any will do."""
-    tail: bool = False
-    """Whether these are the last sizes, and there may be more or fewer."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)

@@ -274,18 +274,15 @@ def _unlike_shape(leaf: Var, bindings: dict[str, Any]) -> str:
     tensor = tensor_of(bindings.get(leaf.name)) if leaf.shape is not None else None
     if leaf.shape is None or tensor is None:
         return ""
-    if not leaf.tail and len(leaf.shape) != tensor.dim():
+    if len(leaf.shape) != tensor.dim():
         return f"{leaf.name} has {tensor.dim()} dimensions, the pattern wants {len(leaf.shape)}"
-    count = min(len(leaf.shape), tensor.dim())
-    for i in range(-count, 0):
-        wanted = leaf.shape[i]
+    for i, wanted in enumerate(leaf.shape):
         if wanted is None:
             continue
         size = evaluated(wanted, bindings) if isinstance(wanted, str) else wanted
         if size is None or not known_equal(tensor.shape[i], size):
             text = f"{wanted}, which is {_text(size)}" if isinstance(wanted, str) else str(wanted)
-            at = i if leaf.tail else i + tensor.dim()
-            return f"{leaf.name}.shape[{at}] is {_text(tensor.shape[i])}, the pattern wants {text}"
+            return f"{leaf.name}.shape[{i}] is {_text(tensor.shape[i])}, the pattern wants {text}"
     return ""
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import os
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
-from eductor.errors import BadPass, BadPattern
+from eductor.errors import BadPass, BadPattern, EductorWarning
 from eductor.graph.printer import type_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
@@ -33,6 +34,7 @@ class PatternPass(Pass):
         super().__init__(fn, **declared)
         self.rules = Rules()
         self._checked: set[Rule] = set()
+        self._warned: set[str] = set()
 
     def _check_function(self) -> None:
         if inspect.signature(self.fn).parameters:
@@ -46,12 +48,18 @@ class PatternPass(Pass):
         if context.options.debug:
             self.check_rules()
         self.rules.apply(view, rewriter)
+        problem = next((rule.problem for rule in self.rules.rules if rule.problem), None)
+        if problem is not None and context.options.strict:
+            raise BadPattern(problem)
+        if problem is not None and problem not in self._warned:
+            self._warned.add(problem)
+            warnings.warn(f"the pass {context.stage}/{self.name}: {problem}", EductorWarning, stacklevel=2)
 
     def check_rules(self) -> None:
         """Runs each replacement against its search function, once; one that computes something else is an error."""
         for rule in self.rules.rules:
             if rule not in self._checked:
-                check_rule(rule, self.contract.numerics, f"{self.stages[0]}/{self.name}")
+                check_rule(rule, self.contract.numerics, f"{self.stages[0]}/{self.name}", "pre_grad" in self.stages)
                 self._checked.add(rule)
 
     def replace(

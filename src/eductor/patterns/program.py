@@ -140,7 +140,7 @@ class _Compiler:
 
     def _arguments(self, call: Call, slot: int, known: Place | None = None) -> None:
         if not call.open:
-            self._add(Closed(slot, call.mentioned))
+            self._add(Closed(slot, call.mentioned, "casts" in self._form.tolerated))
         for place, count in call.lengths.items():
             self._add(Length(slot, place, count))
         # What tells patterns apart comes first: constants, then calls, then what fits anything.

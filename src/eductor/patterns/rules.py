@@ -66,6 +66,8 @@ class Part:
 
     variant: Variant
     tolerated: frozenset[Tolerance]
+    problem: str = ""
+    """Why it is left out: a function that cannot be traced breaks nobody's compile."""
 
     @property
     def required(self) -> frozenset[Any]:
@@ -73,7 +75,11 @@ class Part:
 
     @functools.cached_property
     def forms(self) -> tuple[Form, ...]:
-        pattern = self.variant.pattern
+        try:
+            pattern = self.variant.pattern
+        except BadPattern as error:
+            self.problem = str(error)
+            return ()
         return () if pattern is None else forms(pattern, self.tolerated)
 
 
@@ -96,6 +102,11 @@ class Rule:
     def forms(self) -> tuple[Form, ...]:
         """All forms of all spellings."""
         return tuple(form for part in self.parts for form in part.forms)
+
+    @property
+    def problem(self) -> str:
+        """Why a spelling of it is left out; empty where none is, or none was asked for yet."""
+        return next((f"the rule {self.name} is left out: {p.problem}" for p in self.parts if p.problem), "")
 
     def refusal(self, match: Match) -> str:
         """Why the condition does not hold; empty where it does. Unknown sizes count as no."""
@@ -246,7 +257,11 @@ class Rules:
 
     def _sweep(self, view: GraphView, rewrite: Rewriter) -> int:
         made = 0
-        for candidate in self.index.candidates(view):
+        candidates = self.index.candidates(view)
+        for rule in self.rules:
+            if rule.problem:
+                rewrite.reject(rule.problem)
+        for candidate in candidates:
             found = candidate.found if not made else self._still(view, candidate)
             if found is not None:
                 rule = self.rules[candidate.rule]

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from eductor.errors import BadPattern
 from eductor.patterns.language import AnyOf, Pattern
 from eductor.patterns.rules import Variant
 from eductor.patterns.store import HOME, dumps, store
@@ -51,20 +54,31 @@ class Traced:
         return self.fresh()
 
     def fresh(self) -> Pattern:
-        """The pattern as the function says it now."""
+        """The pattern as the function says it now: for each table, and for other ranks where they are wanted."""
         found: dict[str, Pattern] = {}
         for table in _tables(self.dialect):
-            one = pattern_of(
-                self.fn,
-                self.signature,
-                dialect=self.dialect,
-                decompositions=table,
-                free=self.free,
-                any_rank=self.any_rank,
-            )
-            found.setdefault(dumps({"": one}), one)
+            for inputs in self.examples():
+                try:
+                    one = pattern_of(self.fn, inputs, dialect=self.dialect, decompositions=table, free=self.free)
+                except BadPattern:
+                    if inputs is self.signature:
+                        raise
+                else:
+                    found.setdefault(dumps({"": one}), one)
         choices = tuple(found.values())
         return choices[0] if len(choices) == 1 else AnyOf(choices)
+
+    def examples(self) -> Iterator[Signature]:
+        """The examples, and what they are with other ranks; not every function takes those."""
+        yield self.signature
+        most = max((x.dim() for x in self.signature.examples if isinstance(x, torch.Tensor)), default=0)
+        for rank in range(1, _MOST_DIMENSIONS + 1) if self.any_rank else ():
+            other = self.signature.raised(rank - most) if rank != most else None
+            if other is not None:
+                yield other
+
+
+_MOST_DIMENSIONS = 4
 
 
 def _tables(dialect: str) -> Iterator[Table]:

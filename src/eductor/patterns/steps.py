@@ -131,6 +131,8 @@ class Closed:
 
     slot: int
     mentioned: frozenset[int | str]
+    casts: bool
+    """Whether a `dtype=` that converts to another floating dtype does not count."""
     stores = False
 
     def outcomes(self, readings: Readings, slots: Slots) -> Sequence[Any]:
@@ -142,6 +144,8 @@ class Closed:
             return places
         for i, default in places:
             got = plain(reading.values[i])
+            if self.casts and default is None and isinstance(got, torch.dtype) and got.is_floating_point:
+                continue
             if default is MISSING or not same_constant(got, default, mixed=True):
                 name = reading.signature.names[i]
                 usual = "" if default is MISSING else f" (the default is {_shown(default)})"

@@ -18,9 +18,12 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule
+from torch.utils import _pytree as pytree
 
+from eductor.compat import FakeTensor
 from eductor.errors import BadPattern
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.snapshot import subgraphs
 from eductor.graph.view import GraphView
 from eductor.patterns.language import Pattern, listing
 from eductor.patterns.pattern_pass import PatternPass
@@ -47,6 +50,7 @@ class PatternMatcherPass(PatternPass):
     def apply(self, gm: GraphModule | Graph) -> int:
         """Applies the rules to a graph until none applies; returns how often one changed something."""
         module = _module_of(gm)
+        _bring_to_one_mode(module)
         view = GraphView(module)
         rewriter = Rewriter(view, self.name)
         view.scope = rewriter
@@ -78,6 +82,34 @@ def _module_of(given: GraphModule | Graph) -> GraphModule:
     if isinstance(owner, GraphModule) and owner.graph is given:
         return owner
     return GraphModule(owner or torch.nn.Module(), given)
+
+
+def _bring_to_one_mode(module: GraphModule) -> None:
+    """Gives a graph that was traced with tensors, each value of which has a fake mode of its own, values of one mode."""
+    graphs = [module.graph]
+    for graph in graphs:  # it grows
+        graphs += [body.graph for body in subgraphs(graph).values()]
+    found = [(n, key) for g in graphs for n in g.nodes for key in ("val", "example_value") if key in n.meta]
+    fakes = [v for n, key in found for v in pytree.tree_leaves(n.meta[key]) if isinstance(v, FakeTensor)]
+    modes = dict.fromkeys(v.fake_mode for v in fakes)
+    if len(modes) < 2:
+        return
+    symbolic = (v.fake_mode for v in fakes if any(isinstance(s, torch.SymInt) for s in (*v.shape, *v.stride())))
+    mode = next(symbolic, next(iter(modes)))
+    made: dict[int, Any] = {}
+
+    def again(value: Any) -> Any:
+        if not isinstance(value, FakeTensor) or value.fake_mode is mode or value.layout is not torch.strided:
+            return value
+        if id(value) not in made:
+            with mode:
+                new = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+                new = new.as_strided(value.shape, value.stride(), value.storage_offset())
+            made[id(value)] = new.requires_grad_(value.requires_grad)
+        return made[id(value)]
+
+    for node, key in found:
+        node.meta[key] = pytree.tree_map(again, node.meta[key])
 
 
 # -------------------------------------------------------------------------------------------------------- registration

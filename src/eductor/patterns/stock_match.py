@@ -11,7 +11,7 @@ import torch
 from torch.fx import GraphModule, Node, map_arg
 from torch.fx.node import map_aggregate
 
-from eductor.compat import FakeTensorMode, OpOverload
+from eductor.compat import FakeTensorMode, OpOverload, created_nodes, sort_key
 from eductor.errors import BadPattern
 from eductor.graph.bind import Bound, bind
 from eductor.graph.capture import dialect_of
@@ -47,9 +47,8 @@ class StockMatch(Match):
 
     def erase_nodes(self) -> None:
         """Erases those of its nodes that nobody uses any more."""
-        there = set(self.graph.nodes)
         for node in reversed(self.nodes):
-            if node in there and not node.users:
+            if is_there(node) and not node.users:
                 self.graph.erase_node(node)
 
     def replace_with_graph(self, replacement_graph: GraphModule, args: Sequence[Any]) -> list[Node]:
@@ -60,12 +59,12 @@ class StockMatch(Match):
         """
         if self.view is None or self.rewriter is None:
             raise BadPattern("a check looks at a match, and cannot replace it: that is for the handler.")
-        before = set(self.view.graph.nodes)
         piece = Piece(replacement_graph, args)
-        missed = paste(self.view, self.rewriter, _unpacked(self, len(piece.results)), piece)
+        with created_nodes(self.view.module) as made:
+            missed = paste(self.view, self.rewriter, _unpacked(self, len(piece.results)), piece)
         if missed is not None:
             self.rewriter.reject(missed.reason, *([missed.node] if missed.node is not None else []))
-        return [n for n in self.view.graph.nodes if n not in before]
+        return sorted(filter(is_there, made), key=sort_key)
 
     def replace_by_example(
         self,
@@ -185,6 +184,11 @@ class _Reader:
         if isinstance(value, torch.SymInt):
             return next((n for n in self._sizes if known_equal(value_of(n), value)), value)
         return value
+
+
+def is_there(node: Node) -> bool:
+    """Whether a node was not erased: an erased one still knows its neighbours, but they do not know it."""
+    return node.prev.next is node
 
 
 def _has_nodes(value: Any) -> bool:

@@ -86,11 +86,11 @@ def _in_order(pattern: Pattern) -> list[Op]:
 
 
 def _described(leaf: Var) -> Any:
-    """What a tensor must be: its kind; its sizes, where they are not all free; whether those are only the last ones."""
+    """What a tensor must be: its kind; its sizes, where they are not all free."""
     if leaf.where is not None or leaf.exclusive:
         raise BadPattern(f"var({leaf.name!r}) has a condition, which cannot be stored in a precompiled pattern.")
     kind = "any" if leaf.anything else leaf.kind or "tensor"
-    return kind if leaf.shape is None else [kind, list(leaf.shape), *(["..."] if leaf.tail else [])]
+    return kind if leaf.shape is None else [kind, list(leaf.shape)]
 
 
 def _row(call: Op, numbers: Mapping[int, int]) -> list[Any]:
@@ -188,9 +188,9 @@ def _target(path: str) -> Any:
 
 
 def _var(name: str, said: Any) -> Var:
-    kind, shape, *tail = (said, None) if isinstance(said, str) else said
+    kind, shape = (said, None) if isinstance(said, str) else said
     kept = "" if kind in ("any", "tensor") else kind
-    return Var(name, None, False, kind == "any", kept, None if shape is None else tuple(shape), bool(tail))
+    return Var(name, None, False, kind == "any", kept, None if shape is None else tuple(shape))
 
 
 class _Known(dict[str, Any]):

@@ -8,8 +8,8 @@ that differs is explained by them.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from eductor.errors import BadPattern
 from eductor.graph.capture import functional
 from eductor.graph.evaluate import update
 from eductor.patterns.explained import Trace, explained
-from eductor.patterns.language import Pattern
+from eductor.patterns.language import Outputs, Pattern
 from eductor.pipeline.base import TensorSpec
 
 TRACED = (torch.Tensor, torch.SymInt, torch.SymFloat)
@@ -57,6 +57,20 @@ class Signature:
     def is_joint(self) -> bool:
         return any(self.gradients)
 
+    def raised(self, by: int) -> Signature | None:
+        """The same with so many more (or fewer) leading dimensions in the tensors that have the most; None if they run out."""
+        most = max((x.dim() for x in self.examples if isinstance(x, torch.Tensor)), default=0)
+        if most + by < 1:
+            return None
+
+        def raised(x: Any) -> Any:
+            if not isinstance(x, torch.Tensor) or x.dim() != most:
+                return x
+            shape = (*(3,) * by, *x.shape) if by >= 0 else x.shape[-by:]
+            return torch.zeros(shape, dtype=x.dtype, device=x.device)
+
+        return replace(self, examples=tuple(map(raised, self.examples)))
+
 
 def signature(fn: Callable[..., Any], inputs: Sequence[Any], *, joint: bool = False) -> Signature:
     """The parameters of a function with examples: tensors, specs such as f32(2, 3), numbers, or functions that make them."""
@@ -65,6 +79,9 @@ def signature(fn: Callable[..., Any], inputs: Sequence[Any], *, joint: bool = Fa
     if len(names) != len(made):
         what = getattr(fn, "__name__", "the function")
         raise BadPattern(f"{what} takes {len(names)} inputs ({', '.join(names)}), {len(made)} examples were given.")
+    reserved = next((name for name in names if joint and name.startswith(TANGENT)), None)
+    if reserved is not None:
+        raise BadPattern(f"the parameter {reserved!r}: names that begin with {TANGENT!r} are those of gradients here.")
     asked = any(isinstance(x, torch.Tensor) and x.requires_grad for x in made)
 
     def wants(x: Any) -> bool:
@@ -86,46 +103,61 @@ def pattern_of(
     dialect: str = "aten",
     decompositions: Table | None = None,
     free: Mapping[str, Any] | None = None,
-    any_rank: bool = False,
 ) -> Pattern:
     """The pattern of a search function, in the dialect and with the decompositions of the graphs to search.
 
     `free` names numbers that stand for themselves wherever they appear. Inputs have the ranks of the examples, and sizes
-    that are equal in the trace are equal in a match; with `any_rank`, all is counted from the last dimension.
+    that are equal in the trace are equal in a match.
     """
-    first = _traced(fn, inputs, dialect, decompositions, _FIRST)
-    problem: BadPattern | None = None
-    for change in _CHANGES:
-        try:
-            second = _traced(fn, inputs, dialect, decompositions, change)
-            outputs, unused = explained(first, second, inputs.names, dict(free or {}), any_rank=any_rank)
-            break
-        except (
-            BadPattern
-        ) as error:  # of a function that does not take other sizes or dtypes; the last change is the least
-            problem = error
-    else:
-        assert problem is not None
-        raise problem
+    tracer = _Tracer(fn, inputs, dialect, decompositions)
+    first = tracer.trace(_FIRST)
+    tracer.refuse_branches(first)
+    outputs, unused = _compared(tracer, first, _CHANGES, dict(free or {}))
+    if unused:
+        outputs, unused = _compared(tracer, first, list(tracer.other_values(unused)) or [_Change(1)], dict(free or {}))
     if unused:
         raise BadPattern(
-            f"{getattr(fn, '__name__', 'the search function')} does not use its input {unused[0]!r} in a way that can be "
-            "found in a graph: take it out of the parameters, or say the pattern with op(...)."
+            f"{tracer.name} has a parameter {unused[0]!r} that cannot be found in its graph: it decides how the function is "
+            "traced, or it is not used. Take it out of the parameters, or say the pattern with op(...)."
         )
     return outputs if len(outputs.patterns) > 1 else outputs.patterns[0]
 
 
+def _compared(
+    tracer: _Tracer, first: Trace, changes: Iterable[_Change], free: Mapping[str, Any]
+) -> tuple[Outputs, list[str]]:
+    """What the first trace has in common with one that differs as much as the function allows: the most comes first."""
+    problem: BadPattern | None = None
+    least: tuple[Outputs, list[str]] | None = None
+    for change in changes:
+        try:
+            found = explained(first, tracer.trace(change), tracer.inputs.names, free)
+        except BadPattern as error:
+            problem = error
+            continue
+        if not found[1] or not change.others:
+            return found
+        least = least or found
+    if least is None:
+        assert problem is not None
+        raise problem
+    return least
+
+
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What is different in a trace: always the numbers, and if it can be, the sizes and the floating dtypes."""
+    """What is different in a trace: always the numbers, and if it can be, sizes, floating dtypes, other parameters."""
 
     number: int = 1
     scale: int = 1
     dtypes: Mapping[torch.dtype, torch.dtype] = field(default_factory=dict)
+    others: Mapping[str, Any] = field(default_factory=dict)
 
 
 # Numbers that nobody writes: what equals one of them in a trace came from the parameter that had it.
 _UNUSUAL = ((0.3434177, 0.2718317), (0.4142271, 0.5772181), (0.1618079, 0.6931459), (0.8660283, 0.2236091))
+_LARGE, _OWN = 2, 3
+"""Instead of those: numbers beyond one, and those of the examples."""
 # Each becomes one that operators treat alike: half precision is widened inside of some.
 _DTYPES = {
     torch.float32: torch.float64,
@@ -137,33 +169,66 @@ _FIRST = _Change(0)
 _CHANGES = (_Change(1, 2, _DTYPES), _Change(1, 2), _Change(1, 1, _DTYPES), _Change(1))
 
 
-def _traced(
-    fn: Callable[..., Any], inputs: Signature, dialect: str, decompositions: Table | None, change: _Change
-) -> Trace:
-    try:
-        return Trace(*_aten(fn, inputs, _values(inputs, change), dialect, decompositions))
-    except Exception as error:
-        raise BadPattern(
-            f"{getattr(fn, '__name__', 'the search function')} cannot be traced on the example inputs: "
-            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        ) from error
+@dataclass(frozen=True, slots=True)
+class _Tracer:
+    """Traces one search function again and again, with other values."""
+
+    fn: Callable[..., Any]
+    inputs: Signature
+    dialect: str
+    decompositions: Table | None
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self.fn, "__name__", "the search function"))
+
+    def trace(self, change: _Change) -> Trace:
+        try:
+            return Trace(*_aten(self.fn, self.inputs, self._values(change), self.dialect, self.decompositions))
+        except Exception as error:
+            raise BadPattern(
+                f"{self.name} cannot be traced on the example inputs: "
+                f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            ) from error
+
+    def refuse_branches(self, first: Trace) -> None:
+        """A function that makes other calls for other numbers is no one pattern."""
+        if not any(isinstance(x, float) for x in self.inputs.examples):
+            return
+        for number in (_OWN, _LARGE):
+            try:
+                other = self.trace(_Change(number))
+            except BadPattern:  # a number out of range, such as a large probability
+                continue
+            if other.calls() != first.calls():
+                raise BadPattern(f"{self.name} makes other calls for other numbers: register it for each case.")
+
+    def other_values(self, names: Sequence[str]) -> Iterator[_Change]:
+        """Other values for parameters that are whole numbers or flags, to see where they come out."""
+        given = {n: x for n, x in zip(self.inputs.names, self.inputs.examples, strict=True) if n in names}
+        numbers = {n: x for n, x in given.items() if isinstance(x, int)}
+        for step in (-1, 1, -2, 2) if len(numbers) == len(given) else ():
+            yield _Change(1, others={n: not x if isinstance(x, bool) else x + step for n, x in numbers.items()})
+
+    def _values(self, change: _Change) -> list[Any]:
+        values: list[Any] = []
+        floats = 0
+        for name, x in zip(self.inputs.names, self.inputs.examples, strict=True):
+            if isinstance(x, torch.Tensor):
+                shape = [s * change.scale if s > 1 else s for s in x.shape]
+                other = torch.zeros(shape, dtype=change.dtypes.get(x.dtype, x.dtype), device=x.device)
+                values.append(x if change is _FIRST else other)
+            elif isinstance(x, float):
+                values.append(x if change.number == _OWN else _unusual(floats, change.number))
+                floats += 1
+            else:
+                values.append(change.others.get(name, x))
+        return values
 
 
-def _values(inputs: Signature, change: _Change) -> list[Any]:
-    values: list[Any] = []
-    floats = 0
-    for x in inputs.examples:
-        if isinstance(x, torch.Tensor):
-            shape = [s * change.scale if s > 1 else s for s in x.shape]
-            other = torch.zeros(shape, dtype=change.dtypes.get(x.dtype, x.dtype), device=x.device)
-            values.append(x if change is _FIRST else other)
-        elif isinstance(x, float):
-            unusual = _UNUSUAL[floats % len(_UNUSUAL)][change.number]
-            values.append(unusual + floats // len(_UNUSUAL) * 1e-3)
-            floats += 1
-        else:
-            values.append(x)
-    return values
+def _unusual(place: int, number: int) -> float:
+    pair, shift = _UNUSUAL[place % len(_UNUSUAL)], place // len(_UNUSUAL) * 1e-3
+    return 7.0 + pair[0] + shift if number == _LARGE else pair[number] + shift
 
 
 def _aten(

@@ -36,7 +36,7 @@ def transparent(node: Node, tolerated: frozenset[Tolerance]) -> Node | None:
         return None
     if "casts" in tolerated:
         cast = _cast(node)
-        if cast is not None and is_float(tensor_of(cast.values[0])) and is_float(tensor_of(node)):
+        if cast is not None and _is_ordinary(tensor_of(cast.values[0])) and _is_ordinary(tensor_of(node)):
             return cast.values[0]  # type: ignore[no-any-return]
     if "scale" in tolerated:
         bound = bind(node)
@@ -76,6 +76,11 @@ def is_idle(node: Node, operand: Node) -> bool:
         same = here.dtype == there.dtype and here.device == there.device and here.layout == there.layout
         return same and known_equal(list(here.shape), list(there.shape))
     return difference(here, there) is None
+
+
+def _is_ordinary(tensor: torch.Tensor | None) -> bool:
+    """Whether a tensor is of a dtype to compute in: a conversion to eight bits is quantization."""
+    return tensor is not None and tensor.dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 def is_float(tensor: torch.Tensor | None) -> bool:
