@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from pattern_tools import aten, changed, count, graph_of, matches, replaced, untouched
 
+from eductor.errors import BadPattern
 from eductor.patterns import const, op, var
 
 x, y = var("x"), var("y")
@@ -172,9 +173,14 @@ def test_a_constant_is_no_tensor_and_a_tensor_no_constant():
     assert not matches(op(aten.mul, x, y), graph_of(lambda a: a * 2, [X]))
 
 
-def test_an_argument_that_the_call_does_not_have_is_a_mismatch():
-    assert not matches(op(aten.sin, x, 2), graph_of(lambda a: a.sin(), [X]))
-    assert not matches(op(aten.sin, x, beta=2), graph_of(lambda a: a.sin(), [X]))
+def test_an_argument_that_no_overload_has_is_an_error():
+    for pattern in (op(aten.sin, x, 2), op(aten.sin, x, beta=2)):
+        with pytest.raises(BadPattern, match="no overload takes"):
+            matches(pattern, graph_of(lambda a: a.sin(), [X]))
+
+
+def test_an_argument_that_another_overload_has_is_a_mismatch():
+    assert not matches(op(aten.div, x, y, rounding_mode="floor"), graph_of(lambda a: a / a.sin(), [X]))
 
 
 def test_an_operator_of_ones_own_counts_no_dims():

@@ -416,11 +416,25 @@ def test_what_cannot_be_said_is_an_error_with_a_reason(said, because):
         (op(aten.sin, outputs(op(aten.cos, x))), "can only stand outermost"),
         (op(aten.sin, repeated(op(aten.cos, x))), "can only stand outermost"),
         (any_of(op(aten.sin, x), x), "has no call to look for"),
+        (
+            op(aten.sin, x, foo=2),
+            r"no overload takes 1 positional argument and foo=. There is aten.sin.default\(self\)",
+        ),
+        (op(aten.sin.default, x, x), "no overload takes 2 positional arguments"),
+        (op([aten.sin, aten.cos], x, foo=2), r"aten.sin.default\(self\); aten.cos.default\(self\)"),
+        (op(aten.add, x, x, 2, 2), r"aten.add.Tensor\(self, other, \*, alpha\)"),
+        (op(aten.sum, x, self=x), "no overload takes 1 positional argument and self="),
+        (op(aten.add, x, torch.ones(2)), "a tensor cannot be a constant of aten.add.*: make it a var"),
+        (op(aten.cat, [x, torch.ones(2)]), "make it a var"),
     ],
 )
 def test_a_pattern_that_makes_no_sense_is_refused_where_it_is_declared(pattern, because):
     with pytest.raises(BadPattern, match=because):
         replaced(pattern, lambda x: x.cos(), lambda a: a.sin(), [X])
+
+
+def test_of_several_targets_one_may_take_other_arguments():
+    changed(replaced(op([aten.sin, aten.add], x, x), lambda x: 2 * x, lambda a: (a + a).exp(), [X]))
 
 
 def test_a_replacement_takes_names_of_the_pattern():

@@ -23,7 +23,8 @@ from eductor.errors import BadPattern
 from eductor.graph.capture import capture
 from eductor.graph.evaluate import propagate
 from eductor.graph.rewriter import provenance_of
-from eductor.patterns import store
+from eductor.graph.view import GraphView
+from eductor.patterns import stock_rules, store
 from eductor.patterns.sources import Traced
 
 aten = torch.ops.aten
@@ -845,6 +846,122 @@ def test_tracers_give_graphs() -> None:
     torch.testing.assert_close((out, grad), (x.sin(), x.cos()))
 
 
+# ------------------------------------------------------------------------------------------------ what handlers change
+
+
+def addmm_by(edit: Declared) -> Any:
+    """A pass whose handler makes an `addmm` of a product and a sum."""
+    patterns = ours.PatternMatcherPass()
+    product = ours.CallFunction(aten.mm.default, ours.KeywordArg("a"), ours.KeywordArg("b"))
+    pattern = ours.CallFunction(aten.add.Tensor, product, ours.KeywordArg("c"))
+
+    @ours.register_graph_pattern(pattern, pass_dict=patterns)
+    def fuse(match: Any, a: Any, b: Any, c: Any) -> None:
+        new = match.graph.call_function(aten.addmm.default, (c, a, b))
+        match.output_node().replace_all_uses_with(new)
+        match.erase_nodes()
+        edit(match)
+
+    return patterns
+
+
+def chain(count: int) -> Callable[..., Any]:
+    def fn(x: Any, y: Any) -> Any:
+        for _ in range(count):
+            x = torch.add(torch.mm(x, y), x)
+        return x
+
+    return fn
+
+
+@pytest.mark.parametrize("by_example", [False, True])
+def test_the_graph_is_looked_at_once_for_each_match(by_example: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing that is derived from the whole graph is made again: the views, the effects, the order."""
+    looks: Counter[str] = Counter()
+
+    def counted(owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            looks[name] += 1
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, counting)
+
+    counted(GraphView, "forget")
+    counted(stock_rules, "sort_in_place")
+    counted(stock_rules._Seen, "__init__")
+    counted(stock_rules.Snapshot, "__init__")
+    module = graph(chain(30), rand(4, 4), rand(4, 4))
+    edited = addmm_by(lambda match: None)
+    if by_example:
+        edited = ours.PatternMatcherPass()
+        product = ours.CallFunction(aten.mm.default, ours.Arg(), ours.Arg())
+        pattern = ours.CallFunction(aten.add.Tensor, product, ours.Arg())
+        register = ours.register_graph_pattern(pattern, pass_dict=edited)
+        register(lambda match, a, b, c: match.replace_by_example(lambda a, b, c: torch.addmm(c, a, b), [a, b, c]))
+    assert edited.apply(module) == 30
+    assert calls(module) == {"aten.addmm.default": 30}
+    assert looks == {"__init__": 31}
+
+
+def test_what_a_handler_changes_far_from_the_match_is_noticed() -> None:
+    def relus_too(match: Any) -> None:
+        for node in match.graph.find_nodes(op="call_function", target=aten.relu.default):
+            node.target = aten.sigmoid.default
+
+    patterns = addmm_by(relus_too)
+    sigmoid = ours.CallFunction(aten.sigmoid.default, ours.KeywordArg("x"))
+    register = ours.register_graph_pattern(sigmoid, pass_dict=patterns)
+    register(lambda match, x: match.replace_by_example(torch.tanh, [x]))
+    x, y = rand(3, 3), rand(3, 3)
+    module = graph(lambda x, y: (torch.relu(y), torch.mm(x, y) + x), x, y)
+    assert patterns.apply(module) == 2
+    torch.testing.assert_close(module(x, y), (torch.tanh(y), torch.mm(x, y) + x))
+
+
+def test_what_a_handler_leaves_out_of_order_is_sorted() -> None:
+    def at_the_end(match: Any) -> None:
+        made = match.graph.find_nodes(op="call_function", target=aten.addmm.default)[-1]
+        match.graph.output_node().prepend(made)
+
+    x, y = rand(3, 3), rand(3, 3)
+    module = graph(lambda x, y: chain(3)(x, y).exp(), x, y)
+    assert addmm_by(at_the_end).apply(module) == 3
+    torch.testing.assert_close(module(x, y), chain(3)(x, y).exp())
+
+
+def test_what_a_handler_makes_and_erases_is_forgotten() -> None:
+    def example_and_back(match: Any, x: Any) -> None:
+        (made,) = match.replace_by_example(torch.cos, [x])
+        made.replace_all_uses_with(x)
+        match.graph.erase_node(made)
+
+    patterns = ours.PatternMatcherPass()
+    ours.register_graph_pattern(ours.CallFunction(aten.sin, ours.KeywordArg("x")), pass_dict=patterns)(example_and_back)
+    cosine = ours.CallFunction(aten.cos, ours.KeywordArg("x"))
+    ours.register_graph_pattern(cosine, pass_dict=patterns)(lambda match, x: pytest.fail("it is not there"))
+    x = rand(3)
+    module = graph(lambda x: x.exp().sin().neg().sin(), x)
+    assert patterns.apply(module) == 2
+    torch.testing.assert_close(module(x), x.exp().neg())
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_a_graph_that_was_traced_with_tensors(view: bool) -> None:
+    def fn(x: Any, y: Any) -> Any:
+        return torch.add(torch.mm(x[1:] if view else x, y), y)
+
+    x, y = rand(4 if view else 3, 3), rand(3, 3)
+    module = make_fx(fn)(x, y)
+    modes = {id(n.meta["val"].fake_mode) for n in module.graph.nodes if "val" in n.meta and n.op != "output"}
+    assert len(modes) > 1
+    assert addmm_by(lambda match: None).apply(module.graph) == 1
+    torch.testing.assert_close(module(x, y), fn(x, y))
+    modes = {id(n.meta["val"].fake_mode) for n in module.graph.nodes if n.op == "call_function"}
+    assert len(modes) == 1
+
+
 # ------------------------------------------------------------------------------------------------------------- mistakes
 
 
@@ -890,6 +1007,8 @@ def test_mistakes_are_named() -> None:
         ours.register_graph_pattern(ours.CallFunction(aten.cat, inner), pass_dict=patterns)
     with pytest.raises(BadPattern, match=r"give a torch\.fx\.Graph"):
         patterns.apply(3)
+    with pytest.raises(BadPattern, match="no overload takes 1 positional argument and foo="):
+        ours.register_graph_pattern(ours.CallFunction(aten.sin, ours.Arg(), foo=2), pass_dict=patterns)
     assert not patterns.rules.rules
 
 

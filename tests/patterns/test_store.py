@@ -154,9 +154,11 @@ def test_constants_survive_with_their_types(tmp_path, value):
 
 
 def test_dtypes_devices_and_words_survive(tmp_path):
-    said = {"dtype": torch.bfloat16, "device": torch.device("cpu"), "mode": "floor", "layout": torch.strided}
+    said = {"dtype": torch.bfloat16, "device": torch.device("cpu"), "layout": torch.strided}
     again, _ = through_text(op(aten.full, [2, const("n")], 1.0, **said), tmp_path)
     assert dict(again.kwargs) == said
+    again, _ = through_text(op(aten.div, var("x"), var("y"), rounding_mode="floor"), tmp_path)
+    assert dict(again.kwargs) == {"rounding_mode": "floor"}
 
 
 def test_what_cannot_be_stored_says_so():

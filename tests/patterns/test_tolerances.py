@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
@@ -48,6 +49,7 @@ def fused(x, w, eps):
     return NORM(x, w, eps)
 
 
+@functools.cache  # tracing it for each rank takes a while
 def ours(search=rms):
     examples = {} if search is EXPRESSION else {"inputs": [f32(4, 8), f32(8), 1e-6]}
     return one_rule(search, fused, tolerate=("casts", "scale", "rank"), **examples)

@@ -109,6 +109,17 @@ def form_of(given: Any) -> Form:
     return (type(given).__name__, repr(given) if isinstance(given, (float, complex)) else given)
 
 
+def hint_of(size: Any) -> Any:
+    """The value that a symbolic size had when its graph was captured; anything else is its own."""
+    return size.node.hint if isinstance(size, (torch.SymInt, torch.SymFloat)) else size
+
+
+def results_of(module: GraphModule) -> list[Any]:
+    """What the graph of a module returns, one by one."""
+    found = output_of(module)
+    return list(found) if isinstance(found, (list, tuple)) else [found]
+
+
 def output_of(module: GraphModule) -> Any:
     """What the graph of a module returns, as nodes in their structure."""
     return module.graph.output_node().args[0]

@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 from eductor.compat import OpOverload
 from eductor.errors import BadPattern
 from eductor.graph.bind import Bound, bind
-from eductor.graph.meta import output_of, value_of
+from eductor.graph.meta import hint_of, results_of, value_of
 from eductor.patterns.language import Computed, Const, Op, Outputs, Pattern, Var
 from eductor.patterns.literals import nearly, same_constant
 from eductor.patterns.reading import signature_of
@@ -33,11 +33,6 @@ class Trace:
     names: tuple[str, ...]
     values: list[Any]
 
-    @property
-    def results(self) -> list[Any]:
-        found = output_of(self.module)
-        return list(found) if isinstance(found, (list, tuple)) else [found]
-
     def calls(self) -> list[Any]:
         """What is called, one after the other."""
         return [n.target for n in self.module.graph.nodes if n.op == "call_function"]
@@ -52,7 +47,9 @@ class Trace:
 def explained(first: Trace, second: Trace, names: Sequence[str], free: Mapping[str, Any]) -> tuple[Outputs, list[str]]:
     """The pattern that both traces are instances of, and the names that it does not mention."""
     reader = _Reader(first, second, free)
-    patterns = tuple(reader.pair(a, b) for a, b in zip(first.results, second.results, strict=True))
+    patterns = tuple(
+        reader.pair(a, b) for a, b in zip(results_of(first.module), results_of(second.module), strict=True)
+    )
     return Outputs(patterns), [n for n in names if n not in reader.known]
 
 
@@ -139,10 +136,10 @@ class _Reader:
         expression = a.node.expr if isinstance(a, torch.SymInt) else sympy.Integer(a)
         if expression.free_symbols:
             text = _text(expression, self._symbols)
-        elif _hint(a) == _hint(b):
-            return int(_hint(a))
+        elif hint_of(a) == hint_of(b):
+            return int(hint_of(a))
         else:
-            text = next(name for name, *sizes in self._atoms if sizes == [_hint(a), _hint(b)])
+            text = next(name for name, *sizes in self._atoms if sizes == [hint_of(a), hint_of(b)])
         return None if text == own else text
 
     # ------------------------------------------------------------------------------------------------ numbers and sizes
@@ -177,7 +174,7 @@ class _Reader:
         expression = value.node.expr
         name = next((n for n, v in zip(self._first.names, self._first.values, strict=True) if v is value), None)
         if not name and not expression.free_symbols:
-            return self._constant(_hint(value), _hint(other))
+            return self._constant(hint_of(value), hint_of(other))
         text = name or _text(expression, self._symbols)
         if not name and text != _text(other.node.expr, self._other_symbols):
             raise BadPattern(
@@ -203,7 +200,7 @@ def _arguments(node: Node, one: Node, other: Node) -> tuple[Sequence[Any], Mappi
 
 def _others(first: Trace, second: Trace) -> list[tuple[str, Any, Any]]:
     """Whole numbers and flags that were different in the two traces."""
-    pairs = zip(first.names, map(_hint, first.values), map(_hint, second.values), strict=True)
+    pairs = zip(first.names, map(hint_of, first.values), map(hint_of, second.values), strict=True)
     return [(name, a, b) for name, a, b in pairs if isinstance(a, int) and isinstance(b, int) and a != b]
 
 
@@ -230,14 +227,10 @@ def _atoms(first: Trace, second: Trace) -> list[Atom]:
             found.append((name, a, b))
         if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
             for i, (m, n) in enumerate(zip(a.shape, b.shape, strict=True)):
-                sizes = [_hint(s) for s in (m, n)]
+                sizes = [hint_of(s) for s in (m, n)]
                 if sizes[0] != sizes[1] and not any(atom[1:] == tuple(sizes) for atom in found):
                     found.append((f"{name}.shape[{i}]", sizes[0], sizes[1]))
     return found
-
-
-def _hint(size: Any) -> Any:
-    return size.node.hint if isinstance(size, (torch.SymInt, torch.SymFloat)) else size
 
 
 _FORMS: tuple[tuple[str, Callable[[float], float]], ...] = (

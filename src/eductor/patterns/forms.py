@@ -30,7 +30,6 @@ from eductor.patterns.language import (
     Tolerance,
     Users,
     Var,
-    parts,
     spelled,
     target_name,
     walk,
@@ -99,7 +98,7 @@ class Form:
 
 def forms(pattern: Any, tolerated: frozenset[Tolerance] = frozenset(), *, is_element: bool = False) -> tuple[Form, ...]:
     """The plain forms of a pattern, those with the first alternatives first; an element of a list need not be a call."""
-    alternatives = [p for p in walk_outside_lists(pattern) if isinstance(p, AnyOf)]
+    alternatives = [p for p in walk(pattern, into_lists=False) if isinstance(p, AnyOf)]
     sizes = [len(a.choices) for a in alternatives]
     count = 1
     for size in sizes:
@@ -117,18 +116,6 @@ def forms(pattern: Any, tolerated: frozenset[Tolerance] = frozenset(), *, is_ele
         if all(choice[k] == 0 for k, a in enumerate(alternatives) if id(a) not in builder.used):
             found.append(form)
     return tuple(found)
-
-
-def walk_outside_lists(pattern: Any) -> Iterator[Any]:
-    """The parts of an expression but for the elements of lists of any length, which choose for themselves."""
-    seen: set[int] = set()
-    pending = [pattern]
-    while pending:
-        at = pending.pop()
-        if id(at) not in seen:
-            seen.add(id(at))
-            yield at
-            pending.extend(() if isinstance(at, ListOf) else reversed(list(parts(at))))
 
 
 class _Builder:

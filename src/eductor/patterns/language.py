@@ -221,8 +221,11 @@ def parts(pattern: Any) -> Iterator[Any]:
         yield from pattern
 
 
-def walk(pattern: Any) -> Iterator[Any]:
-    """An expression and all its parts, each once, in the order in which they are written."""
+def walk(pattern: Any, *, into_lists: bool = True) -> Iterator[Any]:
+    """An expression and all its parts, each once, in the order in which they are written.
+
+    The elements of lists of any length may be left out: they are searched for by themselves.
+    """
     seen: set[int] = set()
     pending = [pattern]
     while pending:
@@ -230,7 +233,8 @@ def walk(pattern: Any) -> Iterator[Any]:
         if id(at) not in seen:
             seen.add(id(at))
             yield at
-            pending.extend(reversed(list(parts(at))))
+            if into_lists or not isinstance(at, ListOf):
+                pending.extend(reversed(list(parts(at))))
 
 
 def listing(pattern: Any) -> str:

@@ -11,8 +11,8 @@ import torch
 from torch.fx import Node
 
 from eductor.graph.meta import known_equal, tensor_of, value_of
-from eductor.graph.printer import literal
 from eductor.patterns.forms import Swap
+from eductor.patterns.language import spelled
 from eductor.patterns.reading import MISSING, Reading
 
 aten = torch.ops.aten
@@ -38,7 +38,7 @@ def unlike(reading: Reading, place: tuple[int | str, ...], want: Any, *, near: b
     if got is MISSING:
         return f"it has no argument {name}"
     if isinstance(got, Node) and isinstance(value_of(got), torch.Tensor):
-        return f"{name} is the tensor {got.name}, the pattern wants {_shown(want)}"
+        return f"{name} is the tensor {got.name}, the pattern wants {shown(want)}"
     got = plain(got)
     if isinstance(want, Swap) and reading.rank is not None:
         if got == want.of(reading.rank) and want.of(reading.rank) != list(range(reading.rank)):
@@ -54,7 +54,7 @@ def unlike(reading: Reading, place: tuple[int | str, ...], want: Any, *, near: b
         same = _same_sizes(reading, sizes, [want if i == place[1] else size for i, size in enumerate(sizes)])
     else:
         same = rank is None and (same_constant(got, want, mixed=_is_floating(reading)) or (near and nearly(got, want)))
-    return "" if same else f"{name} is {_shown(got)}, the pattern wants {_shown(want)}"
+    return "" if same else f"{name} is {shown(got)}, the pattern wants {shown(want)}"
 
 
 def argument(reading: Reading, place: tuple[int | str, ...]) -> Any:
@@ -166,5 +166,10 @@ def _is_floating(reading: Reading) -> bool:
     return all(t is not None and t.dtype.is_floating_point for t in (here, there))
 
 
-def _shown(value: Any) -> str:
-    return str(value) if isinstance(value, (torch.SymInt, torch.SymFloat)) else literal(value)
+def shown(value: Any) -> str:
+    """A value of a graph or of a pattern, as a sentence has it."""
+    if value is MISSING:
+        return "missing"
+    if isinstance(value, Node):
+        return value.name
+    return str(value) if isinstance(value, (torch.SymInt, torch.SymFloat)) else spelled(value)

@@ -16,7 +16,7 @@ from eductor.graph.meta import known_equal, tensor_of
 from eductor.patterns.expressions import evaluated
 from eductor.patterns.forms import Call, Form
 from eductor.patterns.language import ANY, Const, Op, Var, spelled
-from eductor.patterns.literals import name_of, nearly, plain, same_constant
+from eductor.patterns.literals import name_of, nearly, plain, same_constant, shown
 from eductor.patterns.program import Program, compiled, is_shared
 from eductor.patterns.reading import Reading
 from eductor.patterns.readings import Readings
@@ -189,7 +189,7 @@ class _Found:
                 verdict = leaf.where(plain(value))
                 if not is_true(verdict):
                     return Miss(
-                        refusal(verdict, f"{leaf.name} is {_text(value)}, for which its condition does not hold"), node
+                        refusal(verdict, f"{leaf.name} is {shown(value)}, for which its condition does not hold"), node
                     )
             if isinstance(leaf, Var) and (unlike := _unlike_shape(leaf, self.bindings)):
                 return Miss(unlike, node)
@@ -219,7 +219,7 @@ class _Found:
                     text = f"1/({wanted.expression})" if wanted.inverted else wanted.expression
                     name = name_of(slots[holder], place)
                     return Miss(
-                        f"{name} is {_text(got)}, the pattern wants {text}, which is {_text(expected)}",
+                        f"{name} is {shown(got)}, the pattern wants {text}, which is {shown(expected)}",
                         slots[holder].node,
                     )
         return None
@@ -281,8 +281,8 @@ def _unlike_shape(leaf: Var, bindings: dict[str, Any]) -> str:
             continue
         size = evaluated(wanted, bindings) if isinstance(wanted, str) else wanted
         if size is None or not known_equal(tensor.shape[i], size):
-            text = f"{wanted}, which is {_text(size)}" if isinstance(wanted, str) else str(wanted)
-            return f"{leaf.name}.shape[{i}] is {_text(tensor.shape[i])}, the pattern wants {text}"
+            text = f"{wanted}, which is {shown(size)}" if isinstance(wanted, str) else str(wanted)
+            return f"{leaf.name}.shape[{i}] is {shown(tensor.shape[i])}, the pattern wants {text}"
     return ""
 
 
@@ -312,9 +312,3 @@ def is_true(verdict: Any) -> bool:
 def refusal(verdict: Any, otherwise: str) -> str:
     """The reason that a condition gave, if it gave one: a string is a reason why not."""
     return verdict if isinstance(verdict, str) and verdict else getattr(verdict, "reason", "") or otherwise
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, Node):
-        return value.name
-    return str(value) if isinstance(value, (torch.SymInt, torch.SymFloat)) else spelled(value)

@@ -15,7 +15,7 @@ from eductor.errors import BadPattern
 from eductor.graph import meta
 from eductor.graph.capture import dialect_of
 from eductor.graph.effects import Effects
-from eductor.graph.meta import difference, is_backward, known_equal, output_of, tensor_of, value_of
+from eductor.graph.meta import difference, hint_of, is_backward, known_equal, results_of, tensor_of, value_of
 from eductor.graph.order import ancestors
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView, keys_of
@@ -37,8 +37,7 @@ class Piece:
 
     @property
     def results(self) -> list[Any]:
-        found = output_of(self.module)
-        return list(found) if isinstance(found, (list, tuple)) else [found]
+        return results_of(self.module)
 
     def given(self) -> dict[Node, Any]:
         return dict(zip(self.module.graph.find_nodes(op="placeholder"), self.inputs, strict=True))
@@ -170,11 +169,7 @@ def _order_of_copy(was: Any, new: Any) -> list[int] | None:
         or known_equal(was.stride(), new.stride())
     ):
         return None
-    return sorted(range(was.dim()), key=lambda d: (-_hint(was.stride(d)), d))
-
-
-def _hint(stride: Any) -> int:
-    return int(stride.node.hint) if isinstance(stride, torch.SymInt) else int(stride)
+    return sorted(range(was.dim()), key=lambda d: (-hint_of(was.stride(d)), d))
 
 
 def _inverse(order: list[int]) -> list[int]:

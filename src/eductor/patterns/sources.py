@@ -56,15 +56,17 @@ class Traced:
     def fresh(self) -> Pattern:
         """The pattern as the function says it now: for each table, and for other ranks where they are wanted."""
         found: dict[str, Pattern] = {}
-        for table in _tables(self.dialect):
-            for inputs in self.examples():
-                try:
-                    one = pattern_of(self.fn, inputs, dialect=self.dialect, decompositions=table, free=self.free)
-                except BadPattern:
-                    if inputs is self.signature:
-                        raise
-                else:
-                    found.setdefault(dumps({"": one}), one)
+        cases = [(table, inputs) for table in _tables(self.dialect) for inputs in self.examples()]
+        for i, (table, inputs) in enumerate(cases):
+            try:
+                one = pattern_of(
+                    self.fn, inputs, dialect=self.dialect, decompositions=table, free=self.free, probe=i == 0
+                )
+            except BadPattern:
+                if inputs is self.signature:
+                    raise
+            else:
+                found.setdefault(dumps({"": one}), one)
         choices = tuple(found.values())
         return choices[0] if len(choices) == 1 else AnyOf(choices)
 

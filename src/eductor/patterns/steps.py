@@ -17,8 +17,8 @@ from torch.fx import Node
 from eductor.compat import OpOverload
 from eductor.graph.meta import tensor_of, value_of
 from eductor.patterns.forms import Place
-from eductor.patterns.language import Tolerance, spelled, target_name
-from eductor.patterns.literals import argument, name_of, nearly, plain, same_constant, unlike
+from eductor.patterns.language import Tolerance, target_name
+from eductor.patterns.literals import argument, name_of, nearly, plain, same_constant, shown, unlike
 from eductor.patterns.reading import MISSING, Inverse, Reading, Signature
 from eductor.patterns.readings import Readings
 
@@ -72,9 +72,9 @@ class Enter:
         if isinstance(value, Inverse):
             value = value.node
         if not isinstance(value, Node):
-            return f"{name} is {_shown(value)}, the pattern wants {wanted}", reading.node
+            return f"{name} is {shown(value)}, the pattern wants {wanted}", reading.node
         if self.keys == (aten.square,) and (powers := readings.matching(value, (aten.pow,), self.tolerated)):
-            return f"exponent is {_shown(powers[0].values[1])}, the pattern wants 2", value
+            return f"exponent is {shown(powers[0].values[1])}, the pattern wants 2", value
         # Nothing is wrong with an input: the call that has it as its operand is not what the pattern wants.
         place = reading.node if value.op in ("placeholder", "get_attr") else value
         return f"{name} is {described(readings, value, self.overloads)}, the pattern wants {wanted}", place
@@ -115,7 +115,7 @@ class Climb:
         for user in others:
             for reading in fitting(readings.matching(user, self.keys, self.tolerated), self.overloads):
                 name = name_of(reading, self.place)
-                has = _shown(argument(reading, self.place))
+                has = shown(argument(reading, self.place))
                 return f"{name} of {user.name} is {has}, the pattern wants {node.name} there", user
         if not node.users:
             return f"{node.name} is used by nobody, the pattern wants {wanted} to use it", node
@@ -148,8 +148,8 @@ class Closed:
                 continue
             if default is MISSING or not same_constant(got, default, mixed=True):
                 name = reading.signature.names[i]
-                usual = "" if default is MISSING else f" (the default is {_shown(default)})"
-                return f"{name} is {_shown(reading.values[i])}{usual}, which the pattern does not mention"
+                usual = "" if default is MISSING else f" (the default is {shown(default)})"
+                return f"{name} is {shown(reading.values[i])}{usual}, which the pattern does not mention"
         return ""
 
     def why(self, readings: Readings, slots: Slots) -> tuple[str, Node | None]:
@@ -233,7 +233,7 @@ class Take:
         tensor = tensor_of(value) if isinstance(value, Node) else None
         if tensor is not None:
             return f"{name} is a tensor of {tensor.dtype}, the pattern wants {self.kind} elements", value
-        return f"{name} is {_shown(value)}, the pattern wants a tensor", reading.node
+        return f"{name} is {shown(value)}, the pattern wants a tensor", reading.node
 
 
 def kind_of(tensor: torch.Tensor) -> str:
@@ -258,7 +258,7 @@ class Free:
     def why(self, readings: Readings, slots: Slots) -> tuple[str, Node | None]:
         reading: Reading = slots[self.slot]
         value = argument(reading, self.place)
-        return f"{name_of(reading, self.place)} is {_shown(value)}, the pattern wants a constant", reading.node
+        return f"{name_of(reading, self.place)} is {shown(value)}, the pattern wants a constant", reading.node
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,10 +282,10 @@ class Same:
 
     def why(self, readings: Readings, slots: Slots) -> tuple[str, Node | None]:
         reading, other = slots[self.slot], slots[self.other]
-        wanted = other.node.name if isinstance(other, Reading) else _shown(other)
+        wanted = other.node.name if isinstance(other, Reading) else shown(other)
         value = argument(reading, self.place)
         return (
-            f"{name_of(reading, self.place)} is {_shown(value)}, the pattern wants {wanted} here as well",
+            f"{name_of(reading, self.place)} is {shown(value)}, the pattern wants {wanted} here as well",
             reading.node,
         )
 
@@ -306,7 +306,7 @@ class Length:
     def why(self, readings: Readings, slots: Slots) -> tuple[str, Node | None]:
         reading = slots[self.slot]
         value = argument(reading, self.place)
-        many = f"a list of {len(value)}" if isinstance(value, (list, tuple)) else _shown(value)
+        many = f"a list of {len(value)}" if isinstance(value, (list, tuple)) else shown(value)
         return f"{name_of(reading, self.place)} is {many}, the pattern wants a list of {self.count}", reading.node
 
 
@@ -337,16 +337,4 @@ def _has_tensors(value: Any) -> bool:
         return any(_has_tensors(v) for v in value)
     return isinstance(value, Node) and not isinstance(
         value_of(value), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
-    )
-
-
-def _shown(value: Any) -> str:
-    if value is MISSING:
-        return "missing"
-    return (
-        value.name
-        if isinstance(value, Node)
-        else str(value)
-        if isinstance(value, (torch.SymInt, torch.SymFloat))
-        else spelled(value)
     )

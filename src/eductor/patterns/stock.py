@@ -22,9 +22,11 @@ from torch.utils import _pytree as pytree
 
 from eductor.compat import FakeTensor
 from eductor.errors import BadPattern
+from eductor.graph.meta import known_equal
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.snapshot import subgraphs
 from eductor.graph.view import GraphView
+from eductor.patterns.forms import forms
 from eductor.patterns.language import Pattern, listing
 from eductor.patterns.pattern_pass import PatternPass
 from eductor.patterns.rules import Handled, Rule, Rules, Said, names_in
@@ -104,7 +106,9 @@ def _bring_to_one_mode(module: GraphModule) -> None:
         if id(value) not in made:
             with mode:
                 new = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-                new = new.as_strided(value.shape, value.stride(), value.storage_offset())
+                if not known_equal(offset := value.storage_offset(), 0):
+                    size = offset + new.untyped_storage().nbytes() // new.itemsize
+                    new = new.new_empty(size).as_strided(value.shape, value.stride(), offset)
             made[id(value)] = new.requires_grad_(value.requires_grad)
         return made[id(value)]
 
@@ -173,6 +177,7 @@ def register_graph_pattern(
     given again.
     """
     said, captures = translated(pattern)
+    forms(said)  # what is wrong with it is said here
 
     def declare(handler: Callable[..., Any]) -> Callable[..., Any]:
         passes = _passes(pass_dict)
@@ -199,6 +204,7 @@ def _register(
     source, captures, version = given.source(stored), None, given.version
     if pattern is not None:
         said, captures = translated(pattern)
+        forms(said)
         missing = next((n for n in given.signature.names if n not in names_in(said)), None)
         if missing is not None:
             raise BadPattern(f"the pattern of {name_of(given.search)} does not capture its parameter {missing!r}.")

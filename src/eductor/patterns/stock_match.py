@@ -23,9 +23,7 @@ from eductor.patterns.match import Match, Miss
 from eductor.patterns.replacement import Piece, paste
 from eductor.patterns.spellings import COMMUTATIVE
 from eductor.patterns.stock_patterns import Captures, Whole
-from eductor.patterns.trace import aten_graph, torch_graph
-
-_TRACED = (torch.Tensor, torch.SymInt, torch.SymFloat)
+from eductor.patterns.trace import TRACED, aten_graph, torch_graph
 
 
 @dataclass(eq=False)
@@ -81,7 +79,7 @@ class StockMatch(Match):
         leaves: list[Any] = []
         map_aggregate(tuple(args), leaves.append)
         values = [value_of(leaf) for leaf in leaves]
-        inputs = [x for x, v in zip(leaves, values, strict=True) if isinstance(v, _TRACED)]
+        inputs = [x for x, v in zip(leaves, values, strict=True) if isinstance(v, TRACED)]
         unknown = next((x for x in leaves if isinstance(x, Node) and x not in inputs), None)
         if unknown is not None:
             raise BadPattern(

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eductor.errors import BadPattern
-from eductor.patterns.forms import walk_outside_lists
 from eductor.patterns.language import ANY, Const, Op, Outputs, Pattern, Repeated, Users, Var, list_of, op, var, walk
 from eductor.patterns.stock_targets import call_of, read_as
 
@@ -170,7 +169,7 @@ def translated(pattern: Any) -> tuple[Pattern, Captures]:
 
 
 def _ordered(pattern: Pattern) -> list[tuple[Op, str]]:
-    calls = [p for p in walk_outside_lists(pattern) if isinstance(p, Op)]
+    calls = [p for p in walk(pattern, into_lists=False) if isinstance(p, Op)]
     named = Counter(a.name for c in calls for a in (*c.args, *c.kwargs.values()) if isinstance(a, Var))
     pairs = [(c, c.args[:2]) for c in calls if len(c.args) >= 2]
     return [(c, ab[0].name) for c, ab in pairs if all(isinstance(v, Var) and named[v.name] == 1 for v in ab)]

@@ -103,15 +103,17 @@ def pattern_of(
     dialect: str = "aten",
     decompositions: Table | None = None,
     free: Mapping[str, Any] | None = None,
+    probe: bool = True,
 ) -> Pattern:
     """The pattern of a search function, in the dialect and with the decompositions of the graphs to search.
 
     `free` names numbers that stand for themselves wherever they appear. Inputs have the ranks of the examples, and sizes
-    that are equal in the trace are equal in a match.
+    that are equal in the trace are equal in a match. `probe` looks for branches on a number, which takes two more traces.
     """
     tracer = _Tracer(fn, inputs, dialect, decompositions)
     first = tracer.trace(_FIRST)
-    tracer.refuse_branches(first)
+    if probe:
+        tracer.refuse_branches(first)
     outputs, unused = _compared(tracer, first, _CHANGES, dict(free or {}))
     if unused:
         outputs, unused = _compared(tracer, first, list(tracer.other_values(unused)) or [_Change(1)], dict(free or {}))
