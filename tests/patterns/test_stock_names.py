@@ -24,7 +24,7 @@ from eductor.graph.capture import capture
 from eductor.graph.evaluate import propagate
 from eductor.graph.rewriter import provenance_of
 from eductor.graph.view import GraphView
-from eductor.patterns import stock_rules, store
+from eductor.patterns import stock_edits, stock_rules, store
 from eductor.patterns.sources import Traced
 
 aten = torch.ops.aten
@@ -890,8 +890,8 @@ def test_the_graph_is_looked_at_once_for_each_match(by_example: bool, monkeypatc
 
     counted(GraphView, "forget")
     counted(stock_rules, "sort_in_place")
-    counted(stock_rules._Seen, "__init__")
-    counted(stock_rules.Snapshot, "__init__")
+    counted(stock_edits.Seen, "__init__")
+    counted(stock_edits.Snapshot, "__init__")
     module = graph(chain(30), rand(4, 4), rand(4, 4))
     edited = addmm_by(lambda match: None)
     if by_example:
