@@ -401,3 +401,14 @@ def test_a_large_graph_and_a_large_pattern_take_seconds():
     found = why_not(op(aten.sin, pattern), module)
     assert time.perf_counter() - started < 10  # about a second, on a machine with nothing else to do
     assert found.calls > 20
+
+
+def test_a_rule_that_is_left_out_says_why():
+    @pattern_pass(stage="joint", numerics="exact")
+    def left_out():
+        """Has a rule that cannot be traced."""
+
+    left_out.replace(lambda x, word: x.sin(), lambda x, word: x.sin(), inputs=[f32(4), "w"], name="bad")
+    answer = why_not(left_out, capture(lambda a: a.sin(), [torch.randn(4)], "aten"))
+    assert "the rule bad is left out" in str(answer)
+    assert "'word'" in str(answer)

@@ -100,8 +100,12 @@ def _why_not(rule: Rule, views: Sequence[GraphView]) -> WhyNot:
         refusals = [(match, rule.refusal(match)) for match in found]
         refused = tuple(Missed(rule.name, match.output, reason) for match, reason in refusals if reason)
         return WhyNot(rule.name, len(found), refused)
-    near = nearest(rule.forms, views)
-    form = near.form if near is not None else rule.forms[0]
+    forms = rule.forms
+    if not forms:
+        reason = rule.problem or f"this torch lacks an operator of the rule {rule.name}"
+        return WhyNot(rule.name, 0, (), 0, 0, Missed(rule.name, None, reason))
+    near = nearest(forms, views)
+    form = near.form if near is not None else forms[0]
     lacking = tuple(_lacking(form, views))
     if near is None or (lacking and 2 * near.found < near.calls):
         shown = ", ".join(spelled(o.said if isinstance(o, Call) else o) for o in form.outputs)
