@@ -13,11 +13,11 @@ from pattern_tools import facts, graph_of, matches
 
 from eductor.errors import BadPattern
 from eductor.graph import GraphView
-from eductor.patterns import ANY, const, op, precompile, var
+from eductor.patterns import ANY, _serialize_pattern, const, fwd_only, gen_pattern, op, precompile, var
 from eductor.patterns.language import Op, Outputs
 from eductor.patterns.precompile import shipped, texts
 from eductor.patterns.rules import Rules
-from eductor.patterns.store import Store, dumps, required_by
+from eductor.patterns.store import HOME, Store, dumps, required_by
 from eductor.patterns.trace import pattern_of, signature
 from eductor.pipeline import f32
 
@@ -217,9 +217,53 @@ def test_nothing_is_traced_where_a_stored_pattern_cannot_be():
         raise AssertionError("it is stored")
 
     (rule, *_) = shipped()
-    source = replace(rule.source, fn=search)
+    source = replace(rule.source, fn=search, home=HOME)
     rules = Rules([replace(rule, source=source)])
     assert not rules.index.candidates(GraphView(graph_of(lambda a: a.sin(), [X])))
     rows = graph_of(lambda a: a[torch.randperm(4)[:2]], [X])
     (found,) = rules.index.candidates(GraphView(rows))
     assert found.found.reason == "x has 2 dimensions, the pattern wants 1"
+
+
+OWN = """
+import torch
+from eductor.patterns import PatternMatcherPass, fwd_only, gen_register_replacement, pattern_pass
+from eductor.pipeline import f32
+
+@pattern_pass(stage="joint", numerics="exact")
+def mine():
+    "Says it otherwise."
+
+def search(x, c):
+    return (x * c).sin()
+
+mine.replace(search, lambda x, c: torch.sin(c * x), inputs=[f32(4), 0.5], name="mine", stored="own.scaled_sine")
+
+def twice(x):
+    return x.tanh().tanh()
+
+ported = PatternMatcherPass()
+gen_register_replacement("twice", twice, torch.tanh, [torch.empty(4)], fwd_only, ported)
+"""
+
+
+def test_patterns_of_ones_own_lie_beside_their_module(tmp_path, monkeypatch, capsys):
+    (tmp_path / "own_patterns.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert precompile.main(["--check", "own_patterns"]) == 1
+    assert precompile.main(["own_patterns"]) == 0
+    assert precompile.main(["--check", "own_patterns"]) == 0
+    assert {p.name for p in tmp_path.glob("*.json")} == {"own.json", "user.json"}
+    assert list(Store(tmp_path / "own.json")) == ["scaled_sine"]
+    assert list(Store(tmp_path / "user.json")) == ["twice"]
+
+
+def test_a_pattern_can_be_generated_and_serialized(tmp_path, monkeypatch):
+    (tmp_path / "own_search.py").write_text("def search(x):\n    return x.tanh().tanh()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    from own_search import search
+
+    assert matches(gen_pattern(search, [X], fwd_only), graph_of(lambda a: a.tanh().tanh(), [X]))
+    for name in ("first", "second"):
+        _serialize_pattern(name, search, [X], fwd_only)
+    assert sorted(Store(tmp_path / "user.json")) == ["first", "second"]

@@ -22,6 +22,8 @@ from eductor.patterns.match import Match as Match
 from eductor.patterns.pattern_pass import PatternPass as PatternPass
 from eductor.patterns.pattern_pass import pattern_pass as pattern_pass
 from eductor.patterns.stock import PatternMatcherPass as PatternMatcherPass
+from eductor.patterns.stock import _serialize_pattern as _serialize_pattern
+from eductor.patterns.stock import gen_pattern as gen_pattern
 from eductor.patterns.stock import gen_register_replacement as gen_register_replacement
 from eductor.patterns.stock import register_graph_pattern as register_graph_pattern
 from eductor.patterns.stock import register_replacement as register_replacement

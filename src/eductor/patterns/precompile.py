@@ -1,11 +1,16 @@
-"""Writes the precompiled patterns of the package: `make patterns`. With `--check`, says whether they are up to date."""
+"""Writes the precompiled patterns of the package: `make patterns`. With `--check`, says whether they are up to date.
+
+`python -m eductor.patterns.precompile my_package.my_passes` does it for the passes of a module of one's own.
+"""
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from eductor.patterns.pattern_pass import PatternPass
 from eductor.patterns.rules import Rule
@@ -18,25 +23,43 @@ def texts(rules: Iterable[Rule]) -> dict[Path, str]:
     """What the files of the rules with stored patterns should hold, traced anew."""
     by_file: dict[Path, dict[str, Rule]] = defaultdict(dict)
     for rule in rules:
-        if isinstance(rule.source, Traced) and rule.source.stored is not None:
-            by_file[rule.source.path][rule.source.key] = rule
+        source = traced_source(rule)
+        if source is not None and source.stored is not None:
+            by_file[source.path][source.key] = rule
     found: dict[Path, str] = {}
     for path, named in by_file.items():
-        patterns = {key: rule.source.fresh() for key, rule in named.items() if isinstance(rule.source, Traced)}
+        patterns = {key: source.fresh() for key, rule in named.items() if (source := traced_source(rule)) is not None}
         found[path] = dumps(patterns, {key: rule.tolerated for key, rule in named.items()})
     return found
 
 
+def traced_source(rule: Rule) -> Traced | None:
+    """The search function of a rule, if it has one."""
+    source = getattr(rule.source, "traced", rule.source)
+    return source if isinstance(source, Traced) else None
+
+
 def shipped() -> list[Rule]:
     """The rules of all passes of the package."""
-    passes = [step.load() for step in Registry.default().steps() if step.source == "eductor" and step.module]
-    return [rule for p in dict.fromkeys(passes) if isinstance(p, PatternPass) for rule in p.rules.rules]
+    return _rules(step.load() for step in Registry.default().steps() if step.source == "eductor" and step.module)
+
+
+def declared_in(module: str) -> list[Rule]:
+    """The rules of the passes that a module has."""
+    return _rules(vars(importlib.import_module(module)).values())
+
+
+def _rules(passes: Iterable[Any]) -> list[Rule]:
+    found = {id(p): p for p in passes if isinstance(p, PatternPass)}
+    return list(dict.fromkeys(rule for p in found.values() for rule in p.rules.rules))
 
 
 def main(argv: Sequence[str] = ()) -> int:
     """Writes the files, or compares them."""
     stale = []
-    for path, text in texts(shipped()).items():
+    modules = [name for name in argv if name != "--check"]
+    rules = [rule for name in modules for rule in declared_in(name)] if modules else shipped()
+    for path, text in texts(rules).items():
         if not path.exists() or path.read_text() != text:
             stale.append(path)
             if "--check" not in argv:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,11 +28,14 @@ class Traced:
     stored: str | None = None
     free: Mapping[str, Any] = field(default_factory=dict)
     any_rank: bool = False
-    home: Path = HOME
+    home: Path | None = None
+    """Where its file lies; by default in this package, or for a function of one's own beside the file that has it."""
 
     @property
     def path(self) -> Path:
-        return self.home / f"{str(self.stored).rpartition('.')[0]}.json"
+        is_ours = str(self.fn.__module__).partition(".")[0] == "eductor"
+        home = self.home or (HOME if is_ours else Path(inspect.getfile(self.fn)).parent)
+        return home / f"{str(self.stored).rpartition('.')[0]}.json"
 
     @property
     def key(self) -> str:

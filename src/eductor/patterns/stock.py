@@ -27,11 +27,13 @@ from eductor.graph.rewriter import Rewriter
 from eductor.graph.snapshot import subgraphs
 from eductor.graph.view import GraphView
 from eductor.patterns.forms import forms
-from eductor.patterns.language import Pattern, listing
+from eductor.patterns.language import AnyOf, Pattern, listing
 from eductor.patterns.pattern_pass import PatternPass
 from eductor.patterns.rules import Handled, Rule, Rules, Said, names_in
+from eductor.patterns.sources import Traced
 from eductor.patterns.stock_patterns import PatternExpr, translated
 from eductor.patterns.stock_rules import Check, ExtraCheck, Handler, Replacement, TraceFn, always, is_joint, name_of
+from eductor.patterns.store import Store, dumps
 from eductor.pipeline.base import STAGES, Contract, is_name
 from eductor.pipeline.versions import digest, source_hash
 
@@ -155,13 +157,49 @@ def gen_register_replacement(
     exclusive_arg_names: Sequence[str] = (),
     skip_duplicates: bool = False,
 ) -> None:
-    """The same for a pattern that may be precompiled, as `user.<unique_name>`; one that is not is traced when wanted."""
+    """The same for a pattern that may be precompiled: it lies in `user.json`, beside the file of the search function.
+
+    One that is not there is traced when it is wanted. `python -m eductor.patterns.precompile MODULE` writes the file.
+    """
     if not is_name(unique_name):
         raise BadPattern(f"gen_register_replacement({unique_name!r}, ...): a name must be an identifier.")
     replacement = Replacement(
         search_fn, replace_fn, tuple(example_inputs), is_joint(trace_fn), scalar_workaround or {}, exclusive_arg_names
     )
     _register(replacement, pass_dicts, extra_check, skip_duplicates, stored=f"user.{unique_name}")
+
+
+def gen_pattern(
+    search_fn: Callable[..., Any],
+    example_inputs: Sequence[Any],
+    trace_fn: TraceFn,
+    scalar_workaround: Mapping[str, float | int] | None = None,
+    exclusive_arg_names: Sequence[str] = (),
+) -> Pattern:
+    """The pattern of a search function, traced now."""
+    given = (tuple(example_inputs), is_joint(trace_fn), scalar_workaround or {}, exclusive_arg_names)
+    (variant,) = Replacement(search_fn, search_fn, *given).source(None).variants()
+    assert variant.pattern is not None  # it was not loaded from a file
+    return variant.pattern
+
+
+def _serialize_pattern(
+    unique_name: str,
+    search_fn: Callable[..., Any],
+    example_inputs: Sequence[Any],
+    trace_fn: TraceFn,
+    scalar_workaround: Mapping[str, float | int] | None = None,
+) -> Pattern:
+    """Traces a search function, and stores its pattern where `gen_register_replacement` looks for it."""
+    given = (tuple(example_inputs), is_joint(trace_fn), scalar_workaround or {}, ())
+    source = Replacement(search_fn, search_fn, *given).source(f"user.{unique_name}")
+    assert isinstance(source, Traced)
+    found = Store(source.path)
+    others = {name: [v.pattern for v in found.variants(name) if v.pattern is not None] for name in found}
+    pattern = source.fresh()
+    everything = {name: AnyOf(tuple(patterns)) for name, patterns in others.items() if patterns}
+    source.path.write_text(dumps({**everything, unique_name: pattern}))
+    return pattern
 
 
 def register_graph_pattern(
