@@ -360,3 +360,19 @@ def test_dims_of_a_new_dimension_are_counted_as_they_are():
     same, other = (lambda a: a.unsqueeze(1) * a.exp().unsqueeze(0), lambda a: a.unsqueeze(-1) * a.exp().unsqueeze(-2))
     assert run_pass(made, "joint", graph_of(same, [square])).record.changed
     assert not run_pass(made, "joint", graph_of(other, [square])).record.changed
+
+
+def test_examples_are_a_list_and_a_search_is_a_function():
+    with pytest.raises(BadPattern, match="give a list of examples"):
+        signature(lambda x: x, f32(4, 8))
+    with pytest.raises(BadPattern, match="nothing to look for"):
+        passing().replace(3, lambda x: x, inputs=[f32(4)], name="r")
+
+
+def test_a_check_that_raises_is_named():
+    made = passing()
+    made.replace(op(aten.sin, var("x")), lambda x: torch.sin(x * 1), check=lambda match: match["nothing"], name="asks")
+    with pytest.raises(
+        PassFailed, match="the check of the rule asks raises BadPattern: the pattern has no name 'nothing'"
+    ):
+        run_pass(made, "joint", graph_of(lambda a: a.sin(), [X]))

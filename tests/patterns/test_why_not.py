@@ -412,3 +412,8 @@ def test_a_rule_that_is_left_out_says_why():
     answer = why_not(left_out, capture(lambda a: a.sin(), [torch.randn(4)], "aten"))
     assert "the rule bad is left out" in str(answer)
     assert "'word'" in str(answer)
+
+
+def test_what_is_no_graph_is_an_error():
+    with pytest.raises(BadPattern, match="give a graph"):
+        why_not(op(torch.ops.aten.sin, var("x")), lambda a: a.sin())

@@ -112,7 +112,10 @@ class Rule:
         """Why the condition does not hold; empty where it does. Unknown sizes count as no."""
         if self.check is None:
             return ""
-        verdict = self.check(match)
+        try:
+            verdict = self.check(match)
+        except Exception as error:
+            raise BadPattern(f"the check of the rule {self.name} raises {type(error).__name__}: {error}") from error
         return "" if is_true(verdict) else refusal(verdict, f"the check of {self.name} does not hold")
 
 

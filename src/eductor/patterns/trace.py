@@ -74,6 +74,10 @@ class Signature:
 
 def signature(fn: Callable[..., Any], inputs: Sequence[Any], *, joint: bool = False) -> Signature:
     """The parameters of a function with examples: tensors, specs such as f32(2, 3), numbers, or functions that make them."""
+    if not callable(fn):
+        raise BadPattern(f"{fn!r} is nothing to look for: give a function, or an expression such as op(...).")
+    if isinstance(inputs, (torch.Tensor, TensorSpec)):
+        raise BadPattern("inputs: give a list of examples, one for each parameter.")
     made = tuple(_example(i, given) for i, given in enumerate(inputs))
     names = tuple(inspect.signature(fn).parameters)
     if len(names) != len(made):

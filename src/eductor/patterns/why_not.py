@@ -82,6 +82,8 @@ def why_not(
     `tolerate` is for an expression; a rule declares its own. The graph stays as it is. Bodies of higher-order operators
     are looked at as well.
     """
+    if not isinstance(graph, (GraphModule, Graph, GraphView)):
+        raise BadPattern(f"why_not(..., {graph!r}): give a graph, such as eductor.graph.capture(fn, inputs, 'aten').")
     views = list(_views(graph))
     if isinstance(pattern, PatternPass):
         rules = {rule.name: _why_not(rule, views) for rule in pattern.rules.rules}
