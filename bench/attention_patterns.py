@@ -153,7 +153,7 @@ def _traced(wanted: Sequence[Spelling]) -> Iterator[tuple[str, Any]]:
     table = select_decomp_table()
     for i, spelling in enumerate(wanted):
         print(f"\r  tracing pattern {i + 1} of {len(wanted)}, once for all runs", end="", file=sys.stderr, flush=True)
-        yield spelling.name, pattern_of(spelling.search, spelling.signature, decompositions=table)
+        yield spelling.name, pattern_of(spelling.search, spelling.signature, decompositions=table, probe=False)
     print(file=sys.stderr)
 
 
