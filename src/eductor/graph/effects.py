@@ -102,6 +102,10 @@ class Effects:
         held = place in self._external or place in self._outputs()
         return YES if held else Verdict(f"nothing outside of the graph shares memory with {node.name}")
 
+    def writes_before(self, node: Node) -> bool:
+        """Whether anything is written in front of a node at all; in a functional graph nothing is."""
+        return any(self.of(mark).writes or self.of(mark).opaque for mark in self._marks if mark < node)
+
     def leaves(self, node: Node) -> bool:
         """Whether an output is, or may be a view of, a node's value."""
         made = self._made_of(node)

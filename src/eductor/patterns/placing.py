@@ -36,7 +36,7 @@ def places(match: Match, results: Sequence[Result], effects: Effects) -> dict[No
     if blocked is not None:
         return blocked
     for result in results:
-        for needed in result.needs:
+        for needed in result.needs if effects.writes_before(found[result.old]) else ():
             writer = _writer(match, [needed], _first_read(match, needed), found[result.old], effects)
             if writer is not None:
                 return Miss(f"{writer.name} writes {needed.name} between the nodes of the match", writer)
@@ -51,7 +51,7 @@ def spanned(match: Match, effects: Effects) -> Miss | None:
 
 def _overwritten(match: Match, effects: Effects) -> Miss | None:
     """Why a value inside of the match is not what it was when it is used: somebody else wrote to it meanwhile."""
-    for node in match.nodes:
+    for node in match.nodes if effects.writes_before(match.nodes[-1]) else ():
         for operand in node.all_input_nodes:
             for value in _passed(match, operand):
                 writer = _writer(match, [value], value, node, effects)
