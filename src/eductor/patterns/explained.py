@@ -24,6 +24,9 @@ from eductor.patterns.reading import signature_of
 from eductor.patterns.steps import kind_of
 from eductor.patterns.transparent import is_idle
 
+TRACED = (torch.Tensor, torch.SymInt, torch.SymFloat)
+"""What is an input of a trace; other values are in it as constants."""
+
 
 @dataclass(frozen=True, slots=True)
 class Trace:
@@ -39,8 +42,7 @@ class Trace:
 
     def placeholders(self) -> dict[Node, str]:
         """The inputs that are nodes, by their names; numbers are in the trace as constants."""
-        is_input = (torch.Tensor, torch.SymInt, torch.SymFloat)
-        names = [n for n, v in zip(self.names, self.values, strict=True) if isinstance(v, is_input)]
+        names = [n for n, v in zip(self.names, self.values, strict=True) if isinstance(v, TRACED)]
         return dict(zip(self.module.graph.find_nodes(op="placeholder"), names, strict=True))
 
 

@@ -20,12 +20,10 @@ from eductor.compat import FakeTensorMode, ShapeEnv, make_fx
 from eductor.errors import BadPattern
 from eductor.graph.capture import functional
 from eductor.graph.evaluate import update
+from eductor.patterns.explained import TRACED as TRACED
 from eductor.patterns.explained import Trace, explained
 from eductor.patterns.language import Outputs, Pattern
 from eductor.pipeline.base import TensorSpec
-
-TRACED = (torch.Tensor, torch.SymInt, torch.SymFloat)
-"""What is an input of a trace; other values are in it as constants."""
 
 
 @dataclass(frozen=True, slots=True)
