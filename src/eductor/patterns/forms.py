@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -100,9 +101,7 @@ def forms(pattern: Any, tolerated: frozenset[Tolerance] = frozenset(), *, is_ele
     """The plain forms of a pattern, those with the first alternatives first; an element of a list need not be a call."""
     alternatives = [p for p in walk(pattern, into_lists=False) if isinstance(p, AnyOf)]
     sizes = [len(a.choices) for a in alternatives]
-    count = 1
-    for size in sizes:
-        count *= size
+    count = math.prod(sizes)
     if count > MOST_FORMS:
         raise BadPattern(
             f"the alternatives of a pattern multiply to {count} forms, {MOST_FORMS} are allowed: make several rules of it."

@@ -93,16 +93,18 @@ class Index:
         return sorted(_distinct(found), key=lambda c: (order[c.program], sort_key(_place(c))))
 
     def again(self, candidate: Candidate) -> Match | Miss:
-        """The same form at the same anchor, after the graph was edited."""
+        """The same form at the same anchor, after the graph was edited; with the same nodes for its names, if it still has them."""
         readings = Readings()
-        missed = Miss("the graph changed meanwhile")
+        found: Match | Miss = Miss("the graph changed meanwhile")
+        wanted = candidate.found.named() if isinstance(candidate.found, Match) else set()
         for start in candidate.program.starts(readings, candidate.anchor):
             for slots in candidate.program.solutions(readings, start):
                 match = completed(candidate.program, slots, readings, candidate.anchor)
-                if isinstance(match, Match):
+                if isinstance(match, Match) and match.named() == wanted:
                     return match
-                missed = match
-        return missed
+                if not isinstance(found, Match):
+                    found = match
+        return found
 
     def _chosen(self, view: GraphView) -> Iterator[tuple[int, Program]]:
         counts: dict[tuple[Any, frozenset[Tolerance]], int] = {}

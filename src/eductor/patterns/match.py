@@ -13,6 +13,7 @@ from torch.fx import Graph, Node, map_arg
 from eductor.compat import sort_key
 from eductor.errors import BadPattern
 from eductor.graph.meta import known_equal, tensor_of
+from eductor.graph.rewriter import Rewriter
 from eductor.patterns.expressions import evaluated
 from eductor.patterns.forms import Call, Form
 from eductor.patterns.language import ANY, Const, Op, Var, spelled
@@ -29,6 +30,10 @@ class Miss:
 
     reason: str
     node: Node | None = None
+
+    def reject(self, rewrite: Rewriter) -> None:
+        """Has the record of the pass keep it."""
+        rewrite.reject(self.reason, *(() if self.node is None else (self.node,)))
 
 
 @dataclass(eq=False, slots=True)

@@ -14,7 +14,6 @@ from torch.fx import Node
 
 from eductor.compat import FakeTensorMode
 from eductor.errors import BadGraph, BadPattern
-from eductor.graph.capture import dialect_of
 from eductor.graph.meta import fake_mode_of, form_of, requires_grad, value_of
 from eductor.graph.rewriter import Provenance, Rewriter, provenance_of
 from eductor.graph.snapshot import subgraphs
@@ -25,7 +24,7 @@ from eductor.patterns.language import Const, Pattern, Tolerance, Var, walk
 from eductor.patterns.match import Match, Miss, is_true, refusal
 from eductor.patterns.placing import spanned
 from eductor.patterns.replacement import Piece, paste
-from eductor.patterns.trace import TANGENT, TRACED, Known, Signature, aten_graph, flattened, torch_graph
+from eductor.patterns.trace import TANGENT, TRACED, Known, Signature, flattened, graph_like
 
 Check = Callable[[Match], Any]
 Handler = Callable[[Match, GraphView, Rewriter], Any]
@@ -184,10 +183,8 @@ class Replaced:
         return view.memo[key]
 
     def _graph(self, view: GraphView, values: list[Any], tangents: list[Any], mode: FakeTensorMode) -> Any:
-        if dialect_of(view.module) == "torch" or any(map(requires_grad, flattened(values))):  # before autograd
-            return torch_graph(self.fn, values, mode)
         gradients = self.signature.gradients if self.signature is not None else (False,) * len(values)
-        return aten_graph(self.fn, values, gradients, mode, tangents=tangents or None)[0]
+        return graph_like(view.module, self.fn, values, gradients, mode, tangents)
 
 
 def _lists(given: Any) -> Any:
@@ -279,7 +276,7 @@ class Rules:
 
     def _try(self, rule: Rule, found: Match | Miss, view: GraphView, rewrite: Rewriter) -> bool:
         if isinstance(found, Miss):
-            rewrite.reject(found.reason, *([found.node] if found.node is not None else []))
+            found.reject(rewrite)
             return False
         if _made_by_itself(found, rewrite, rule):
             return False
@@ -290,7 +287,7 @@ class Rules:
         before = rewrite.edits
         missed = rule.action(found, view, rewrite)
         if missed is not None:
-            rewrite.reject(missed.reason, *([missed.node] if missed.node is not None else []))
+            missed.reject(rewrite)
         return rewrite.edits > before
 
 

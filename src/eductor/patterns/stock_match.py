@@ -14,7 +14,6 @@ from torch.fx.node import map_aggregate
 from eductor.compat import FakeTensorMode, OpOverload, created_nodes, sort_key
 from eductor.errors import BadPattern
 from eductor.graph.bind import Bound, bind
-from eductor.graph.capture import dialect_of
 from eductor.graph.meta import fake_mode_of, known_equal, value_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView, key_of, keys_of
@@ -23,7 +22,7 @@ from eductor.patterns.match import Match, Miss
 from eductor.patterns.replacement import Piece, paste
 from eductor.patterns.spellings import COMMUTATIVE
 from eductor.patterns.stock_patterns import Captures, Whole
-from eductor.patterns.trace import TRACED, aten_graph, torch_graph
+from eductor.patterns.trace import TRACED, graph_like
 
 
 @dataclass(eq=False)
@@ -61,7 +60,7 @@ class StockMatch(Match):
         with created_nodes(self.view.module) as made:
             missed = paste(self.view, self.rewriter, _unpacked(self, len(piece.results)), piece)
         if missed is not None:
-            self.rewriter.reject(missed.reason, *([missed.node] if missed.node is not None else []))
+            missed.reject(self.rewriter)
         return sorted(filter(is_there, made), key=sort_key)
 
     def replace_by_example(
@@ -95,10 +94,10 @@ class StockMatch(Match):
         return self.replace_with_graph(module, leaves if takes_all else inputs)
 
     def _graph_of(self, fn: Callable[..., Any], values: list[Any]) -> GraphModule:
+        if self.view is None:
+            raise BadPattern("a check looks at a match, and cannot replace it: that is for the handler.")
         mode = fake_mode_of(self.graph) or FakeTensorMode()
-        if self.view is not None and dialect_of(self.view.module) == "torch":
-            return torch_graph(fn, values, mode)
-        return aten_graph(fn, values, [False] * len(values), mode)[0]
+        return graph_like(self.view.module, fn, values, [False] * len(values), mode)
 
 
 def ported(

@@ -18,8 +18,9 @@ from torch.fx import GraphModule
 from eductor import compat
 from eductor.compat import FakeTensorMode, ShapeEnv, make_fx
 from eductor.errors import BadPattern
-from eductor.graph.capture import functional
+from eductor.graph.capture import dialect_of, functional
 from eductor.graph.evaluate import update
+from eductor.graph.meta import requires_grad
 from eductor.patterns.explained import TRACED as TRACED
 from eductor.patterns.explained import Trace, explained
 from eductor.patterns.language import Outputs, Pattern
@@ -253,6 +254,20 @@ def _fake(name: str, x: Any, mode: FakeTensorMode) -> Any:
     if type(x) is int and mode.shape_env is not None:
         return compat.new_symbol(mode.shape_env, name, x) if x > 1 else x
     return x
+
+
+def graph_like(
+    module: GraphModule,
+    fn: Callable[..., Any],
+    values: Sequence[Any],
+    gradients: Sequence[bool],
+    mode: FakeTensorMode,
+    tangents: Sequence[Any] = (),
+) -> GraphModule:
+    """A function as a graph that can be pasted to that of a module: before autograd it is differentiated later."""
+    if dialect_of(module) == "torch" or any(map(requires_grad, flattened(values))):
+        return torch_graph(fn, values, mode)
+    return aten_graph(fn, values, gradients, mode, tangents=tangents or None)[0]
 
 
 def torch_graph(fn: Callable[..., Any], values: Sequence[Any], mode: FakeTensorMode) -> GraphModule:
