@@ -148,6 +148,8 @@ class Effects:
         """
         mine, other = self.place(old), self.place(new)
         same = self._is_same_memory(old, new)
+        if requires_grad(value_of(old)) != requires_grad(value_of(new)):
+            return Verdict(f"autograd follows only one of {old.name} and {new.name}")
         if mine in self._outputs():
             if self._would_be_another_tensor(old, new):
                 return Verdict(f"{old.name} is an output of its own, {new.name} is an input or another output")
@@ -169,6 +171,21 @@ class Effects:
                     return Verdict(f"{mark.name} may write {new.name} while {old.name} is in use")
                 if self._may_be_saved(mine):
                     return Verdict(f"{mark.name} may write {new.name}, which autograd may have saved as {old.name}")
+        return YES
+
+    def same_region(self, nodes: Iterable[Node]) -> Verdict:
+        """Does no barrier stand between these nodes: no switch of grad mode or autocast, no unknown call?"""
+        first, *others = nodes
+        barrier = self._last_barrier(first)
+        apart = next((n for n in others if self._last_barrier(n) is not barrier), None)
+        return YES if apart is None else Verdict(f"a barrier stands between {first.name} and {apart.name}")
+
+    def unwritten(self, nodes: Iterable[Node], first: Node, last: Node) -> Verdict:
+        """Does nothing from one node up to another one write the memory of these values?"""
+        places = {self.place(n) for n in nodes}
+        for mark in self.marks_between(first, last):
+            if not places.isdisjoint(self.writes(mark)) or self.of(mark).opaque:
+                return Verdict(f"{mark.name} stands between and may write what is read")
         return YES
 
     def same_kind(self, nodes: Iterable[Node]) -> Verdict:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from eductor.compat import OpOverloadPacket
+from eductor.graph.meta import tensor_of
 
 aten = torch.ops.aten
 
@@ -46,6 +47,19 @@ def _positional_inplace(name: str, *params: str) -> Adapter:
 def _dropout(name: str, *, active: bool) -> Adapter:
     def adapter(input: Any, p: float = 0.5, training: bool = active, inplace: bool = False) -> Spelled:
         return getattr(aten, name + "_" if inplace else name), (input, p, training), {}
+
+    return adapter
+
+
+def _channel_dropout(batched: int) -> Adapter:
+    """Dropout of whole channels; without a batch, and of other ranks, Python does more than call the operator."""
+    plain = _dropout("feature_dropout", active=True)
+
+    def adapter(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Spelled:
+        value = tensor_of(input)
+        if value is None or value.dim() != batched:
+            return f"dropout of channels is one operator only on {batched} dimensions"
+        return plain(input, p, training, inplace)
 
     return adapter
 
@@ -210,6 +224,7 @@ FUNCTIONAL: dict[str, Adapter] = {
     "dropout": _dropout("dropout", active=True),
     "alpha_dropout": _dropout("alpha_dropout", active=False),
     "feature_alpha_dropout": _dropout("feature_alpha_dropout", active=False),
+    **{f"dropout{d}d": _channel_dropout(d + 2) for d in (1, 2, 3)},
     "softmax": _softmax(aten.softmax),
     "log_softmax": _softmax(aten.log_softmax),
     "tanh": lambda input: (aten.tanh, (input,), {}),

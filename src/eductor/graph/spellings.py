@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 import functools
 import operator
-from collections.abc import Mapping
+from collections.abc import Container
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -69,7 +69,7 @@ KEYWORDS: dict[str, tuple[str, ...]] = {
 }
 
 
-def keyword(name: str, known: Mapping[str, Any]) -> str:
+def keyword(name: str, known: Container[str]) -> str:
     """The schema's name of an argument, for one of its other spellings."""
     return next((k for k in KEYWORDS.get(name, ()) if k in known), name)
 
@@ -116,6 +116,12 @@ def packet_of(target: Any) -> OpOverloadPacket | None:
     if isinstance(target, BuiltinFunctionType) and target in _builtins():
         return _packet(name)
     return packet_of(name) if is_method(target) else None
+
+
+def function_of(packet: OpOverloadPacket) -> Any:
+    """The function of `torch` that is a binding of an operator; None if it has none."""
+    function = getattr(torch, packet._qualified_op_name.removeprefix("aten::"), None)
+    return function if function is not None and packet_of(function) is packet else None
 
 
 def is_method(target: Any) -> bool:
@@ -291,6 +297,12 @@ def _cpu(self: Any, memory_format: torch.memory_format | None = None) -> Spelled
     return aten.to, (self,), {"device": torch.device("cpu"), "memory_format": memory_format}
 
 
+def _type(self: Any, dtype: Any = None, non_blocking: bool = False) -> Spelled:
+    if not isinstance(dtype, torch.dtype):
+        return "the type is asked for, or given by its name"
+    return aten.to, (self, dtype, non_blocking), {}
+
+
 def _special_methods() -> dict[str, Adapter]:
     """What Python calls for its operators: `__add__`, `__radd__`, `__iadd__` and their like."""
     plain = {f"__{function.__name__.strip('_')}__": adapter for function, adapter in _OPERATORS.items()}
@@ -309,6 +321,7 @@ def _unflatten(self: Any, dim: int, sizes: Any) -> Spelled:
 _METHODS: dict[str, Adapter] = {
     **_special_methods(),
     "to": _to,
+    "type": _type,
     "split": _split_method,
     "unflatten": _unflatten,
     "float": _cast(torch.float32),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Protocol
 
 from torch.fx import Graph, GraphModule, Node
@@ -36,7 +36,14 @@ class GraphView:
         self._inputs_distinct = inputs_distinct
         self._index: dict[Any, dict[Node, None]] | None = None
         self._effects: Effects | None = None
+        self._derived: dict[str, Any] = {}
         self._queues: list[tuple[Callable[[Node], bool], deque[Node]]] = []
+
+    def derived(self, name: str, make: Callable[[], Any]) -> Any:
+        """What somebody worked out from the graph as it stands, made anew after each edit."""
+        if name not in self._derived:
+            self._derived[name] = make()
+        return self._derived[name]
 
     @property
     def graph(self) -> Graph:
@@ -81,6 +88,10 @@ class GraphView:
         return self._visit(
             deque(n for n in self.graph.nodes if n.op in kinds), lambda node: node.op in kinds, again=False
         )
+
+    def candidates(self, nodes: Iterable[Node]) -> Iterator[Node]:
+        """Nodes that a pass chose by itself, each a candidate, as far as they are still there when their turn comes."""
+        return self._visit(deque(nodes), lambda node: True, again=False)
 
     def is_call(self, node: Node, *operators: OpOverloadPacket | OpOverload | Callable[..., Any]) -> bool:
         """Whether a node is a call of any of the operators."""
@@ -135,6 +146,7 @@ class GraphView:
 
     def added(self, node: Node) -> None:
         """A node was created, or an existing one now calls something else."""
+        self._derived.clear()
         if self._index is not None:
             self._enter(self._index, node)
         if self._effects is not None:
@@ -145,6 +157,7 @@ class GraphView:
 
     def removed(self, node: Node) -> None:
         """A node is about to be erased."""
+        self._derived.clear()
         if self._index is not None:
             for key in keys_of(node):
                 self._index[key].pop(node, None)
@@ -153,11 +166,13 @@ class GraphView:
 
     def rewired(self, node: Node) -> None:
         """A node reads other values than before: its effects may differ, its operator does not."""
+        self._derived.clear()
         if self._effects is not None:
             self._effects.add(node)
 
     def forget(self) -> None:
         """Drops what was derived from the graph, after an edit that nobody reported."""
+        self._derived.clear()
         self._index = None
         self._effects = None
 

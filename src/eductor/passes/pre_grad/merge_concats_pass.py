@@ -1,0 +1,111 @@
+"""Flattens a cat whose operand is a cat along the same dimension."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.graph.bind import Bound
+from eductor.graph.meta import tensor_of, value_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.pipeline.base import f32, f64, graph_pass
+
+aten = torch.ops.aten
+
+
+@graph_pass(stage="pre_grad", numerics="exact")
+def merge_concats_pass(graph: GraphView, rewrite: Rewriter, *, most_operands: int = 512) -> None:
+    """Flattens a cat whose operand is a cat along the same dimension.
+
+    `most_operands` is how many operands a cat may come to have: code for very wide ones is slow to make.
+    """
+    for outer in graph.find(aten.cat):
+        operands = _operands(graph, outer)
+        if operands is None:
+            rewrite.reject("its operands are not known one by one", outer)
+            continue
+        flat: list[Node] = []
+        for operand in operands:
+            inner = _operands(graph, operand) if graph.is_call(operand, aten.cat) else None
+            reason = _why_not(graph, outer, operand, inner) if inner is not None else "no operand is a cat"
+            if inner is not None and not reason and len(operands) + len(inner) > most_operands:
+                reason = f"the cat would have more than {most_operands} operands"
+            if reason or inner is None:
+                rewrite.reject(reason, operand)
+                flat.append(operand)
+            else:
+                flat += inner
+        if len(flat) > len(operands):
+            rewrite.replace(outer, aten.cat, flat, dim=_dim(graph, outer))
+
+
+def _operands(graph: GraphView, node: Node) -> list[Node] | None:
+    bound = graph.bind(node)
+    given: Any = bound.get("tensors") if isinstance(bound, Bound) else None
+    is_list = isinstance(given, (list, tuple)) and all(tensor_of(x) is not None for x in given)
+    return list(given) if is_list and tensor_of(node) is not None and isinstance(_dim(graph, node), int) else None
+
+
+def _dim(graph: GraphView, node: Node) -> Any:
+    bound = graph.bind(node)
+    assert isinstance(bound, Bound)
+    return bound["dim"] % value_of(node).dim() if isinstance(bound["dim"], int) else None
+
+
+def _why_not(graph: GraphView, outer: Node, inner: Node, operands: list[Node]) -> str:
+    """Why an inner cat stays: it is a snapshot of its operands, and a value of its own if anybody else uses it."""
+    if list(inner.users) != [outer]:
+        return "the inner cat is used elsewhere"
+    if _dim(graph, inner) != _dim(graph, outer):
+        return "the inner cat is along another dimension"
+    whole = value_of(outer)
+    if any(value_of(x).dtype != whole.dtype or value_of(x).dim() != whole.dim() for x in (inner, *operands)):
+        return "the operands differ in dtype or rank"
+    verdict = graph.effects.same_region((inner, outer))
+    if verdict:
+        verdict = graph.effects.unwritten((inner, *operands), inner, outer)
+    return verdict.reason
+
+
+@merge_concats_pass.example
+def nested(a: torch.Tensor = f32(2, 3), b: torch.Tensor = f32(2, 3), c: torch.Tensor = f32(2, 3)) -> torch.Tensor:
+    return torch.cat([torch.cat([a, b], 1), c], -1)
+
+
+@merge_concats_pass.example
+def three_deep(a: torch.Tensor = f32(2, 3), b: torch.Tensor = f32(2, 3)) -> torch.Tensor:
+    return torch.cat([a, torch.cat([b, torch.cat([a, b])])])
+
+
+@merge_concats_pass.refuses("used elsewhere")
+def inner_with_another_user(a: torch.Tensor = f32(2, 3), b: torch.Tensor = f32(2, 3)) -> torch.Tensor:
+    inner = torch.cat([a, b], 1)
+    return torch.cat([inner, a], 1) + inner.sum()
+
+
+@merge_concats_pass.refuses("another dimension")
+def another_dimension(a: torch.Tensor = f32(2, 3), b: torch.Tensor = f32(2, 3)) -> torch.Tensor:
+    return torch.cat([torch.cat([a, b], 0), torch.cat([a, b], 0)], 1)
+
+
+@merge_concats_pass.refuses("may write")
+def operand_written_between(a: torch.Tensor = f32(2, 3), b: torch.Tensor = f32(2, 3)) -> torch.Tensor:
+    c = a.sin()
+    inner = torch.cat([c, b], 1)
+    c.zero_()
+    return torch.cat([inner, c], 1)
+
+
+@merge_concats_pass.refuses("differ in dtype")
+def mixed_dtypes(a: torch.Tensor = f32(2, 3), b: torch.Tensor = f64(2, 3)) -> torch.Tensor:
+    return torch.cat([torch.cat([a, b], 1), a], 1)
+
+
+@merge_concats_pass.refuses("a barrier stands between")
+def inner_without_gradient(a: torch.Tensor = f32(2, 3), b: torch.Tensor = f32(2, 3)) -> torch.Tensor:
+    with torch.no_grad():
+        inner = torch.cat([a, b], 1)
+    return torch.cat([inner, a], 1)

@@ -1,0 +1,113 @@
+"""Makes one split of a split whose piece is split again along the same dimension."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch.fx import Node
+
+from eductor.graph.meta import tensor_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.pipeline.base import f32, graph_pass
+from eductor.views import SPLITS, Division, division
+
+aten = torch.ops.aten
+
+
+@graph_pass(stage="pre_grad", numerics="exact")
+def merge_splits_pass(graph: GraphView, rewrite: Rewriter) -> None:
+    """Makes one split of a split whose piece is split again along the same dimension."""
+    for inner in graph.find(*SPLITS):
+        found = division(graph, inner)
+        piece = found.operand if found is not None else None
+        outer = piece.args[0] if piece is not None and _is_piece(piece) else None
+        if found is None or piece is None or not isinstance(outer, Node):
+            rewrite.reject("it does not split a piece of another split", inner)
+            continue
+        around = division(graph, outer)
+        reason = _why_not(graph, inner, found, outer, around)
+        if reason or around is None:
+            rewrite.reject(reason, inner)
+        else:
+            _merge(rewrite, inner, found, outer, around)
+
+
+def _is_piece(node: Node) -> bool:
+    return node.target is operator.getitem and isinstance(node.args[0], Node) and tensor_of(node.args[0]) is None
+
+
+def _why_not(graph: GraphView, inner: Node, found: Division, outer: Node, around: Division | None) -> str:
+    if around is None or around.drops or around.dim != found.dim:
+        return "the piece is of no split, or of one along another dimension"
+    if list(found.operand.users) != [inner]:
+        return "the piece is used elsewhere"
+    if not all(isinstance(size, int) for size in (*found.sizes, *around.sizes)):
+        return "a size is symbolic"
+    users = (*outer.users, *inner.users)
+    if not all(_is_piece(user) and isinstance(user.args[1], int) for user in users):
+        return "not every use of the pieces is known"
+    if any(user.args[1] == found.operand.args[1] and user is not found.operand for user in outer.users):
+        return "the piece is used elsewhere"
+    verdict = graph.effects.same_region((outer, inner))
+    return (graph.effects.unwritten((around.operand,), outer, inner) if verdict else verdict).reason
+
+
+def _merge(rewrite: Rewriter, inner: Node, found: Division, outer: Node, around: Division) -> None:
+    at = _index(found.operand, around)
+    sizes = [*around.sizes[:at], *found.sizes, *around.sizes[at + 1 :]]
+    merged = rewrite.insert(aten.split_with_sizes, around.operand, sizes, around.dim, before=outer, like=outer)
+    for user in list(inner.users):
+        _replace(rewrite, user, merged, at + _index(user, found))
+    for user in [user for user in outer.users if user is not found.operand]:
+        place = _index(user, around)
+        _replace(rewrite, user, merged, place if place < at else place + len(found.sizes) - 1)
+
+
+def _index(piece: Node, of: Division) -> int:
+    index = piece.args[1]
+    assert isinstance(index, int)
+    return index % len(of.sizes)
+
+
+def _replace(rewrite: Rewriter, piece: Node, merged: Node, index: int) -> None:
+    rewrite.replace(piece, operator.getitem, merged, index)
+
+
+@merge_splits_pass.example
+def second_piece(x: torch.Tensor = f32(4, 8)) -> tuple[torch.Tensor, ...]:
+    a, b = torch.split(x, [3, 5], 1)
+    c, d = b.split([2, 3], dim=-1)
+    return a.sin(), c.cos(), d * 2
+
+
+@merge_splits_pass.example
+def piece_of_a_piece(x: torch.Tensor = f32(4, 8)) -> tuple[torch.Tensor, ...]:
+    a, b = torch.chunk(x, 2, 1)
+    c, d = torch.chunk(a, 2, 1)
+    e, f = torch.split(d, 1, 1)
+    return b.sin(), c.cos(), e * 2, f * 3
+
+
+@merge_splits_pass.refuses("used elsewhere")
+def piece_with_another_user(x: torch.Tensor = f32(4, 8)) -> tuple[torch.Tensor, ...]:
+    a, b = torch.split(x, [3, 5], 1)
+    c, d = torch.split(b, [2, 3], 1)
+    return a.sin(), b.sum(), c.cos(), d * 2
+
+
+@merge_splits_pass.refuses("another dimension")
+def along_another_dimension(x: torch.Tensor = f32(4, 8)) -> tuple[torch.Tensor, ...]:
+    a, b = torch.split(x, [3, 5], 1)
+    c, d = torch.split(b, 2, 0)
+    return a.sin(), c.cos(), d * 2
+
+
+@merge_splits_pass.refuses("may write")
+def written_between(x: torch.Tensor = f32(4, 8)) -> tuple[torch.Tensor, ...]:
+    y = x.sin()
+    a, b = torch.split(y, [3, 5], 1)
+    y.add_(1)
+    c, d = torch.split(b, [2, 3], 1)
+    return a.sin(), c.cos(), d * 2

@@ -1,0 +1,154 @@
+"""Computes functions on tensors one by one that are stacked for them alone and unbound again."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.cost import bytes_of, copy_time, device_of, microseconds
+from eductor.graph.bind import Bound
+from eductor.graph.meta import known_equal, value_of
+from eductor.graph.pointwise import on, operand_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.pipeline.base import Context, f32, f64, graph_pass
+from eductor.views import division
+
+aten = torch.ops.aten
+
+
+@graph_pass(stage="pre_grad", numerics="reassociates")
+def merge_stack_tahn_unbind_pass(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
+    """Computes functions on tensors one by one that are stacked for them alone and unbound again.
+
+    It pays where copying them into a stack costs more than a launch for each. (The name is spelled as it is known.)
+    """
+    for unbind in graph.find(aten.unbind):
+        functions, stack = _functions(graph, unbind)
+        if not functions or not graph.is_call(stack, aten.stack):
+            rewrite.reject("it does not unbind pointwise functions of a stack", unbind)
+            continue
+        reason = _why_not(graph, unbind, functions, stack) or _why_not_worth(context, unbind, functions, stack)
+        if reason:
+            rewrite.reject(reason, unbind)
+            continue
+        bound = graph.bind(stack)
+        assert isinstance(bound, Bound)
+        for piece in list(unbind.users):
+            value = bound["tensors"][_index(piece)]
+            for function in functions:
+                call = graph.bind(function)
+                assert isinstance(call, Bound)
+                args, kwargs = on(call, value)
+                value = rewrite.insert(call.op, *args, before=unbind, like=function, **kwargs)
+            rewrite.replace(piece, value)
+
+
+def _functions(graph: GraphView, unbind: Node) -> tuple[list[Node], Node]:
+    """The pointwise functions that lead to what is unbound, first one first, and the value they begin with."""
+    found = division(graph, unbind)
+    functions: list[Node] = []
+    value = found.operand if found is not None else unbind
+    while isinstance(bound := graph.bind(value), Bound) and (operand := operand_of(bound)) is not None:
+        functions.insert(0, value)
+        value = operand
+    return functions, value
+
+
+def _why_not(graph: GraphView, unbind: Node, functions: list[Node], stack: Node) -> str:
+    bound, found = graph.bind(stack), division(graph, unbind)
+    if not isinstance(bound, Bound) or not isinstance(bound["tensors"], (list, tuple)) or found is None:
+        return "the operands of the stack are not known one by one"
+    if bound["dim"] % value_of(stack).dim() != found.dim:
+        return "it is unbound along another dimension"
+    if any(len(node.users) != 1 for node in (stack, *functions)):
+        return "the stack, or a function of it, is used elsewhere"
+    if not all(user.target is operator.getitem and isinstance(user.args[1], int) for user in unbind.users):
+        return "not every use of what is unbound is known"
+    if any(value_of(x).dtype != value_of(stack).dtype for x in bound["tensors"]):
+        return "the stack brings its operands to one dtype first"
+    if any(graph.effects.leaves(user) for user in unbind.users):
+        return "what is unbound leaves the graph, and shares memory"
+    verdict = graph.effects.same_region((stack, *functions, unbind, *unbind.users))
+    if verdict:
+        verdict = graph.effects.unwritten((*bound["tensors"], *functions, stack), stack, unbind)
+    if verdict:
+        verdict = graph.effects.unwritten(unbind.users, unbind, graph.output)
+    return verdict.reason or _why_other_layout(graph, unbind, functions, bound["tensors"])
+
+
+def _why_other_layout(graph: GraphView, unbind: Node, functions: list[Node], operands: Sequence[Any]) -> str:
+    """The pieces of the stack lie as the stack does, the functions of the operands as these do."""
+    for piece in unbind.users:
+        value = value_of(operands[_index(piece)])
+        with value.fake_mode, torch.no_grad():
+            for function in functions:
+                call = graph.bind(function)
+                assert isinstance(call, Bound)
+                args, kwargs = on(call, value)
+                value = call.op(*args, **kwargs)
+        if not known_equal(tuple(value.stride()), tuple(value_of(piece).stride())):
+            return f"{piece.name} would have other strides"
+    return ""
+
+
+def _index(piece: Node) -> int:
+    index = piece.args[1]
+    assert isinstance(index, int)
+    return index
+
+
+def _why_not_worth(context: Context, unbind: Node, functions: list[Node], stack: Node) -> str:
+    device = device_of(value_of(stack).device, context.options)
+    saved = copy_time(bytes_of(stack), device)
+    spent = (len(unbind.users) - 1) * len(functions) * device.launch
+    if saved > spent:
+        return ""
+    return f"it does not pay: the stack costs {microseconds(saved)}, more launches {microseconds(spent)}"
+
+
+@merge_stack_tahn_unbind_pass.example
+def tanh_of_two(x: torch.Tensor = f32(256, 256), y: torch.Tensor = f32(256, 256)) -> torch.Tensor:
+    a, b = torch.unbind(torch.tanh(torch.stack([x, y])), 0)
+    return a * b
+
+
+@merge_stack_tahn_unbind_pass.example
+def pieces_of_a_split(x: torch.Tensor = f32(128, 1024)) -> torch.Tensor:
+    a, b, c, d = torch.split(x, 256, 1)
+    p, q, r = torch.stack([a, b, c]).tanh().mul(2).unbind(0)
+    return p * q + r * d
+
+
+@merge_stack_tahn_unbind_pass.refuses("it does not pay")
+def many_small_ones(x: torch.Tensor = f32(8, 4)) -> torch.Tensor:
+    parts = [x + i for i in range(8)]
+    return sum(torch.stack(parts).tanh().unbind(0), x)
+
+
+@merge_stack_tahn_unbind_pass.refuses("used elsewhere")
+def stack_with_another_user(x: torch.Tensor = f32(256, 256), y: torch.Tensor = f32(256, 256)) -> torch.Tensor:
+    both = torch.stack([x, y])
+    a, b = both.tanh().unbind(0)
+    return a * b + both.sum()
+
+
+@merge_stack_tahn_unbind_pass.refuses("one dtype first")
+def mixed_dtypes(x: torch.Tensor = f32(256, 256), y: torch.Tensor = f64(256, 256)) -> torch.Tensor:
+    a, b = torch.stack([x, y]).tanh().unbind(0)
+    return a * b
+
+
+@merge_stack_tahn_unbind_pass.refuses("another dimension")
+def along_another_dimension(x: torch.Tensor = f32(256, 2), y: torch.Tensor = f32(256, 2)) -> torch.Tensor:
+    a, b = torch.stack([x, y], 2).tanh().unbind(1)
+    return a * b
+
+
+@merge_stack_tahn_unbind_pass.refuses("leaves the graph")
+def returned(x: torch.Tensor = f32(256, 256), y: torch.Tensor = f32(256, 256)) -> tuple[torch.Tensor, ...]:
+    return torch.stack([x, y]).tanh().unbind(0)

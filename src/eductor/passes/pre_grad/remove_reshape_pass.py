@@ -1,0 +1,109 @@
+"""Reduces a chain of reshapes, squeezes and permutations to the shortest one that reads the same."""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import Node
+
+from eductor.graph.bind import Bound
+from eductor.graph.meta import difference, value_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.pipeline.base import Context, f32, graph_pass
+from eductor.views import Plan, Trace, check_equal, is_row_major, plan, trace_through
+
+aten = torch.ops.aten
+
+_RESHAPES = (
+    *(aten.reshape, aten.view, aten._unsafe_view, aten.flatten, aten.unflatten, aten.squeeze, aten.unsqueeze),
+    *(aten.view_as, aten.reshape_as, aten.permute, aten.transpose, aten.t, aten.mT, aten.numpy_T, aten.movedim),
+)
+
+
+@graph_pass(stage="pre_grad", numerics="exact")
+def remove_reshape_pass(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
+    """Reduces a chain of reshapes, squeezes and permutations to the shortest one that reads the same."""
+    for root in graph.find(*_RESHAPES):
+        found = trace_through(graph, root, lambda node: len(node.users) == 1 and graph.is_call(node, *_RESHAPES))
+        if found is None or len(found.nodes) < 2:
+            rewrite.reject("it is no chain of reshapes, or others use what is between", root)
+            continue
+        made = plan(found.box)
+        if made is None or len(made.steps) >= len(found.nodes):
+            rewrite.reject("no shorter chain reads the same", root)
+            continue
+        reason = _why_not(graph, root, found, made)
+        if reason:
+            rewrite.reject(reason, root)
+            continue
+        new = made.emit(rewrite, before=root, like=root)
+        if context.options.debug:
+            check_equal(root, new, {made.box.source})
+        rewrite.replace(root, new)
+
+
+def _why_not(graph: GraphView, root: Node, found: Trace, made: Plan) -> str:
+    source, effects = made.box.source, graph.effects
+    verdict = effects.same_region((root, *found.nodes))
+    if verdict:
+        verdict = effects.unwritten((source, *found.nodes), found.nodes[0], root)
+    if not verdict:
+        return verdict.reason
+    unlike = difference(value_of(root), made.value)
+    if unlike:
+        return f"the shorter chain would differ: {unlike}"
+    views = made.is_view and made.steps and all(_is_view(graph, node) for node in found.nodes)
+    return "" if views else effects.may_alias(root, source).reason
+
+
+def _is_view(graph: GraphView, node: Node) -> bool:
+    """Whether a node is a view of its operand for certain: a reshape may have to copy."""
+    if graph.effects.of(node).is_view:
+        return True
+    bound = graph.bind(node)
+    return isinstance(bound, Bound) and is_row_major(value_of(bound["self"]))
+
+
+@remove_reshape_pass.example
+def two_reshapes(x: torch.Tensor = f32(2, 3, 4)) -> torch.Tensor:
+    return x.reshape(2, -1).reshape(2, 2, 6) + 1
+
+
+@remove_reshape_pass.example
+def there_and_back(x: torch.Tensor = f32(2, 3, 4)) -> torch.Tensor:
+    y: torch.Tensor = x.flatten(1).unsqueeze(0).squeeze(0).unflatten(1, (3, 4))
+    return y.relu()
+
+
+@remove_reshape_pass.example
+def permutations(x: torch.Tensor = f32(2, 3, 4)) -> torch.Tensor:
+    return x.transpose(1, 2).permute(0, 2, 1).view(6, 4) * 2
+
+
+@remove_reshape_pass.example
+def views_that_are_returned(x: torch.Tensor = f32(2, 3, 4)) -> torch.Tensor:
+    return x.view(6, 4).view(24)
+
+
+@remove_reshape_pass.refuses("others use what is between")
+def middle_with_another_user(x: torch.Tensor = f32(2, 3, 4)) -> torch.Tensor:
+    y = x.reshape(6, 4)
+    return y.reshape(24).sum() + y
+
+
+@remove_reshape_pass.refuses("may write")
+def written_between(x: torch.Tensor = f32(4, 4)) -> torch.Tensor:
+    y = x.sin()
+    z = y.t().reshape(2, 8)
+    y.zero_()
+    return z.reshape(16)
+
+
+@remove_reshape_pass.refuses("no shorter chain")
+def a_transposition_between(x: torch.Tensor = f32(2, 3, 4)) -> torch.Tensor:
+    return x.reshape(6, 4).t().reshape(3, 8) + 1
+
+
+@remove_reshape_pass.refuses("an output of its own")
+def it_would_be_the_input(x: torch.Tensor = f32(2, 3)) -> torch.Tensor:
+    return x.view(6).view(2, 3)

@@ -1,0 +1,135 @@
+"""Removes splits that are not needed: of which one piece is used, or whose pieces go one way and meet again."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+
+import torch
+from torch.fx import Node
+
+from eductor.graph.bind import Bound
+from eductor.graph.meta import known_equal, value_of
+from eductor.graph.pointwise import is_same_function, on, operand_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.pipeline.base import f32, graph_pass
+from eductor.views import SPLITS, concatenated, division
+
+aten = torch.ops.aten
+
+
+@graph_pass(stage="pre_grad", numerics="reassociates")
+def remove_split_ops_pass(graph: GraphView, rewrite: Rewriter) -> None:
+    """Removes splits that are not needed: of which one piece is used, or whose pieces go one way and meet again."""
+    for cat in graph.find(aten.cat):
+        _apply_once(graph, rewrite, cat)
+    for split in graph.find(*SPLITS):
+        _narrow(graph, rewrite, split)
+
+
+def _apply_once(graph: GraphView, rewrite: Rewriter, cat: Node) -> None:
+    """The same pointwise functions on every piece, then a cat of all: once on the whole instead."""
+    bound = graph.bind(cat)
+    operands = bound["tensors"] if isinstance(bound, Bound) else ()
+    if not isinstance(bound, Bound) or not isinstance(operands, (list, tuple)) or len(set(operands)) < 2:
+        rewrite.reject("its operands are not known one by one", cat)
+        return
+    levels, ends = _common(graph, operands)
+    if not levels:
+        rewrite.reject("its operands do not end in the same pointwise functions, used once", cat)
+        return
+    found = concatenated(graph, ends, bound["dim"], before=cat)
+    verdict = graph.effects.same_region((cat, *(node for level in levels for node in level)))
+    if found is None or not found.is_view or not verdict:
+        reason = "what the functions are computed from is not one view of one tensor, as it is read"
+        rewrite.reject(verdict.reason or reason, cat)
+        return
+    value = found.emit(rewrite, before=cat, like=cat)
+    for level in reversed(levels):
+        function = graph.bind(level[0])
+        assert isinstance(function, Bound)
+        args, kwargs = on(function, value)
+        value = rewrite.insert(function.op, *args, before=cat, like=level[0], **kwargs)
+    if not known_equal(tuple(value_of(value).stride()), tuple(value_of(cat).stride())):
+        value = rewrite.insert(aten.clone, value, before=cat, like=cat, memory_format=torch.contiguous_format)
+    rewrite.replace(cat, value)
+
+
+def _common(graph: GraphView, operands: Sequence[Node]) -> tuple[list[list[Node]], list[Node]]:
+    """The pointwise functions in which all operands end, last one first, and the values they begin with."""
+    levels: list[list[Node]] = []
+    ends = list(operands)
+    while True:
+        bounds = [graph.bind(node) for node in ends]
+        inner = [operand_of(bound) if isinstance(bound, Bound) else None for bound in bounds]
+        same = all(isinstance(b, Bound) and is_same_function(bounds[0], b) for b in bounds)  # type: ignore[arg-type]
+        if not same or any(len(node.users) != 1 for node in ends) or len(set(ends)) < len(ends):
+            return levels, ends
+        known = [node for node in inner if node is not None]
+        if len(known) < len(ends):
+            return levels, ends
+        levels.append(ends)
+        ends = known
+
+
+def _narrow(graph: GraphView, rewrite: Rewriter, split: Node) -> None:
+    """A split of which one piece is used is a slice. With more of them, the gradients are better off with the split."""
+    found = division(graph, split)
+    pieces = list(split.users)
+    if found is None or len(pieces) != 1 or len(found.sizes) < 2 or pieces[0].target is not operator.getitem:
+        rewrite.reject("more than one of its pieces is used", split)
+        return
+    (piece,), index = pieces, pieces[0].args[1]
+    if not isinstance(index, int) or not all(isinstance(size, int) for size in found.sizes):
+        rewrite.reject("where the piece lies is not known as a number", split)
+        return
+    if not (verdict := graph.effects.same_region((split, piece))):
+        rewrite.reject(verdict.reason, split)
+        return
+    start, size = found.starts[index], found.sizes[index]
+    rewrite.replace(piece, aten.narrow, found.operand, found.dim, start, size)
+
+
+@remove_split_ops_pass.example
+def one_function_on_every_piece(x: torch.Tensor = f32(4, 8)) -> torch.Tensor:
+    a, b = torch.split(x, [3, 5], 1)
+    return torch.cat([torch.relu(a * 2), torch.relu(b * 2)], 1)
+
+
+@remove_split_ops_pass.example
+def one_piece_is_used(x: torch.Tensor = f32(4, 8)) -> torch.Tensor:
+    return x.chunk(4, dim=-1)[2].sin()
+
+
+@remove_split_ops_pass.refuses("do not end in the same pointwise functions")
+def different_functions(x: torch.Tensor = f32(4, 8)) -> torch.Tensor:
+    a, b = torch.split(x, 4, 1)
+    return torch.cat([torch.relu(a), torch.tanh(b)], 1)
+
+
+@remove_split_ops_pass.refuses("do not end in the same pointwise functions")
+def a_function_of_the_whole_piece(x: torch.Tensor = f32(4, 8)) -> torch.Tensor:
+    a, b = torch.split(x, 4, 1)
+    return torch.cat([a.softmax(1), b.softmax(1)], 1)
+
+
+@remove_split_ops_pass.refuses("is not one view of one tensor")
+def another_order(x: torch.Tensor = f32(4, 8)) -> torch.Tensor:
+    a, b = torch.split(x, 4, 1)
+    return torch.cat([b.relu(), a.relu()], 1)
+
+
+@remove_split_ops_pass.refuses("is not one view of one tensor")
+def written_between(x: torch.Tensor = f32(4, 8)) -> torch.Tensor:
+    y = x.sin()
+    a, b = torch.split(y, 4, 1)
+    c = a.relu()
+    y.add_(1)
+    return torch.cat([c, b.relu()], 1)
+
+
+@remove_split_ops_pass.refuses("more than one of its pieces")
+def two_pieces_are_used(x: torch.Tensor = f32(4, 9)) -> torch.Tensor:
+    a, _, c = torch.split(x, 3, 1)
+    return a.sin() + c

@@ -1,0 +1,58 @@
+"""Removes splits into one piece: the piece is the tensor itself."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+
+from eductor.graph.meta import difference, value_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.pipeline.base import f32, graph_pass
+from eductor.views import SPLITS, division
+
+
+@graph_pass(stage="pre_grad", numerics="exact")
+def remove_split_with_size_one_pass(graph: GraphView, rewrite: Rewriter) -> None:
+    """Removes splits into one piece: the piece is the tensor itself."""
+    for split in graph.find(*SPLITS):
+        found = division(graph, split)
+        if found is None or len(found.sizes) != 1:
+            rewrite.reject("it has several pieces", split)
+            continue
+        for piece in list(split.users):
+            if piece.target is not operator.getitem:
+                rewrite.reject("its piece is used in a way that is not known", split)
+                continue
+            unlike = difference(value_of(piece), value_of(found.operand))
+            verdict = graph.effects.may_alias(piece, found.operand)
+            if unlike or not verdict:
+                rewrite.reject(f"the piece differs: {unlike}" if unlike else verdict.reason, piece)
+            elif not (region := graph.effects.same_region((split, piece))):
+                rewrite.reject(region.reason, piece)
+            else:
+                rewrite.replace(piece, found.operand)
+
+
+@remove_split_with_size_one_pass.example
+def one_section(x: torch.Tensor = f32(4, 8)) -> torch.Tensor:
+    (a,) = torch.split(x, 8, 1)
+    return a.sin()
+
+
+@remove_split_with_size_one_pass.example
+def used_twice(x: torch.Tensor = f32(4, 8)) -> torch.Tensor:
+    parts = x.chunk(1, dim=-1)
+    return parts[0].sin() + parts[-1].cos()
+
+
+@remove_split_with_size_one_pass.refuses("several pieces")
+def two_sections(x: torch.Tensor = f32(4, 8)) -> torch.Tensor:
+    a, b = torch.split(x, 4, 1)
+    return a.sin() + b
+
+
+@remove_split_with_size_one_pass.refuses("an output of its own")
+def returned(x: torch.Tensor = f32(4, 8)) -> torch.Tensor:
+    return torch.split(x, 8, 1)[0]

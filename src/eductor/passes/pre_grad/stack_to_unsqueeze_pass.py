@@ -1,0 +1,78 @@
+"""Turns a stack into a cat of unsqueezed operands where the next step merges them, and a stack of one into an unsqueeze."""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import Node
+
+from eductor.graph.bind import Bound
+from eductor.graph.meta import difference, tensor_of, value_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.pipeline.base import f32, graph_pass
+from eductor.views import nest_of
+
+aten = torch.ops.aten
+
+
+@graph_pass(stage="pre_grad", numerics="exact")
+def stack_to_unsqueeze_pass(graph: GraphView, rewrite: Rewriter) -> None:
+    """Turns a stack into a cat of unsqueezed operands where the next step merges them, and a stack of one into an unsqueeze.
+
+    Elsewhere a stack is the shorter form, and stays.
+    """
+    for node in graph.find(aten.stack):
+        bound = graph.bind(node)
+        operands = bound["tensors"] if isinstance(bound, Bound) else ()
+        if not isinstance(bound, Bound) or not isinstance(operands, (list, tuple)) or tensor_of(node) is None:
+            rewrite.reject("its operands are not known one by one", node)
+            continue
+        dim = bound["dim"] % value_of(node).dim()
+        if len(operands) == 1:
+            _unsqueeze_one(graph, rewrite, node, operands[0], dim)
+            continue
+        nest = nest_of(graph, node)
+        if isinstance(nest, str) or not nest.is_one or "reshape" not in nest.kinds:
+            rewrite.reject("its operands are not reshaped parts of one tensor, so nothing would come of it", node)
+            continue
+        parts = [rewrite.insert(aten.unsqueeze, x, dim, before=node, like=node) for x in operands]
+        rewrite.replace(node, aten.cat, parts, dim)
+
+
+def _unsqueeze_one(graph: GraphView, rewrite: Rewriter, node: Node, operand: Node, dim: int) -> None:
+    """A stack is a copy, an unsqueeze is none: it may stand for it if nobody can tell."""
+    verdict = graph.effects.may_alias(node, operand)
+    if not verdict:
+        rewrite.reject(verdict.reason, node)
+        return
+    new = rewrite.insert(aten.unsqueeze, operand, dim, before=node, like=node)
+    if difference(value_of(new), value_of(node)) is not None:
+        layout = torch.contiguous_format
+        new = rewrite.insert(aten.clone, new, before=node, like=node, memory_format=layout)
+    rewrite.replace(node, new)
+
+
+@stack_to_unsqueeze_pass.example
+def reshaped_chunks(x: torch.Tensor = f32(4, 12)) -> torch.Tensor:
+    return torch.stack([t.reshape(4, 2, 2) for t in torch.chunk(x, 3, 1)], -1) * 2
+
+
+@stack_to_unsqueeze_pass.example
+def stack_of_one(x: torch.Tensor = f32(4, 3)) -> torch.Tensor:
+    return torch.stack([x.sin()], dim=1) * 2
+
+
+@stack_to_unsqueeze_pass.refuses("nothing would come of it")
+def of_two_tensors(x: torch.Tensor = f32(4, 3), y: torch.Tensor = f32(4, 3)) -> torch.Tensor:
+    return torch.stack([x, y])
+
+
+@stack_to_unsqueeze_pass.refuses("an output of its own")
+def stack_of_one_that_is_returned(x: torch.Tensor = f32(4, 3)) -> torch.Tensor:
+    return torch.stack([x])
+
+
+@stack_to_unsqueeze_pass.refuses("writes")
+def stack_of_one_that_is_written(x: torch.Tensor = f32(4, 3)) -> torch.Tensor:
+    y = torch.stack([x]).mul_(2)
+    return x + y.sum()

@@ -1,0 +1,291 @@
+"""From nodes to boxes: which part of which source a value is, through all the views in between."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.compat import FakeTensor
+from eductor.graph.bind import Bound, bind
+from eductor.graph.meta import known_equal, known_true, tensor_of, value_of
+from eductor.graph.view import GraphView
+from eductor.views.box import Box
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A view in one step: of which value, by which kind of operator, and what it does to a box."""
+
+    operand: Node
+    kind: str
+    """`split` for pieces and slices, `unbind` for what drops a dimension, else the name of the operator."""
+    apply: Callable[[Box], Box | None]
+    through: tuple[Node, ...] = ()
+    """The call of which the view is one of several results."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A value as a box of its source, with the nodes in between, source first, and the kinds of their operators."""
+
+    box: Box
+    nodes: tuple[Node, ...] = ()
+    kinds: frozenset[str] = frozenset()
+
+
+def trace(graph: GraphView, node: Node) -> Trace | None:
+    """A value as a part of the furthest source that the views in between can be read back to."""
+    found: dict[Node, Trace | None] = graph.derived("views.trace", dict)
+    if node not in found:
+        found[node] = trace_through(graph, node, lambda _: True)
+    return found[node]
+
+
+def trace_through(graph: GraphView, node: Node, passes: Callable[[Node], bool]) -> Trace | None:
+    """The same, with a source beyond which nobody looks: the first value behind the node that does not pass."""
+    readings: list[tuple[Node, Reading]] = []
+    source = node
+    while (source is node or passes(source)) and (reading := read(graph, source)) is not None:
+        readings.append((source, reading))
+        source = reading.operand
+    found = _source(source)
+    for node, reading in reversed(readings):
+        box = reading.apply(found.box) if found is not None else None
+        if found is None or box is None:
+            found = _source(node)
+        else:
+            found = Trace(box, (*found.nodes, *reading.through, node), found.kinds | {reading.kind})
+    return found
+
+
+def _source(node: Node) -> Trace | None:
+    """A value as the whole of itself; None for what is no plain tensor, and for one without elements."""
+    tensor = tensor_of(node)
+    if tensor is None or type(tensor) not in (FakeTensor, torch.Tensor, torch.nn.Parameter) or tensor.is_nested:
+        return None
+    if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
+        return None
+    return None if any(known_equal(s, 0) for s in tensor.shape) else Trace(Box.whole(node, tuple(tensor.shape)))
+
+
+# --------------------------------------------------------------------------------------------------- one view
+
+
+def read(graph: GraphView, node: Node) -> Reading | None:
+    """How a node views its operand; None for what is no view, or is not known well enough."""
+    if node.op not in ("call_function", "call_method"):
+        return None
+    if node.target is operator.getitem and isinstance(node.args[0], Node):
+        if tensor_of(node.args[0]) is not None:
+            return _item(node.args[0], node.args[1])
+        return _piece(node.args[0], division(graph, node.args[0]), node.args[1])
+    if tensor_of(node) is None:
+        return None
+    bound = bind(node)
+    found = _VIEWS.get(bound.packet) if isinstance(bound, Bound) else None
+    if found is None or not isinstance(bound, Bound) or tensor_of(bound.get("self")) is None:
+        return None
+    kind, make = found
+    apply = make(node, bound)
+    return Reading(bound["self"], kind, apply) if apply is not None else None
+
+
+Apply = Callable[[Box], Box | None]
+Make = Callable[[Node, Bound], Apply | None]
+
+
+def _reshape(node: Node, bound: Bound) -> Apply:
+    shape = tuple(value_of(node).shape)
+    return lambda box: box.reshape(shape)
+
+
+def _permute(node: Node, bound: Bound) -> Apply | None:
+    rank = value_of(node).dim()
+    order = _order(bound, rank)
+    return (lambda box: box.permute(order)) if order is not None else None
+
+
+def _order(bound: Bound, rank: int) -> list[int] | None:
+    """The dimensions of the operand in the order of the result."""
+    packet, plain = bound.packet, list(range(rank))
+    if packet is aten.permute:
+        return [d % rank for d in bound["dims"]]
+    if packet in (aten.t, aten.numpy_T):
+        return plain[::-1]
+    if packet is aten.movedim:
+        source, destination = (_dims(bound[name], rank) for name in ("source", "destination"))
+        left = iter(d for d in plain if d not in source)
+        return [source[destination.index(d)] if d in destination else next(left) for d in plain]
+    if packet is aten.mT and rank < 2:
+        return None
+    a, b = (rank - 2, rank - 1) if packet is aten.mT else (bound["dim0"] % max(rank, 1), bound["dim1"] % max(rank, 1))
+    if rank:
+        plain[a], plain[b] = plain[b], plain[a]
+    return plain
+
+
+def _dims(given: Any, rank: int) -> list[int]:
+    return [d % rank for d in (given if isinstance(given, (list, tuple)) else [given])]
+
+
+def _select(node: Node, bound: Bound) -> Apply | None:
+    dim, size = _dim(bound)
+    index = _from_start(value_of(bound["index"]), size)
+    return (lambda box: box.select(dim, index)) if index is not None else None
+
+
+def _slice(node: Node, bound: Bound) -> Apply | None:
+    dim, size = _dim(bound)
+    return _sliced(dim, size, value_of(bound["start"]), value_of(node).shape[dim], value_of(bound["step"]))
+
+
+def _narrow(node: Node, bound: Bound) -> Apply | None:
+    dim, size = _dim(bound)
+    start = value_of(bound["start"])
+    return _sliced(dim, size, start, value_of(node).shape[dim], 1) if not isinstance(start, torch.Tensor) else None
+
+
+def _dim(bound: Bound) -> tuple[int, Any]:
+    tensor = tensor_of(bound["self"])
+    assert tensor is not None
+    dim = bound["dim"] % tensor.dim()
+    return dim, tensor.shape[dim]
+
+
+def _sliced(dim: int, size: Any, start: Any, length: Any, step: Any) -> Apply | None:
+    """`length` is what the slice really has: bounds beyond the size were cut off already."""
+    first = _from_start(0 if start is None else start, size)
+    if first is None or not isinstance(step, int):
+        return None
+    return lambda box: box.narrow(dim, first, length, step)
+
+
+def _from_start(index: Any, size: Any) -> Any:
+    """An index counted from the start; None where it is not known on which side it counts, or lies outside."""
+    if known_true(index < 0):
+        index = index + size
+    return index if known_true(index >= 0) and known_true(index <= size) else None
+
+
+_VIEWS: dict[Any, tuple[str, Make]] = {
+    **dict.fromkeys((aten.reshape, aten.view, aten._unsafe_view, aten.flatten, aten.unflatten), ("reshape", _reshape)),
+    **dict.fromkeys((aten.view_as, aten.reshape_as), ("reshape", _reshape)),
+    aten.squeeze: ("squeeze", _reshape),
+    aten.unsqueeze: ("unsqueeze", _reshape),
+    **dict.fromkeys((aten.permute, aten.transpose, aten.t, aten.mT, aten.numpy_T, aten.movedim), ("permute", _permute)),
+    aten.select: ("unbind", _select),
+    aten.slice: ("split", _slice),
+    aten.narrow: ("split", _narrow),
+}
+
+
+# --------------------------------------------------------------------------------- one of several results, an index
+
+SPLITS = (
+    *(aten.split, aten.split_with_sizes, aten.chunk, aten.tensor_split, aten.unsafe_split, aten.unsafe_chunk),
+    *(aten.unsafe_split_with_sizes, aten.hsplit, aten.vsplit, aten.dsplit),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """A call that divides a tensor along a dimension into pieces, of these sizes; each drops it, for `unbind`."""
+
+    operand: Node
+    dim: int
+    sizes: tuple[Any, ...]
+    starts: tuple[Any, ...]
+    drops: bool
+
+
+def division(graph: GraphView, call: Node) -> Division | None:
+    """How a call divides its operand; None for any other call."""
+    found: dict[Node, Division | None] = graph.derived("views.division", dict)
+    if call not in found:
+        found[call] = _division(call)
+    return found[call]
+
+
+def _division(call: Node) -> Division | None:
+    bound = bind(call)
+    if not isinstance(bound, Bound) or bound.packet not in (*SPLITS, aten.unbind):
+        return None
+    tensor, pieces = tensor_of(bound["self"]), value_of(call)
+    if tensor is None or not isinstance(pieces, (list, tuple)) or not tensor.dim():
+        return None
+    dim = _split_dim(bound, tensor.dim())
+    drops = bound.packet is aten.unbind
+    sizes = tuple(1 if drops else piece.shape[dim] for piece in pieces)
+    starts = tuple(itertools.accumulate(sizes, initial=0))[:-1]
+    return Division(bound["self"], dim, sizes, starts, drops)
+
+
+def _split_dim(bound: Bound, rank: int) -> int:
+    """`hsplit` divides the second dimension, or the only one; the others say which."""
+    named = {aten.hsplit: min(1, rank - 1), aten.vsplit: 0, aten.dsplit: 2}
+    return named[bound.packet] if bound.packet in named else int(bound["dim"]) % rank
+
+
+def _piece(call: Node, found: Division | None, index: Any) -> Reading | None:
+    if found is None or not isinstance(index, int) or not -len(found.sizes) <= index < len(found.sizes):
+        return None
+    index %= len(found.sizes)
+    start, size, dim = found.starts[index], found.sizes[index], found.dim
+    if found.drops:
+        return Reading(found.operand, "unbind", lambda box: box.select(dim, start), (call,))
+    return Reading(found.operand, "split", lambda box: box.narrow(dim, start, size), (call,))
+
+
+def _item(tensor: Node, index: Any) -> Reading | None:
+    """`x[0, :, 2:4, None, ...]`: integers, slices, None and an ellipsis; nothing that gathers."""
+    parts = list(index) if isinstance(index, tuple) else [index]
+    value = tensor_of(tensor)
+    if value is None or not all(_is_plain(part) for part in parts):
+        return None
+    used = sum(part is not None and part is not ... for part in parts)
+    at = parts.index(...) if ... in parts else len(parts)
+    whole = [slice(None)] * (value.dim() - used)
+    parts = [*parts[:at], *whole, *parts[at + 1 :]]
+    return Reading(tensor, _kind_of_item(parts), lambda box: _indexed(box, parts))
+
+
+def _is_plain(part: Any) -> bool:
+    if isinstance(part, slice):
+        return all(x is None or type(x) is int for x in (part.start, part.stop, part.step))
+    return part is None or part is ... or type(part) is int
+
+
+def _kind_of_item(parts: Sequence[Any]) -> str:
+    if any(type(part) is int for part in parts):
+        return "unbind"
+    return "unsqueeze" if None in parts and all(part in (None, slice(None)) for part in parts) else "split"
+
+
+def _indexed(box: Box, parts: Sequence[Any]) -> Box | None:
+    dim = 0
+    found: Box | None = box
+    for part in parts:
+        if found is None:
+            return None
+        if part is None:
+            found = found.unsqueeze(dim)
+        elif type(part) is int:
+            first = _from_start(part, found.shape[dim])
+            found = found.select(dim, first) if first is not None else None
+            continue
+        elif part != slice(None):
+            size = found.shape[dim]
+            if not isinstance(size, int):
+                return None
+            indices = range(*part.indices(size))
+            found = found.narrow(dim, indices.start, len(indices), indices.step)
+        dim += 1
+    return found
