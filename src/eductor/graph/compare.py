@@ -10,6 +10,7 @@ from typing import Any
 from torch.fx import Graph, Node
 
 from eductor.graph.printer import path_of, statement
+from eductor.graph.snapshot import Snapshot
 from eductor.graph.structure import attribute_hash
 
 
@@ -32,6 +33,23 @@ def first_difference(a: Graph, b: Graph) -> str | None:
         longer, which = (left, "first") if len(left) > len(right) else (right, "second")
         return f"only the {which} graph has `{_statement(longer[min(len(left), len(right))])}`"
     return None
+
+
+def is_as_before(before: Snapshot, graph: Graph) -> bool:
+    """Whether a graph is the same as when the snapshot was taken, but for the names of its nodes."""
+    if len(before) != len(graph.nodes):
+        return False
+    twin: dict[Node, Node] = {}
+    is_untouched = True
+    for (old, op, target, args, kwargs), node in zip(before.rows(), graph.nodes, strict=True):
+        twin[old] = node
+        is_untouched = is_untouched and old is node
+        if is_untouched and args is node.args and kwargs is node.kwargs and target is node.target:
+            continue
+        same_target = op == node.op and (target == node.target or op in ("placeholder", "output"))
+        if not same_target or not _same((args, kwargs), (node.args, node.kwargs), twin):
+            return False
+    return before.has_same_subgraphs(graph)
 
 
 def _same_attribute(x: Node, y: Node) -> bool:

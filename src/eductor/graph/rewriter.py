@@ -171,10 +171,14 @@ class Rewriter:
         target: Any = None,
         args: tuple[Any, ...] | None = None,
         kwargs: Mapping[str, Any] | None = None,
+        same_value: bool = False,
     ) -> None:
-        """Gives a node another target or other arguments; it keeps its name and its users."""
+        """Gives a node another target or other arguments; it keeps its name and its users.
+
+        With the `same_value`, it is another spelling of what it was, and nothing is to be evaluated anew.
+        """
         self._event("updated", node, "")
-        spelled = bind(node)
+        spelled = bind(node) if not same_value else None
         self._orphans.update(dict.fromkeys(node.all_input_nodes))
         self.view.removed(node)
         if target is not None:
@@ -186,7 +190,7 @@ class Rewriter:
             node.kwargs = dict(kwargs)
         self._stamp(node, (node,))
         self.view.added(node)
-        if node.op != "output" and not _is_respelled(spelled, bind(node)):
+        if spelled is not None and node.op != "output" and not _is_respelled(spelled, bind(node)):
             self._dirty[node] = None
 
     def move(self, node: Node, *, before: Node) -> None:

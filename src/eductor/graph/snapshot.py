@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
 from typing import Any
 
 from torch.fx import Graph, GraphModule, Node, map_arg
@@ -75,6 +76,12 @@ class Snapshot:
             return not all(same)
 
         return [node for i, node in enumerate(nodes) if is_changed(i, node)]
+
+    def rows(self) -> Iterator[tuple[Node, Any, Any, Any, Any]]:
+        """The nodes as they were: each with its kind, target, positional and keyword arguments."""
+        for i, node in enumerate(self._nodes):
+            op, target, args, kwargs = self._calls[4 * i : 4 * i + 4]
+            yield node, op, target, args, kwargs
 
     def graph(self) -> Graph:
         """The graph as it was, made of new nodes under the old names."""

@@ -35,6 +35,7 @@ class GraphView:
         """What a pass works out once for all its matches; it goes with the view."""
         self._inputs_distinct = inputs_distinct
         self._index: dict[Any, dict[Node, None]] | None = None
+        self._filed: dict[Node, tuple[Any, ...]] = {}
         self._effects: Effects | None = None
         self._derived: dict[str, Any] = {}
         self._queues: list[tuple[Callable[[Node], bool], deque[Node]]] = []
@@ -74,7 +75,7 @@ class GraphView:
         """
         keys = {key_of(op) for op in operators}
         overloads = {op for op in operators if isinstance(op, OpOverload)}
-        wanted = functools.partial(_is_call_of, keys=keys, overloads=overloads)
+        wanted = functools.partial(self._is_call_of, keys=keys, overloads=overloads)
         index = self._indexed()
         found = {node for key in keys for node in index.get(key, ()) if wanted(node)}
         return self._visit(deque(sorted(found, key=sort_key)), wanted)
@@ -96,7 +97,7 @@ class GraphView:
     def is_call(self, node: Node, *operators: OpOverloadPacket | OpOverload | Callable[..., Any]) -> bool:
         """Whether a node is a call of any of the operators."""
         overloads = {op for op in operators if isinstance(op, OpOverload)}
-        return self._holds(node) and _is_call_of(node, {key_of(op) for op in operators}, overloads)
+        return self._holds(node) and self._is_call_of(node, {key_of(op) for op in operators}, overloads)
 
     def _visit(self, queue: deque[Node], wanted: Callable[[Node], bool], again: bool = True) -> Iterator[Node]:
         limit = 10 * (len(self.graph.nodes) + 100)
@@ -132,15 +133,25 @@ class GraphView:
         return self._index
 
     def _enter(self, index: dict[Any, dict[Node, None]], node: Node) -> None:
-        for key in keys_of(node):
+        self._filed[node] = keys = keys_of(node)
+        for key in keys:
             index.setdefault(key, {})[node] = None
 
     def __contains__(self, node: Node) -> bool:
         return self._holds(node)
 
     def _holds(self, node: Node) -> bool:
-        index = self._indexed()
-        return any(node in index.get(key, ()) for key in keys_of(node))
+        self._indexed()
+        return bool(self._filed.get(node))
+
+    def _is_call_of(self, node: Node, keys: set[Any], overloads: set[OpOverload]) -> bool:
+        if keys.isdisjoint(self._filed.get(node, ())):
+            return False
+        if not overloads:
+            return True
+        bound = bind(node)
+        packets = {key_of(o) for o in overloads}
+        return isinstance(bound, Bound) and (bound.op in overloads or bound.packet not in packets)
 
     # What the rewriter reports.
 
@@ -159,7 +170,7 @@ class GraphView:
         """A node is about to be erased."""
         self._derived.clear()
         if self._index is not None:
-            for key in keys_of(node):
+            for key in self._filed.pop(node, ()):
                 self._index[key].pop(node, None)
         if self._effects is not None:
             self._effects.remove(node)
@@ -174,6 +185,7 @@ class GraphView:
         """Drops what was derived from the graph, after an edit that nobody reported."""
         self._derived.clear()
         self._index = None
+        self._filed.clear()
         self._effects = None
 
 
@@ -203,13 +215,3 @@ def _keys_of_target(target: Any) -> tuple[Any, ...]:
 def _keys_of_call(node: Node) -> tuple[Any, ...]:
     bound = bind(node)
     return (bound.packet, node.target) if isinstance(bound, Bound) else (node.target,)
-
-
-def _is_call_of(node: Node, keys: set[Any], overloads: set[OpOverload]) -> bool:
-    if keys.isdisjoint(keys_of(node)):
-        return False
-    if not overloads:
-        return True
-    bound = bind(node)
-    packets = {key_of(o) for o in overloads}
-    return isinstance(bound, Bound) and (bound.op in overloads or bound.packet not in packets)

@@ -14,7 +14,7 @@ from torch.fx import Graph, GraphModule
 
 from eductor.errors import EductorWarning, PassFailed
 from eductor.graph import meta
-from eductor.graph.compare import is_equal
+from eductor.graph.compare import is_as_before
 from eductor.graph.evaluate import update
 from eductor.graph.legal import violations
 from eductor.graph.order import sort_in_place
@@ -168,8 +168,7 @@ class _Runner:
         self.interface.check(graph, self.context.stage)
         if self.context.options.debug:
             check_stage(graph, before, self.context.stage)
-        changed = len(before) != len(graph.nodes) or not is_equal(before.graph(), graph)
-        changed = changed or not before.has_same_subgraphs(graph)
+        changed = not is_as_before(before, graph)
         run.status = "changed" if changed else "unchanged"
         run.matches = rewriter.matches if changed else ()
         after = Snapshot(graph)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +19,12 @@ from eductor.pipeline.base import Context
 from eductor.views.box import Box, joined
 from eductor.views.checking import check_equal
 from eductor.views.plan import Plan, Step, is_row_major, plan
-from eductor.views.reading import Trace, trace
+from eductor.views.reading import Trace, read, trace
 
 aten = torch.ops.aten
+
+
+_NOTHING_TO_MERGE = "no two neighbours among its operands are parts of one tensor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +104,15 @@ def _nest(graph: GraphView, root: Node) -> Nest | str:
     if not tensor.dim() or not all(_rank(x) == tensor.dim() - is_stack for x in operands):
         return "its operands differ in rank"
     dim = bound["dim"] % tensor.dim()
+    if not any(read(graph, a) and read(graph, b) for a, b in itertools.pairwise(operands)):
+        return _NOTHING_TO_MERGE
     operands = operands if is_stack else _with_elements(operands, tensor)
     traces = [trace(graph, x) for x in operands]
     found = [t for t in traces if t is not None]
     if len(found) < len(operands):
         return "an operand is no plain tensor, or has no elements"
     nest = Nest(root, dim, is_stack, _runs(operands, found, dim, is_stack))
-    return nest if nest.merged else "no two neighbours among its operands are parts of one tensor"
+    return nest if nest.merged else _NOTHING_TO_MERGE
 
 
 def stacked(graph: GraphView, operands: Sequence[Node], dim: int, *, before: Node) -> Plan | None:
