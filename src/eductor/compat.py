@@ -35,6 +35,9 @@ MAYBE_ALIASING_TAG: Any = getattr(torch.Tag, "maybe_aliasing_or_mutating", None)
 SIZE_CHECKS: frozenset[Any] = frozenset({torch._check, torch._check_is_size, torch._check_value})
 """Functions that check sizes while tracing, and stay in a captured graph."""
 
+EXPORTED_CHECKS = "_guards_fn"
+"""The module by which an exported graph checks what it assumes of its inputs."""
+
 TENSOR_BASE: type = torch._C.TensorBase
 """The class whose methods are the builtin methods of tensors."""
 
@@ -141,6 +144,18 @@ class CompileState:
             yield
 
 
+def quantized_operators() -> Any:
+    """The operators by which exported graphs quantize; they are there only once their module is loaded."""
+    import torch.ao.quantization.fx._decomposed  # registers them
+
+    return torch.ops.quantized_decomposed
+
+
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Whether a call of a module runs more than its forward."""
+    return any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks))
+
+
 def has_saved_tensors_hooks() -> bool:
     """Whether the user looks at saved tensors."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
@@ -180,6 +195,13 @@ def is_context_switch(target: Any) -> bool:
         return target in _SWITCHES
     except TypeError:
         return False
+
+
+def autocast_step(target: Any) -> int:
+    """1 for a target that enters autocast, -1 for one that leaves it, else 0."""
+    if not is_context_switch(target) or target not in _AUTOCAST:
+        return 0
+    return 1 if target is _AUTOCAST[0] else -1
 
 
 def switch_context(target: Any, *args: Any) -> Any:

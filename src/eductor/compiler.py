@@ -2,6 +2,7 @@
 
     capture     Dynamo (torch's own)                             -> Torch-level graph
     pre_grad    passes on the captured graph, before autograd
+                what depends on parameters alone moves out of it, in inference
     autograd    trace forward and backward, functionalize        -> joint ATen graph
     joint       passes on forward and backward together
     partition   what to save for the backward                    -> forward and backward graph
@@ -30,8 +31,11 @@ from eductor.compat import compile_id
 from eductor.engines import ATEN, INDUCTOR, Compiled, Engine, Job, find_engine, has_code_generator
 from eductor.engines.legalize.numbers import without_numbers
 from eductor.errors import BadOption, EductorError, EductorWarning, Unsupported, see_more
+from eductor.graph.held import tensors_of
+from eductor.graph.meta import requires_grad
 from eductor.observe.verifier import Verifier
 from eductor.options import Options
+from eductor.packing import can_pack, hoist
 from eductor.partition import partition_fn
 from eductor.pipeline.base import Context, GraphName, Role, Stage
 from eductor.pipeline.instruments import PLACE, FlowStage, StageRun, watched
@@ -73,7 +77,7 @@ def compile_graph(module: GraphModule, inputs: Sequence[Any], options: Options) 
     flow = Flow.start(module, options)
     try:
         pre_grad(flow, inputs)
-        return autograd(flow, inputs)
+        return pack(flow, inputs) or autograd(flow, inputs)
     except Exception as error:
         if isinstance(error, EductorError) and not isinstance(error, Unsupported):
             raise
@@ -108,8 +112,10 @@ class Flow:
         with watched(run, self.options.instruments):
             yield run.facts
 
-    def run_passes(self, stage: Stage, role: Role, module: GraphModule, *, is_inference: bool) -> None:
-        context = Context(stage, self.options, is_inference, replace(self.graph, role=role))
+    def run_passes(
+        self, stage: Stage, role: Role, module: GraphModule, *, is_inference: bool, packs: bool = False
+    ) -> None:
+        context = Context(stage, self.options, is_inference, replace(self.graph, role=role), packs)
         self.pipeline.run(stage, module, context, self.options.instruments)
 
     def skip_passes(self, stage: Stage, reason: str) -> None:
@@ -119,16 +125,27 @@ class Flow:
 
 def pre_grad(flow: Flow, inputs: Sequence[Any]) -> None:
     """Passes on the captured graph."""
-    differentiable = any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
+    differentiable = any(map(requires_grad, (*tensors_of(flow.module).values(), *inputs)))
     is_inference = not (torch.is_grad_enabled() and differentiable)
+    packs = is_inference and flow.options.pack_weights and can_pack(flow.module, inputs)
     with flow.stage("pre_grad", "captured", flow.module, inputs):
-        flow.run_passes("pre_grad", "captured", flow.module, is_inference=is_inference)
+        flow.run_passes("pre_grad", "captured", flow.module, is_inference=is_inference, packs=packs)
 
 
-def autograd(flow: Flow, inputs: Sequence[Any]) -> Callable[..., Any]:
+def pack(flow: Flow, inputs: Sequence[Any]) -> Callable[..., Any] | None:
+    """Where passes marked what depends on parameters alone: it is computed once, and autograd gets it as more inputs."""
+    hoisted = hoist(flow.module, inputs)
+    if hoisted is None:
+        return None
+    given = hoisted.inputs(inputs)
+    return hoisted.around(autograd(replace(flow, module=hoisted.module), given, packed=len(given) - len(inputs)))
+
+
+def autograd(flow: Flow, inputs: Sequence[Any], packed: int = 0) -> Callable[..., Any]:
     """Traces forward and backward together, and wraps what the stages below make of them."""
     given = flow.options.decompositions
     with flow.stage("autograd", "captured", flow.module, inputs) as facts:
+        facts["packed"] = packed
         return aot_dispatch_autograd(
             flow.module,
             inputs,

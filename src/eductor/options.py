@@ -45,6 +45,9 @@ class Options:
     post_grad_custom_pre_pass: Passes = _why("your passes for the slot at the start of the post-grad stage", ())
     post_grad_custom_post_pass: Passes = _why("your passes for the slot at the end of the post-grad stage", ())
     fallback_random: bool = _why("draw random numbers as eager does, in program order", False)
+    pack_weights: bool = _why(
+        "compute what depends on parameters alone once in inference; writes through `.data` are not seen", True
+    )
     strict: bool = _why(
         "what fails or is not supported is an error, not a warning: a pass, an engine, a construct", False
     )
@@ -62,7 +65,7 @@ class Options:
             raise BadOption(f"option profile={self.profile!r}: it must be one of {', '.join(get_args(Profile))}.")
         if self.verify not in (None, *get_args(Verify)):
             raise BadOption(f"option verify={self.verify!r}: it must be 'each', or None.")
-        for name in ("double_backward", "fallback_random", "strict", "debug"):
+        for name in ("double_backward", "fallback_random", "pack_weights", "strict", "debug"):
             if not isinstance(getattr(self, name), bool):
                 raise BadOption(f"option {name}={getattr(self, name)!r}: it must be True or False.")
         for name in ("enable", "disable"):

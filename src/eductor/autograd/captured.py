@@ -16,6 +16,7 @@ from eductor.compat import FakeTensor, FakeTensorMode, HigherOrderOperator, Shap
 from eductor.errors import Unsupported
 from eductor.graph.held import first_names, swapped, tensors_of
 from eductor.graph.snapshot import subgraphs
+from eductor.graph.static import is_static
 
 
 class Captured:
@@ -61,9 +62,7 @@ class Captured:
         """Inputs whose memory stays where it is from call to call: parameters and buffers."""
         count = len(self.held)
         found = set(range(count))
-        for i, node in enumerate(self.module.graph.find_nodes(op="placeholder")):
-            if (node.meta.get("tensor_dict") or {}).get("_dynamo_static_input_type"):
-                found.add(count + i)
+        found.update(count + i for i, p in enumerate(self.module.graph.find_nodes(op="placeholder")) if is_static(p))
         return frozenset(found)
 
 

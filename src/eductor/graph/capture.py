@@ -44,7 +44,7 @@ def capture(
 def dialect_of(module: GraphModule) -> Dialect:
     """`aten` where all calls on tensors are of ATen overloads."""
     for node in module.graph.nodes:
-        if node.op in ("call_method", "call_module"):
+        if node.op == "call_method" or (node.op == "call_module" and node.target != compat.EXPORTED_CHECKS):
             return "torch"
         if node.op == "call_function" and not isinstance(node.target, (OpOverload, HigherOrderOperator)):
             if node.target is not operator.getitem and isinstance(

@@ -47,10 +47,15 @@ def update(module: GraphModule, changed: Iterable[Node], mode: FakeTensorMode | 
     for node, new in reevaluated(module, pending, mode):
         computed += 1
         old = value_of(node)
-        if old is UNKNOWN or difference(old, new) or requires_grad(old) != requires_grad(new):
+        if old is UNKNOWN or difference(old, new) or _followed(old) != _followed(new):
             set_value(node, new)
             pending.update(node.users)
     return computed
+
+
+def _followed(value: Any) -> list[bool]:
+    """Which of the tensors of a value autograd follows."""
+    return [requires_grad(v) for v in (value if isinstance(value, (list, tuple)) else (value,))]
 
 
 def reevaluated(
@@ -85,7 +90,7 @@ def evaluate(module: GraphModule, node: Node, mode: FakeTensorMode) -> Any:
     args, kwargs = map_arg((node.args, node.kwargs), value_of)
     if isinstance(node.target, HigherOrderOperator):
         return _evaluate_higher_order(node.target, args, kwargs)
-    if effect_of(node).opaque and not isinstance(node.target, OpOverload):
+    if node.op == "call_module" or (effect_of(node).opaque and not isinstance(node.target, OpOverload)):
         return UNKNOWN
     if node.op == "call_method":
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch.fx import Node
 
 from eductor.compat import (
+    EXPORTED_CHECKS,
     MAYBE_ALIASING_TAG,
     SIZE_CHECKS,
     HigherOrderOperator,
@@ -77,6 +78,8 @@ def effect_of(node: Node) -> Effect:
     """What a node does besides computing its result: by schema first, by spelling next, the worst otherwise."""
     if node.op in ("placeholder", "get_attr", "output"):
         return PURE
+    if node.op == "call_module" and node.target == EXPORTED_CHECKS:
+        return Effect(kept="a check of the inputs")
     if node.op == "call_module":
         return Effect(barrier=f"a call of the module {node.target}")
     target = node.target

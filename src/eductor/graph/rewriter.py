@@ -171,14 +171,14 @@ class Rewriter:
         target: Any = None,
         args: tuple[Any, ...] | None = None,
         kwargs: Mapping[str, Any] | None = None,
-        same_value: bool = False,
+        respelled: bool = False,
     ) -> None:
         """Gives a node another target or other arguments; it keeps its name and its users.
 
-        With the `same_value`, it is another spelling of what it was, and nothing is to be evaluated anew.
+        A node that is only `respelled` has the value that it had, and is not evaluated anew.
         """
         self._event("updated", node, "")
-        spelled = bind(node) if not same_value else None
+        spelled = bind(node) if not respelled else None
         self._orphans.update(dict.fromkeys(node.all_input_nodes))
         self.view.removed(node)
         if target is not None:

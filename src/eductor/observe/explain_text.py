@@ -60,7 +60,8 @@ def _facts(stage: StageRecord) -> str:
         return f"{facts['engine']} makes {_count(stage.nodes, 'node')} runnable"
     if "gradients" in facts:
         gradients = _count(facts["gradients"], "gradient") if facts["gradients"] else "no gradients"
-        return f"{_count(stage.nodes, 'node')} traced to a joint graph of {facts['nodes']}, {gradients}"
+        packed = f", {_count(facts['packed'], 'weight')} packed once" if facts["packed"] else ""
+        return f"{_count(stage.nodes, 'node')} traced to a joint graph of {facts['nodes']}, {gradients}{packed}"
     if "backward_nodes" in facts:
         return (
             f"{_count(stage.nodes, 'node')} parted into {facts['forward_nodes']} forward and "

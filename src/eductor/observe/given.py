@@ -43,7 +43,8 @@ class Given:
         known = self._known(run, module)
         if any(x is not None for x in known):
             yield completed(module, known)
-        yield from made_up(module, [None if isinstance(x, torch.Tensor) else x for x in known])
+        numbers = [None if isinstance(x, torch.Tensor) else x for x in known]
+        yield from made_up(module, numbers, finite_parameters=run.step.load().contract.numerics != "exact")
 
     def _known(self, run: PassRun, module: GraphModule) -> list[Any]:
         placeholders = module.graph.find_nodes(op="placeholder")

@@ -38,7 +38,12 @@ def run_pass(pass_: Pass, stage: Stage, module: GraphModule, *instruments: Instr
     """Runs one pass over a graph, strictly."""
     before = to_function(module.graph)
     recorder = Recorder()
-    context = Context(stage, Options(strict=True, debug=True), is_inference=pass_.contract.inference_only)
+    context = Context(
+        stage,
+        Options(strict=True, debug=True),
+        is_inference=pass_.contract.inference_only,
+        packs=pass_.contract.inference_only,
+    )
     run_steps([Step(stage, pass_.name, 1, "", "", pass_)], stage, module, context, [recorder, *instruments])
     return ExampleRun(before, to_function(module.graph), module, recorder.records[0])
 

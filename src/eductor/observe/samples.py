@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 
 from eductor.compat import FakeTensor, number_at, other_sizes
 from eductor.graph.meta import UNKNOWN, value_of
+from eductor.graph.static import is_static
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,9 @@ class Kind:
     strewn: tuple[float, ...] = ()
     integers: tuple[int, int] = (0, 2)
     other_sizes: bool = False
+
+    def finite(self) -> Kind:
+        return replace(self, strewn=tuple(x for x in self.strewn if math.isfinite(x)))
 
 
 KINDS = (
@@ -37,8 +41,14 @@ class CannotRun(Exception):
     """A graph that cannot be executed here, and why."""
 
 
-def made_up(module: GraphModule, known: Sequence[Any | None] = ()) -> Iterator[list[Any]]:
-    """Several lists of inputs for a graph; what is known stays as it is in each of them, but for other sizes."""
+def made_up(
+    module: GraphModule, known: Sequence[Any | None] = (), *, finite_parameters: bool = False
+) -> Iterator[list[Any]]:
+    """Several lists of inputs for a graph; what is known stays as it is in each of them, but for other sizes.
+
+    With `finite_parameters`, infinities are strewn into other inputs alone: in a sum, it is a matter of rounding order
+    whether one that is a factor of all its terms makes it infinite or no number.
+    """
     placeholders = module.graph.find_nodes(op="placeholder")
     if _is_too_large(placeholders):
         raise CannotRun("made-up inputs are run on the CPU, and those of this graph would be too large")
@@ -46,7 +56,9 @@ def made_up(module: GraphModule, known: Sequence[Any | None] = ()) -> Iterator[l
     sizes = other_sizes([value_of(p) for p in placeholders])
     for kind in (*KINDS, OTHER_SIZES) if sizes else KINDS:
         yield [
-            make(p, kind, sizes if kind.other_sizes else {}) if value is None or kind.other_sizes else value
+            make(p, kind.finite() if finite_parameters and is_static(p) else kind, sizes if kind.other_sizes else {})
+            if value is None or kind.other_sizes
+            else value
             for p, value in zip(placeholders, given, strict=True)
         ]
 

@@ -1,3 +1,5 @@
 """Operators of our own, which passes emit and engines lower. Importing this registers them."""
 
+from eductor.ops import dot_compress as dot_compress
+from eductor.ops import lce as lce
 from eductor.ops import random as random

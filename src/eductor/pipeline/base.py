@@ -71,6 +71,8 @@ class Context:
     options: Options = field(default_factory=Options)
     is_inference: bool = False
     graph: GraphName = GraphName()
+    packs: bool = False
+    """Whether what is computed from parameters alone is computed once and kept, where a pass marks it with `pack`."""
 
 
 @dataclass(frozen=True, slots=True)

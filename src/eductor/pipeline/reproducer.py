@@ -85,6 +85,7 @@ def spelled_context(context: Context) -> dict[str, Any]:
         "fallback_random": options.fallback_random,
         "debug": options.debug,
         "is_inference": context.is_inference,
+        "packs": context.packs,
         "role": context.graph.role,
     }
 

@@ -1,0 +1,186 @@
+"""Parts a captured graph into what is computed once and what is computed in each call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from eductor.compat import autocast_step
+from eductor.graph.effects import Effects
+from eductor.graph.held import attribute, tensors_of
+from eductor.graph.meta import requires_grad, set_value, tensor_of, value_of
+from eductor.graph.snapshot import copy_of
+from eductor.graph.static import is_packed, is_static, mark_static, uncounted_of
+from eductor.packing.kept import Kept
+
+Source = int | torch.Tensor
+"""Which input of a call it is, or a tensor that the module holds."""
+
+
+def can_pack(module: GraphModule, inputs: Sequence[Any]) -> bool:
+    """Whether torch counts the writes to all parameters of a graph: not where they were made in inference mode."""
+    placeholders = zip(module.graph.find_nodes(op="placeholder"), inputs, strict=True)
+    given = [x for node, x in placeholders if is_static(node)]
+    return not any(isinstance(x, torch.Tensor) and x.is_inference() for x in (*tensors_of(module).values(), *given))
+
+
+@dataclass(frozen=True, slots=True)
+class Hoisted:
+    """A graph that takes packed values as further inputs, and what computes those."""
+
+    original: GraphModule
+    module: GraphModule
+    kept: Kept
+    sources: tuple[Source, ...]
+    written: tuple[Source, ...]
+    """What the graph writes; the packed values do not see it, so none of it may share memory with their sources."""
+
+    def inputs(self, given: Sequence[Any]) -> list[Any]:
+        """The inputs of a call, and the packed values."""
+        return [*given, *self.kept(_pick(self.sources, given))]
+
+    def around(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """A function like the original graph, of one like the graph that is left."""
+        kept, sources = self.kept, self.sources
+
+        def call(*args: Any) -> Any:
+            return run(*args, *kept(_pick(sources, args)))
+
+        def watching(*args: Any) -> Any:
+            return self.original(*args) if self.is_overwritten(args) else call(*args)
+
+        return watching if self.written else call
+
+    def is_overwritten(self, inputs: Sequence[Any]) -> bool:
+        """Whether the graph writes into the memory of what the packed values are computed from."""
+        written = {id(storage): storage for x in _pick(self.written, inputs) for storage in (x.untyped_storage(),)}
+        return bool(written) and any(id(x.untyped_storage()) in written for x in _pick(self.sources, inputs))
+
+
+def hoist(module: GraphModule, inputs: Sequence[Any]) -> Hoisted | None:
+    """Moves the marked values of a graph into a prologue; None where there are none, or none that can go."""
+    marked = [node for node in module.graph.nodes if is_packed(node)]
+    if not marked:
+        return None
+    search = _Search(module.graph)
+    moved = search.movable(marked)
+    results = [node for node in marked if node in moved and any(user not in moved for user in node.users)]
+    if not results:
+        return None
+    prologue, leaves = _prologue(module, moved, results)
+    uncounted = {leaf for node in marked if node in moved for leaf in uncounted_of(node)}
+    hoisted = Hoisted(
+        module,
+        _rest(module, moved, results),
+        Kept(prologue, [i for i, leaf in enumerate(leaves) if leaf in uncounted]),
+        _sources(module, leaves),
+        _sources(module, search.written),
+    )
+    return None if hoisted.is_overwritten(inputs) else hoisted
+
+
+class _Search:
+    """Finds what can be computed before everything else. Inputs do not share memory, which each call makes sure of."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._effects = effects = Effects(graph, inputs_distinct=True)
+        self._places = places = {place for node in graph.nodes for place in effects.writes(node)}
+        self._opaque = next((node for node in graph.nodes if effects.of(node).opaque), None)
+        self._in_autocast = _in_autocast(graph)
+        self.written = [
+            node
+            for node in graph.nodes
+            if node.op in ("placeholder", "get_attr") and tensor_of(node) is not None and effects.place(node) in places
+        ]
+
+    def movable(self, marked: Iterable[Node]) -> set[Node]:
+        """The marked values that can go, with all that they are computed from, inputs aside."""
+        moved: set[Node] = set()
+        for node in marked:
+            # Outside, nobody may hold a value that is not made anew in each call.
+            if tensor_of(node) is not None and not requires_grad(value_of(node)) and not self._effects.escapes(node):
+                moved |= self._computed_with(node, moved)
+        return moved
+
+    def _computed_with(self, node: Node, known: Collection[Node]) -> set[Node]:
+        """A node and what it is computed from; nothing if some of that is not static, or may not move."""
+        found, pending = {node}, [node]
+        while pending:
+            current = pending.pop()
+            if not self._may_go(current):
+                return set()
+            for operand in current.all_input_nodes:
+                if operand in found or operand in known:
+                    continue
+                if not is_static(operand):
+                    found.add(operand)
+                    pending.append(operand)
+                elif self._is_written(operand):
+                    return set()
+        return found
+
+    def _is_written(self, node: Node) -> bool:
+        return self._effects.place(node) in self._places
+
+    def _may_go(self, node: Node) -> bool:
+        is_call = node.op in ("call_function", "call_method")
+        after_opaque = self._opaque is not None and self._opaque < node
+        has_effects = not self._effects.of(node).removable or self._is_written(node)
+        return is_call and not after_opaque and node not in self._in_autocast and not has_effects
+
+
+def _in_autocast(graph: Graph) -> set[Node]:
+    """The nodes under another autocast than the one in which the graph is called."""
+    found, depth = set(), 0
+    for node in graph.nodes:
+        depth += autocast_step(node.target)
+        if depth:
+            found.add(node)
+    return found
+
+
+def _prologue(module: GraphModule, moved: Collection[Node], results: Sequence[Node]) -> tuple[GraphModule, list[Node]]:
+    """A graph of what moves, and the inputs and attributes that it takes."""
+    graph = Graph()
+    ordered = [node for node in module.graph.nodes if node in moved]
+    leaves = list(dict.fromkeys(leaf for node in ordered for leaf in node.all_input_nodes if leaf not in moved))
+    copies = {leaf: graph.placeholder(leaf.name) for leaf in leaves}
+    for node in ordered:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(tuple(copies[node] for node in results))
+    return GraphModule({}, graph), leaves
+
+
+def _rest(module: GraphModule, moved: Collection[Node], results: Sequence[Node]) -> GraphModule:
+    """A copy of the graph without what moves: Dynamo calls the original by the inputs that it gave it."""
+    graph = copy_of(module.graph)
+    copies = dict(zip(module.graph.nodes, graph.nodes, strict=True))
+    for node in module.graph.find_nodes(op="placeholder"):
+        copies[node]._dynamo_source = getattr(node, "_dynamo_source", None)  # where the symbols of its sizes come from
+    start = next(node for node in graph.nodes if node.op != "placeholder")
+    for result in results:
+        with graph.inserting_before(start):
+            given = graph.placeholder(f"packed_{result.name}")
+        set_value(given, value_of(result))
+        mark_static(given)
+        copies[result].replace_all_uses_with(given)
+    for node in reversed(list(module.graph.nodes)):
+        copy = copies[node]
+        if (node in moved or node.op == "get_attr") and not copy.users:
+            graph.erase_node(copy)
+    rest = GraphModule(module, graph)
+    rest.meta.update(module.meta)
+    return rest
+
+
+def _sources(module: GraphModule, nodes: Sequence[Node]) -> tuple[Source, ...]:
+    places = {node: i for i, node in enumerate(module.graph.find_nodes(op="placeholder"))}
+    return tuple(places[n] if n in places else attribute(module, str(n.target)) for n in nodes)
+
+
+def _pick(sources: Sequence[Source], inputs: Sequence[Any]) -> list[torch.Tensor]:
+    return [inputs[s] if isinstance(s, int) else s for s in sources]

@@ -1,0 +1,164 @@
+"""A batch norm in evaluation mode behind a convolution or a linear is a change of their weights.
+
+s  = gamma / sqrt(var + eps)
+batch_norm(conv(x, W, b)) = conv(x, W * s, beta + s * (b - mean))        per channel of the result
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from eductor.graph.bind import Bound
+from eductor.graph.meta import difference, known_equal, tensor_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.static import mark_static
+from eductor.graph.view import GraphView
+
+aten = torch.ops.aten
+
+CONVOLUTIONS = (aten.conv1d, aten.conv2d, aten.conv3d)
+TRANSPOSED = (aten.conv_transpose1d, aten.conv_transpose2d, aten.conv_transpose3d)
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """A batch norm in evaluation mode, and the call whose result it normalizes."""
+
+    norm: Node
+    call: Node
+    _norm: Bound
+    _call: Bound
+
+    @property
+    def weight(self) -> Node:
+        found: Node = self._call["weight"]
+        return found
+
+    @property
+    def statistics(self) -> tuple[Node, Node]:
+        return self._norm["running_mean"], self._norm["running_var"]
+
+    @property
+    def parameters(self) -> list[Node]:
+        """All that the new weights are computed from."""
+        given = (self.weight, self._call["bias"], self._norm["weight"], self._norm["bias"], *self.statistics)
+        return [node for node in given if node is not None]
+
+    def apply(self, rewrite: Rewriter) -> tuple[Node, Node]:
+        """Puts one call in the place of both; gives its weight and its bias."""
+        weight, bias = self._folded(rewrite)
+        arguments = {**self._call.arguments, "weight": weight, "bias": bias}
+        call = replace(self._call, arguments=arguments, given=self._call.given | {"bias"})
+        args, kwargs = call.call()
+        rewrite.replace(self.norm, call.op, *args, **kwargs)
+        return weight, bias
+
+    def _folded(self, rewrite: Rewriter) -> tuple[Node, Node]:
+        """The new weight and bias, computed as a batch norm computes: on the CPU in float64, else in float32 at least."""
+        weight = _tensor(self.weight)
+        wide = torch.promote_types(weight.dtype, torch.float32)
+        precise = torch.float64 if weight.device.type == "cpu" else wide
+
+        def make(op: Any, *args: Any) -> Node:
+            return rewrite.insert(op, *args, before=self.norm)
+
+        def cast(node: Node, to: torch.dtype) -> Node:
+            return node if _tensor(node).dtype == to else make(aten.to.dtype, node, to)
+
+        mean, var = (cast(node, precise) for node in self.statistics)
+        gamma, beta, bias = (
+            None if node is None else cast(node, precise)
+            for node in (self._norm["weight"], self._norm["bias"], self._call["bias"])
+        )
+        scale = make(aten.rsqrt, make(aten.add.Scalar, var, self._norm["eps"]))
+        scale = scale if gamma is None else make(aten.mul.Tensor, scale, gamma)
+        shift = make(aten.neg, mean) if bias is None else make(aten.sub.Tensor, bias, mean)
+        shift = make(aten.mul.Tensor, shift, scale)
+        shift = shift if beta is None else make(aten.add.Tensor, shift, beta)
+        scaled = make(aten.mul.Tensor, cast(self.weight, wide), self._per_channel(cast(scale, wide), make))
+        return cast(scaled, weight.dtype), cast(shift, weight.dtype)
+
+    def _per_channel(self, scale: Node, make: Callable[..., Node]) -> Node:
+        """The scale in the shape of the weight: a transposed convolution has its channels second, by groups."""
+        shape = _tensor(self.weight).shape
+        ones = [1] * (len(shape) - 2)
+        if self._call.packet not in TRANSPOSED:
+            return make(aten.reshape, scale, [-1, 1, *ones])
+        groups = self._call["groups"]
+        if groups == 1:
+            return make(aten.reshape, scale, [1, -1, *ones])
+        by_group = make(aten.reshape, scale, [groups, 1, shape[1]])
+        rows = make(aten.expand, by_group, [groups, shape[0] // groups, shape[1]])
+        return make(aten.reshape, rows, [shape[0], shape[1], *ones])
+
+
+def folds(graph: GraphView, rewrite: Rewriter, *callers: Any) -> Iterator[Fold]:
+    """The batch norms that can be folded into one of these calls; what speaks against the others is told."""
+    for norm in graph.find(aten.batch_norm):
+        fold = _read(graph, norm, callers)
+        if isinstance(fold, Fold):
+            yield fold
+        elif fold:
+            rewrite.reject(fold, norm)
+
+
+def _read(graph: GraphView, norm: Node, callers: tuple[Any, ...]) -> Fold | str | None:
+    """A fold, or why it is none; None where the batch norm is not behind such a call at all."""
+    bound = graph.bind(norm)
+    if not isinstance(bound, Bound):
+        return bound.reason
+    call = bound["input"]
+    if not graph.is_call(call, *callers):
+        return None
+    inner = graph.bind(call)
+    if not isinstance(inner, Bound):
+        return inner.reason
+    fold = Fold(norm, call, bound, inner)
+    return _of_the_norm(bound) or _of_the_call(graph, fold, inner) or fold
+
+
+def _of_the_norm(norm: Bound) -> str | None:
+    if norm["training"] is not False:
+        return "the batch norm is not known to be in evaluation mode"
+    if not isinstance(norm["running_mean"], Node) or not isinstance(norm["running_var"], Node):
+        return "the batch norm has no running statistics"
+    if not isinstance(norm["eps"], (int, float)):
+        return "the eps of the batch norm is not a number"
+    return None
+
+
+def _of_the_call(graph: GraphView, fold: Fold, call: Bound) -> str | None:
+    if len(fold.call.users) > 1:
+        return f"{fold.call.name} is used elsewhere"
+    values = [tensor_of(node) for node in (fold.call, fold.norm, *fold.parameters)]
+    if any(value is None or not value.dtype.is_floating_point for value in values):
+        return "not all of it is known to be floating-point tensors"
+    result, weight = _tensor(fold.call), _tensor(fold.weight)
+    if result.dim() != weight.dim():
+        return "the channels of the batch norm are not those of the weight"  # for a batch of one without its dimension
+    if any(type(size) is not int for size in weight.shape) or type(call.get("groups", 1)) is not int:
+        return "the sizes of the weight are not known"
+    if unlike := difference(result, _tensor(fold.norm)):
+        return f"the batch norm changes its input in {unlike}"
+    if not known_equal(torch.empty_like(weight).stride(), weight.stride()):
+        return "the weight is not dense"
+    if not (verdict := graph.effects.may_move(fold.call, fold.norm)):
+        return verdict.reason
+    return None
+
+
+def _tensor(node: Node) -> torch.Tensor:
+    value = tensor_of(node)
+    assert value is not None
+    return value
+
+
+def with_parameters(module: GraphModule) -> None:
+    """For examples: all inputs but the first are parameters of a model."""
+    for node in module.graph.find_nodes(op="placeholder")[1:]:
+        mark_static(node)

@@ -1,0 +1,138 @@
+"""Computes a small product of a vector and a matrix for each sample by a pointwise product and a sum."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.compat import FakeTensor
+from eductor.graph.bind import Bound, bind
+from eductor.graph.meta import known_equal, tensor_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.passes.pre_grad.layouts import may_lie_otherwise
+from eductor.passes.pre_grad.lce_forms import einsum_terms, of_one_kind
+from eductor.pipeline.base import f32, graph_pass
+
+aten = torch.ops.aten
+
+
+@graph_pass(stage="pre_grad", numerics="reassociates", on=False)
+def einsum_to_pointwise_pass(graph: GraphView, rewrite: Rewriter, *, largest: int = 128) -> None:
+    """Computes a small product of a vector and a matrix for each sample by a pointwise product and a sum.
+
+    Each weight is read once, so an engine that fuses the product, the sum and what follows does as well as the memory
+    allows. It is off by default: an engine that does not fuse would write the products, which are as many as the
+    weights. Vectors and results are at most `largest` long.
+    """
+    for node in graph.find(aten.einsum):
+        found = _read(node)
+        if isinstance(found, _Products):
+            reason = _why_not(graph, node, found, largest)
+            if reason:
+                rewrite.reject(reason, node)
+            else:
+                _replace(rewrite, node, found)
+        else:
+            rewrite.reject(found, node)
+
+
+@dataclass(frozen=True, slots=True)
+class _Products:
+    """Vectors and matrices of an einsum, with a letter for each of their dims; some are summed over."""
+
+    vectors: Node
+    vector_letters: str
+    matrices: Node
+    letters: str
+    result: str
+
+    @property
+    def added(self) -> list[int]:
+        """The dims that only matrices have."""
+        return [dim for dim, letter in enumerate(self.letters) if letter not in self.vector_letters]
+
+    @property
+    def summed(self) -> list[int]:
+        return [dim for dim, letter in enumerate(self.letters) if letter not in self.result]
+
+
+def _read(node: Node) -> _Products | str:
+    bound = bind(node)
+    if not isinstance(bound, Bound):
+        return bound.reason
+    terms, result = einsum_terms(bound)
+    if not terms:
+        return "it is not spelled with a letter for each dim of two operands"
+    if any(len(set(letters)) != len(letters) for _, letters in terms):
+        return "a letter stands twice in one operand"
+    for (vectors, vector), (matrices, matrix) in itertools.permutations(terms):
+        batch = [c for c in vector if c in matrix and c in result]
+        summed = [c for c in vector if c in matrix and c not in result]
+        own = [c for c in matrix if c not in vector]
+        if set(vector) <= set(matrix) and batch and summed and own and all(c in result for c in own):
+            in_order = vector == _among(matrix, vector) and result == _among(matrix, result)
+            found = _Products(vectors, vector, matrices, matrix, result)
+            return found if in_order else "its dims are in another order than those of the matrices"
+    return "it is no product of a vector and a matrix for each sample"
+
+
+def _among(letters: str, wanted: str) -> str:
+    return "".join(c for c in letters if c in wanted)
+
+
+def _why_not(graph: GraphView, node: Node, found: _Products, largest: int) -> str:
+    vectors, matrices, result = (tensor_of(n) for n in (found.vectors, found.matrices, node))
+    if vectors is None or matrices is None or not isinstance(result, FakeTensor):
+        return "the values of its operands are not known"
+    if vectors.dtype not in (torch.float32, torch.float64):
+        return "products of lower precision would be rounded before they are summed"
+    if any(known_equal(size, 1) for size in result.shape):
+        return "a dim of size 1 has no certain stride"
+    sizes: dict[str, Any] = dict(zip(found.letters, matrices.shape, strict=True))
+    if not all(known_equal(sizes[c], s) for c, s in zip(found.vector_letters, vectors.shape, strict=True)):
+        return "a dim of size 1 is expanded, or a size is not known"
+    inner = [s for c, s in sizes.items() if c not in found.vector_letters or c not in found.result]
+    if not all(type(s) is int and s <= largest for s in inner):
+        return f"a vector or a result is longer than {largest}, or of a length that is not known"
+    if unlike := of_one_kind(found.vectors, found.matrices, node):
+        return unlike
+    with result.fake_mode, torch.no_grad():
+        for dim in found.added:
+            vectors = vectors.unsqueeze(dim)
+        value = (vectors * matrices).sum(found.summed)
+    return may_lie_otherwise(graph, node, value).reason
+
+
+def _replace(rewrite: Rewriter, node: Node, found: _Products) -> None:
+    vectors = found.vectors
+    for dim in found.added:
+        vectors = rewrite.insert(aten.unsqueeze, vectors, dim, before=node)
+    products = rewrite.insert(aten.mul, vectors, found.matrices, before=node)
+    rewrite.replace(node, aten.sum, products, found.summed)
+
+
+@einsum_to_pointwise_pass.example
+def matrix_for_each_sample(
+    x: torch.Tensor = f32(4, 5, 6), w: torch.Tensor = f32(4, 5, 6, 3), b: torch.Tensor = f32(4, 5, 3)
+) -> torch.Tensor:
+    return torch.einsum("abi,abio->abo", x, w) + b
+
+
+@einsum_to_pointwise_pass.refuses("no product of a vector and a matrix")
+def one_matrix_for_all(x: torch.Tensor = f32(4, 5, 6), w: torch.Tensor = f32(6, 3)) -> torch.Tensor:
+    return torch.einsum("abi,io->abo", x, w)
+
+
+@einsum_to_pointwise_pass.refuses("longer than 128")
+def long_vectors(x: torch.Tensor = f32(2, 256), w: torch.Tensor = f32(2, 256, 3)) -> torch.Tensor:
+    return torch.einsum("bi,bio->bo", x, w)
+
+
+@einsum_to_pointwise_pass.refuses("is expanded")
+def expanded_samples(x: torch.Tensor = f32(1, 6), w: torch.Tensor = f32(4, 6, 3)) -> torch.Tensor:
+    return torch.einsum("bi,bio->bo", x, w)

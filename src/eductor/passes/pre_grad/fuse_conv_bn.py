@@ -1,0 +1,85 @@
+"""Folds a batch norm into the convolution before it, for inference."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from eductor.graph.meta import tensor_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.static import is_static, pack
+from eductor.graph.view import GraphView
+from eductor.passes.pre_grad.batch_norm_folding import CONVOLUTIONS, TRANSPOSED, Fold, folds, with_parameters
+from eductor.pipeline.base import Context, f32, graph_pass
+
+
+@graph_pass(stage="pre_grad", numerics="reassociates", inference_only=True)
+def fuse_conv_bn(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
+    """Folds a batch norm in evaluation mode into the convolution before it: the weights are folded once and kept.
+
+    Training moves the running statistics without torch counting the writes, so each call compares them with those that
+    were folded. On the CPU this costs next to nothing; on another device each call would wait for it.
+    """
+    for fold in folds(graph, rewrite, *CONVOLUTIONS, *TRANSPOSED):
+        if reason := _reason_against(fold, context):
+            rewrite.reject(reason, fold.norm)
+            continue
+        for made in fold.apply(rewrite):
+            pack(made, uncounted=fold.statistics)
+
+
+def _reason_against(fold: Fold, context: Context) -> str | None:
+    if not context.packs:
+        return "folded weights would not be kept from call to call"
+    given = next((node for node in fold.parameters if not is_static(node)), None)
+    if given is not None:
+        return f"{given.name} is not a parameter or a buffer"
+    for node in fold.statistics:
+        value = tensor_of(node)
+        if value is None or value.device.type != "cpu":
+            return f"{node.name} is not in the memory of the CPU, where each call can look whether it changed"
+    return None
+
+
+@fuse_conv_bn.example(prepare=with_parameters)
+def convolution(
+    x: torch.Tensor = f32(2, 3, 6, 6),
+    weight: torch.Tensor = f32(4, 3, 3, 3),
+    mean: torch.Tensor = f32(4),
+    var: torch.Tensor = f32(4),
+    gamma: torch.Tensor = f32(4),
+    beta: torch.Tensor = f32(4),
+) -> torch.Tensor:
+    return F.batch_norm(F.conv2d(x, weight, padding=1), mean, var, gamma, beta, eps=9.0)
+
+
+@fuse_conv_bn.example(prepare=with_parameters)
+def transposed_in_groups(
+    x: torch.Tensor = f32(2, 4, 6),
+    weight: torch.Tensor = f32(4, 3, 3),
+    bias: torch.Tensor = f32(6),
+    mean: torch.Tensor = f32(6),
+    var: torch.Tensor = f32(6),
+) -> torch.Tensor:
+    return F.batch_norm(F.conv_transpose1d(x, weight, bias, groups=2), mean, var, eps=9.0)
+
+
+@fuse_conv_bn.refuses("is not a parameter or a buffer")
+def statistics_of_the_input(
+    x: torch.Tensor = f32(2, 3, 6, 6),
+    weight: torch.Tensor = f32(4, 3, 3, 3),
+    mean: torch.Tensor = f32(4),
+    var: torch.Tensor = f32(4),
+) -> torch.Tensor:
+    return F.batch_norm(F.conv2d(x, weight), mean, var, eps=9.0)
+
+
+@fuse_conv_bn.refuses("is used elsewhere", prepare=with_parameters)
+def used_before_the_norm(
+    x: torch.Tensor = f32(2, 3, 6, 6),
+    weight: torch.Tensor = f32(4, 3, 3, 3),
+    mean: torch.Tensor = f32(4),
+    var: torch.Tensor = f32(4),
+) -> torch.Tensor:
+    y = F.conv2d(x, weight)
+    return F.batch_norm(y, mean, var, eps=9.0) + y

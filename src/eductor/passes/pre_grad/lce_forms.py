@@ -1,0 +1,229 @@
+"""How models spell a linear compress of embeddings, `weight @ x` for each sample, and its forms as products."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.compat import FakeTensor
+from eductor.graph.bind import Bound, bind
+from eductor.graph.effects import Verdict
+from eductor.graph.meta import known_equal, tensor_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.ops.launching import KERNEL_DTYPES
+from eductor.ops.lce import lce
+from eductor.passes.pre_grad.layouts import contiguous_like, may_lie_otherwise
+from eductor.passes.pre_grad.swaps import SWAPS, swapped
+
+aten = torch.ops.aten
+
+LCE_OPERATORS = (*SWAPS, aten.einsum)
+"""The operators whose calls may be the end of a compress."""
+
+_RESHAPES = (aten.reshape, aten.view, aten._unsafe_view, aten.flatten, aten.unflatten)
+
+
+@dataclass(frozen=True, slots=True)
+class Compress:
+    """`output` is `weight @ x + bias[:, None]`, rectified with `relu`; `inner` are the nodes that it makes superfluous."""
+
+    output: Node
+    weight: Node
+    x: Node
+    bias: Node | None = None
+    relu: bool = False
+    reshaped: bool = False
+    inner: tuple[Node, ...] = ()
+    start: Node | None = None
+    """Where the first view of `x` is taken."""
+
+    @property
+    def operands(self) -> list[Node]:
+        return [n for n in (self.weight, self.x, self.bias) if n is not None]
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        return (*self.inner, self.output)
+
+
+def read_lce(graph: GraphView, node: Node) -> Compress | str | None:
+    """The compress that a node is the end of; why it is none, for one that nearly is; None for anything else."""
+    found = _read_linear(node) or _read_einsum(node)
+    if not isinstance(found, Compress):
+        return found
+    return _why_not(graph, found) or found
+
+
+def _read_linear(node: Node) -> Compress | str | None:
+    """`linear(x.mT, weight, bias).mT`, with rows that may be flattened around the linear, and a relu before the end."""
+    result = swapped(node)
+    if result is None:
+        return None
+    steps = _through(result, aten.relu, *_RESHAPES)
+    linear = steps[-1]
+    bound = bind(linear)
+    if not isinstance(bound, Bound) or bound.packet is not aten.linear:
+        return None
+    rows = _through(bound["input"], *_RESHAPES)
+    x = swapped(rows[-1]) if rows else None
+    if x is None:
+        return f"the input of {linear.name} is no exchange of its last two dims"
+    relu = any(_is_call(n, aten.relu) for n in steps[:-1])
+    reshaped = len(rows) > 1 or any(not _is_call(n, aten.relu) for n in steps[:-1])
+    if reshaped and not _keeps_rows(x, bound["weight"], rows[0], result):
+        return f"{linear.name} works on other rows than those of {x.name}"
+    return Compress(node, bound["weight"], x, bound["bias"], relu, reshaped, tuple(reversed(steps)), rows[-1])
+
+
+def _through(node: Any, *operators: Any) -> list[Node]:
+    """A node, and what is under the calls of these operators, down to the first call of another one."""
+    found: list[Node] = []
+    while isinstance(node, Node):
+        found.append(node)
+        node = bound["self"] if isinstance(bound := bind(node), Bound) and bound.packet in operators else None
+    return found
+
+
+def _is_call(node: Node, operator: Any) -> bool:
+    bound = bind(node)
+    return isinstance(bound, Bound) and bound.packet is operator
+
+
+def _keeps_rows(x: Node, weight: Any, rows: Node, result: Node) -> bool:
+    """Whether reshapes only flatten the leading dims and bring them back: each row stays one."""
+    whole, matrix, given, end = (tensor_of(n) for n in (x, weight, rows, result))
+    if whole is None or matrix is None or given is None or end is None:
+        return False
+    wanted = (*whole.shape[:-2], whole.shape[-1], matrix.shape[0])
+    return known_equal(given.shape[-1], whole.shape[-2]) and known_equal(tuple(end.shape), wanted)
+
+
+def _read_einsum(node: Node) -> Compress | None:
+    """`einsum("mn,bnd->bmd", weight, x)`, in any letters."""
+    bound = bind(node)
+    if not isinstance(bound, Bound) or bound.packet is not aten.einsum:
+        return None
+    terms, end = einsum_terms(bound)
+    for (weight, w), (x, letters) in itertools.permutations(terms):
+        distinct = len(set(letters)) == len(letters) >= 2 and len(set(w)) == len(w) == 2
+        if distinct and w[1] == letters[-2] and w[0] not in letters and end == letters[:-2] + w[0] + letters[-1]:
+            return Compress(node, weight, x)
+    return None
+
+
+def einsum_terms(bound: Bound) -> tuple[list[tuple[Node, str]], str]:
+    """The two operands of an einsum, each with a letter for each of its dims, and the letters of the result.
+
+    No operands where it is not spelled so: with an ellipsis, without a result, with more or fewer operands.
+    """
+    given, arrow, result = str(bound["equation"]).replace(" ", "").partition("->")
+    terms = list(zip(bound["tensors"], given.split(","), strict=False))
+    is_plain = bool(arrow) and "." not in given and len(terms) == len(bound["tensors"]) == 2
+    return (terms if is_plain else []), result
+
+
+def _why_not(graph: GraphView, found: Compress) -> str:
+    """Why a compress cannot be one product; empty if it can."""
+    weight, x = tensor_of(found.weight), tensor_of(found.x)
+    if weight is None or x is None:
+        return "the values of its operands are not known"
+    if unlike := of_one_kind(*found.operands, found.output):
+        return unlike
+    if weight.dim() != 2 or x.dim() < 2 or not known_equal(weight.shape[1], x.shape[-2]):
+        return "its weight is no matrix over the features"
+    start = found.start or found.output
+    return used_elsewhere(found.nodes) or undisturbed(graph, start, found.output, found.operands).reason
+
+
+def of_one_kind(*nodes: Node | None) -> str:
+    """Why operands and results are not of one kind, so that other operators would promote them otherwise; or nothing."""
+    tensors = [tensor_of(n) for n in nodes if n is not None]
+    if any(t is None for t in tensors):
+        return "the values of its operands are not known"
+    if any(type(t) not in (FakeTensor, torch.Tensor, torch.nn.Parameter) for t in tensors):
+        return "an operand is of a subclass of tensors"
+    kinds = {(t.dtype, t.device, t.layout) for t in tensors if t is not None}
+    return "" if len(kinds) == 1 else "its operands and its result are not of one dtype and device"
+
+
+def with_relu(graph: GraphView, found: Compress) -> Compress:
+    """The compress with the relu that alone uses it, if there is one."""
+    user = next(iter(found.output.users), None)
+    alone = user is not None and len(found.output.users) == 1 and _is_call(user, aten.relu)
+    if user is None or not alone or not undisturbed(graph, found.output, user, found.operands):
+        return found
+    return replace(found, output=user, relu=True, inner=found.nodes)
+
+
+def used_elsewhere(nodes: Sequence[Node]) -> str:
+    """Which of the nodes in front of the last one is used by others than them; empty if none is."""
+    for node in nodes[:-1]:
+        other = next((user for user in node.users if user not in nodes), None)
+        if other is not None:
+            return f"{node.name} is also used by {other.name}"
+    return ""
+
+
+def undisturbed(graph: GraphView, first: Node, last: Node, operands: Iterable[Node]) -> Verdict:
+    """Whether what stands from `first` to `last` may be computed at any place between, from these operands."""
+    effects = graph.effects
+    places = {effects.place(n) for n in operands}
+    for mark in effects.marks_between(first, last):
+        if effects.of(mark).barrier:
+            return Verdict(f"{mark.name} stands between: {effects.of(mark).barrier}")
+        if effects.writes(mark) & places:
+            return Verdict(f"{mark.name} writes an operand between")
+    return Verdict()
+
+
+def may_be_contiguous(graph: GraphView, node: Node) -> Verdict:
+    """May a value lie contiguously, as the result of a product does?"""
+    tensor = tensor_of(node)
+    assert tensor is not None
+    return may_lie_otherwise(graph, node, contiguous_like(tensor))
+
+
+def insert_product(rewrite: Rewriter, weight: Node, x: Node, bias: Node | None, before: Node) -> Node:
+    """`matmul(weight, x) + bias[:, None]` for each sample.
+
+    The weight is expanded to all samples: a matmul with a matrix may copy `x` to make one product of all of them.
+    """
+    weight = insert_expanded(rewrite, weight, x, before)
+    result = rewrite.insert(aten.matmul, weight, x, before=before)
+    if bias is None:
+        return result
+    return rewrite.insert(aten.add, result, rewrite.insert(aten.unsqueeze, bias, -1, before=before), before=before)
+
+
+def replace_by_kernel(graph: GraphView, rewrite: Rewriter, found: Compress) -> None:
+    """Puts the operator `eductor::lce` in the place of a compress; where that cannot be, says why.
+
+    On every device: the operator runs its kernel on CUDA, and a batched matmul elsewhere.
+    """
+    x = tensor_of(found.x)
+    if x is None or x.dtype not in KERNEL_DTYPES:
+        rewrite.reject("its kernel takes float32, float16 and bfloat16", found.output)
+    elif not (verdict := may_be_contiguous(graph, found.output)):
+        rewrite.reject(verdict.reason, found.output)
+    else:
+        activation = "relu" if found.relu else "none"
+        rewrite.replace(found.output, lce.default, found.weight, found.x, found.bias, activation)
+
+
+def insert_expanded(rewrite: Rewriter, matrix: Node, x: Node, before: Node) -> Node:
+    """A matrix for each of the samples of `x`."""
+    tensor = tensor_of(x)
+    assert tensor is not None
+    if tensor.dim() == 2:
+        return matrix
+    sizes = [
+        size if type(size) is int else rewrite.insert(aten.sym_size.int, x, dim, before=before)
+        for dim, size in enumerate(tensor.shape[:-2])
+    ]
+    return rewrite.insert(aten.expand, matrix, [*sizes, -1, -1], before=before)

@@ -1,0 +1,78 @@
+"""Computes the transposed result of a linear by a product with the weight on the left, so that nothing is transposed."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch.fx import Node
+
+from eductor.graph.bind import Bound
+from eductor.graph.meta import tensor_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.passes.pre_grad.lce_forms import (
+    insert_product,
+    may_be_contiguous,
+    of_one_kind,
+    undisturbed,
+    used_elsewhere,
+)
+from eductor.passes.pre_grad.swaps import SWAPS, swapped
+from eductor.pipeline.base import f32, graph_pass
+
+aten = torch.ops.aten
+
+
+@graph_pass(stage="pre_grad", numerics="reassociates", on=False)
+def linear_permute_fusion(graph: GraphView, rewrite: Rewriter) -> None:
+    """Computes the transposed result of a linear by a product with the weight on the left, so that nothing is transposed.
+
+    It is off by default: it pays only where a user would copy the transposed result, since a product for each sample is
+    slower than one of all, and sums the gradient of the weight over samples.
+    """
+    for node in graph.find(*SWAPS):
+        linear = swapped(node)
+        bound = graph.bind(linear) if linear is not None else None
+        if linear is not None and isinstance(bound, Bound) and bound.packet is aten.linear:
+            _replace(graph, rewrite, node, linear, bound)
+
+
+def _replace(graph: GraphView, rewrite: Rewriter, node: Node, linear: Node, bound: Bound) -> None:
+    x, weight, bias = bound["input"], bound["weight"], bound["bias"]
+    tensor, matrix = tensor_of(x), tensor_of(weight)
+    operands = [n for n in (x, weight, bias) if n is not None]
+    if tensor is None or tensor.dim() < 2 or matrix is None or matrix.dim() != 2:
+        rewrite.reject("its input and its weight are no matrices", node)
+    elif reason := (
+        of_one_kind(*operands, linear)
+        or used_elsewhere((linear, node))
+        or undisturbed(graph, linear, node, operands).reason
+        or may_be_contiguous(graph, node).reason
+    ):
+        rewrite.reject(reason, node)
+    else:
+        turned = swapped(x) or rewrite.insert(aten.transpose.int, x, -2, -1, before=linear)
+        rewrite.replace(node, insert_product(rewrite, weight, turned, bias, before=node))
+
+
+@linear_permute_fusion.example
+def transposed_result(
+    x: torch.Tensor = f32(4, 6, 8), w: torch.Tensor = f32(3, 8), b: torch.Tensor = f32(3)
+) -> torch.Tensor:
+    return F.linear(x, w, b).permute(0, 2, 1).flatten(1)
+
+
+@linear_permute_fusion.example
+def matrices(x: torch.Tensor = f32(6, 8), w: torch.Tensor = f32(3, 8)) -> torch.Tensor:
+    return F.linear(x, w).t().contiguous()
+
+
+@linear_permute_fusion.refuses("also used by")
+def linear_that_is_used(x: torch.Tensor = f32(4, 6, 8), w: torch.Tensor = f32(3, 8)) -> tuple[torch.Tensor, ...]:
+    rows = F.linear(x, w)
+    return rows.mT.flatten(1), rows.sum()
+
+
+@linear_permute_fusion.refuses("seen outside")
+def result_that_is_returned(x: torch.Tensor = f32(4, 6, 8), w: torch.Tensor = f32(3, 8)) -> torch.Tensor:
+    return F.linear(x, w).transpose(-1, -2)

@@ -1,0 +1,160 @@
+"""Compresses joined embeddings by one matmul for all compresses of them, with their weights one above the other."""
+
+# ruff: noqa: N802, N999 - it has its name from the documents
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch.fx import Node
+
+from eductor.graph.meta import requires_grad, tensor_of, value_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.static import is_static, pack
+from eductor.graph.view import GraphView, key_of
+from eductor.passes.pre_grad.layouts import contiguous_like, may_lie_otherwise
+from eductor.passes.pre_grad.lce_forms import LCE_OPERATORS, Compress, insert_product, read_lce, undisturbed
+from eductor.pipeline.base import Context, f32, graph_pass
+
+aten = torch.ops.aten
+JOINS = (aten.cat, aten.stack)
+
+
+@graph_pass(stage="pre_grad", numerics="reassociates", on=False)
+def use_matmul_fuse_lce_replace_first_LCE(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
+    """Compresses joined embeddings by one matmul for all compresses of them, with their weights one above the other.
+
+    It is off by default, as `use_matmul_lce_replace_normal_LCE` is, which takes the compresses of anything else.
+    """
+    if not any(graph.calls(key_of(op)) for op in JOINS):
+        return
+    compresses = _by_source(graph, rewrite)
+    for joined in graph.find(*JOINS):
+        members = compresses.pop(joined, [])
+        while members:
+            alike = [m for m in members if _kind(m) == _kind(members[0])]
+            members = [m for m in members if m not in alike]
+            group = _legal(graph, rewrite, alike)
+            if group:
+                _replace(rewrite, group, context)
+
+
+def _by_source(graph: GraphView, rewrite: Rewriter) -> dict[Node, list[Compress]]:
+    """The compresses of joined embeddings by what they compress, each list in the order of the graph."""
+    found: dict[Node, list[Compress]] = {}
+    for node in sorted({n for op in LCE_OPERATORS for n in graph.calls(key_of(op))}):
+        compress = read_lce(graph, node)
+        if isinstance(compress, str):
+            rewrite.reject(compress, node)
+        elif compress is not None and not graph.is_call(compress.x, *JOINS):
+            rewrite.reject(f"{compress.x.name} is not joined from embeddings", node)
+        elif compress is not None and type(_height(compress)) is not int:
+            rewrite.reject("the size of its weight is symbolic", node)
+        elif compress is not None:
+            found.setdefault(compress.x, []).append(compress)
+    return found
+
+
+def _kind(compress: Compress) -> tuple[bool, bool, bool]:
+    """What the members of a group have in common."""
+    return compress.bias is None, compress.relu, requires_grad(value_of(compress.weight))
+
+
+def _legal(graph: GraphView, rewrite: Rewriter, group: list[Compress]) -> list[Compress]:
+    """Those of a group that may be computed together, where its first one stands."""
+    while group and (wrong := _first_wrong(graph, group)) is not None:
+        member, reason = wrong
+        rewrite.reject(reason, member.output)
+        group = [m for m in group if m is not member]
+    return group
+
+
+def _first_wrong(graph: GraphView, group: list[Compress]) -> tuple[Compress, str] | None:
+    whole, start = sum(map(_height, group)), 0
+    for member in group:
+        reason = _apart(graph, group[0], member) or _seen(graph, member, start, whole)
+        if reason:
+            return member, reason
+        start += _height(member)
+    return None
+
+
+def _height(member: Compress) -> int:
+    """How many results it has."""
+    weight = tensor_of(member.weight)
+    assert weight is not None
+    return weight.shape[0]
+
+
+def _apart(graph: GraphView, first: Compress, member: Compress) -> str:
+    """Why a member cannot be computed where the first one is; empty if it can."""
+    late = next((n for n in member.operands if not n < first.output), None)
+    if late is not None:
+        return f"{late.name} is defined only after {first.output.name}, where the first one is computed"
+    return undisturbed(graph, first.start or first.output, member.output, member.operands).reason
+
+
+def _seen(graph: GraphView, member: Compress, start: int, whole: int) -> str:
+    """Why the result of a member cannot be a part of the result of all; empty if it can."""
+    tensor = tensor_of(member.output)
+    assert tensor is not None
+    height = _height(member)
+    all_of_them = contiguous_like(tensor, (*tensor.shape[:-2], whole, tensor.shape[-1]))
+    return may_lie_otherwise(graph, member.output, all_of_them.narrow(-2, start, height)).reason
+
+
+def _replace(rewrite: Rewriter, group: list[Compress], context: Context) -> None:
+    first = group[0]
+    weight = _stacked(rewrite, [m.weight for m in group], first.output, context)
+    biases = [m.bias for m in group if m.bias is not None]
+    bias = _stacked(rewrite, biases, first.output, context) if biases else None
+    result = insert_product(rewrite, weight, first.x, bias, before=first.output)
+    if first.relu:
+        result = rewrite.insert(aten.relu, result, before=first.output)
+    if len(group) == 1:
+        rewrite.replace(first.output, result)
+        return
+    start = 0
+    for member in group:
+        rewrite.replace(member.output, aten.narrow, result, -2, start, _height(member))
+        start += _height(member)
+
+
+def _stacked(rewrite: Rewriter, parts: list[Node], before: Node, context: Context) -> Node:
+    if len(parts) == 1:
+        return parts[0]
+    stacked = rewrite.insert(aten.cat, parts, 0, before=before)
+    if context.packs and all(map(is_static, parts)):
+        pack(stacked)
+    return stacked
+
+
+@use_matmul_fuse_lce_replace_first_LCE.example
+def two_compresses_of_joined_embeddings(
+    a: torch.Tensor = f32(4, 3, 6),
+    b: torch.Tensor = f32(4, 5, 6),
+    v: torch.Tensor = f32(3, 8),
+    w: torch.Tensor = f32(2, 8),
+) -> torch.Tensor:
+    x = torch.cat([a, b], 1)
+    return torch.cat([F.linear(x.mT, v).mT.flatten(1), F.linear(x.mT, w).mT.flatten(1)], 1)
+
+
+@use_matmul_fuse_lce_replace_first_LCE.example
+def one_compress_of_stacked_embeddings(
+    a: torch.Tensor = f32(4, 6), b: torch.Tensor = f32(4, 6), w: torch.Tensor = f32(3, 2), c: torch.Tensor = f32(3)
+) -> torch.Tensor:
+    return F.linear(torch.stack([a, b], 1).permute(0, 2, 1), w, c).permute(0, 2, 1).sum(2)
+
+
+@use_matmul_fuse_lce_replace_first_LCE.refuses("not joined from embeddings")
+def compress_of_something_else(x: torch.Tensor = f32(4, 8, 6), w: torch.Tensor = f32(3, 8)) -> torch.Tensor:
+    x = torch.cat([x, x], 1).narrow(1, 0, 8)
+    return F.linear(x.mT, w).mT.flatten(1)
+
+
+@use_matmul_fuse_lce_replace_first_LCE.refuses("writes memory")
+def result_that_is_written(
+    a: torch.Tensor = f32(4, 3, 6), b: torch.Tensor = f32(4, 5, 6), w: torch.Tensor = f32(3, 8)
+) -> torch.Tensor:
+    return F.linear(torch.cat([a, b], 1).mT, w).mT.mul_(2).flatten(1)

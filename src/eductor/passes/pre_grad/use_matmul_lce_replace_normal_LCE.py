@@ -1,0 +1,71 @@
+"""Compresses embeddings by a matmul with the weight on the left, in place of a linear between two transposes."""
+
+# ruff: noqa: N802, N999 - it has its name from the documents
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.passes.pre_grad.lce_forms import LCE_OPERATORS, Compress, insert_product, may_be_contiguous, read_lce
+from eductor.pipeline.base import f32, graph_pass
+
+aten = torch.ops.aten
+
+
+@graph_pass(stage="pre_grad", numerics="reassociates", on=False)
+def use_matmul_lce_replace_normal_LCE(graph: GraphView, rewrite: Rewriter) -> None:
+    """Compresses embeddings by a matmul with the weight on the left, in place of a linear between two transposes.
+
+    It is off by default: the product of each sample by itself reads the embeddings as they lie, which pays where they
+    are many and the results few; its gradient of the weight is summed over samples.
+    """
+    for node in graph.find(*LCE_OPERATORS):
+        found = read_lce(graph, node)
+        if isinstance(found, str):
+            rewrite.reject(found, node)
+        elif found is not None:
+            _replace(graph, rewrite, found)
+
+
+def _replace(graph: GraphView, rewrite: Rewriter, found: Compress) -> None:
+    if not (verdict := may_be_contiguous(graph, found.output)):
+        rewrite.reject(verdict.reason, found.output)
+        return
+    new = insert_product(rewrite, found.weight, found.x, found.bias, before=found.output)
+    if found.relu:
+        new = rewrite.insert(aten.relu, new, before=found.output)
+    rewrite.replace(found.output, new)
+
+
+@use_matmul_lce_replace_normal_LCE.example
+def between_transposes(
+    x: torch.Tensor = f32(4, 8, 6), w: torch.Tensor = f32(3, 8), b: torch.Tensor = f32(3)
+) -> torch.Tensor:
+    return F.linear(x.transpose(1, 2), w, b).transpose(1, 2).flatten(1)
+
+
+@use_matmul_lce_replace_normal_LCE.example
+def flattened_rows(
+    x: torch.Tensor = f32(4, 8, 6), w: torch.Tensor = f32(3, 8), b: torch.Tensor = f32(3)
+) -> torch.Tensor:
+    rows = F.linear(x.permute(0, 2, 1).reshape(-1, 8), w, b).relu()
+    return rows.reshape(4, 6, 3).permute(0, 2, 1).sum(2)
+
+
+@use_matmul_lce_replace_normal_LCE.refuses("seen outside")
+def result_that_is_returned(x: torch.Tensor = f32(4, 8, 6), w: torch.Tensor = f32(3, 8)) -> torch.Tensor:
+    return F.linear(x.mT, w).mT
+
+
+@use_matmul_lce_replace_normal_LCE.refuses("also used by")
+def rows_that_are_used(x: torch.Tensor = f32(4, 8, 6), w: torch.Tensor = f32(3, 8)) -> tuple[torch.Tensor, ...]:
+    rows = F.linear(x.mT, w)
+    return rows.mT.flatten(1), rows.sum()
+
+
+@use_matmul_lce_replace_normal_LCE.refuses("no exchange")
+def one_transpose(x: torch.Tensor = f32(4, 6, 8), w: torch.Tensor = f32(3, 8)) -> torch.Tensor:
+    return F.linear(x, w).mT.flatten(1)

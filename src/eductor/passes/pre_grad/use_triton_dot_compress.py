@@ -1,0 +1,142 @@
+"""Computes a compressed dot interaction, `x @ (w @ x)^T`, by one kernel, without the products of all pairs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.fx import Node
+
+from eductor.graph.bind import Bound, bind
+from eductor.graph.meta import known_equal, tensor_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.ops.dot_compress import dot_compress
+from eductor.ops.launching import KERNEL_DTYPES
+from eductor.passes.pre_grad.lce_forms import (
+    Compress,
+    may_be_contiguous,
+    of_one_kind,
+    read_lce,
+    undisturbed,
+    used_elsewhere,
+)
+from eductor.passes.pre_grad.swaps import swapped
+from eductor.pipeline.base import f32, f64, graph_pass
+
+aten = torch.ops.aten
+
+
+@graph_pass(stage="pre_grad", numerics="reassociates", on=False)
+def use_triton_dot_compress(graph: GraphView, rewrite: Rewriter) -> None:
+    """Computes a compressed dot interaction, `x @ (w @ x)^T`, by one kernel, without the products of all pairs.
+
+    It is off by default: no other kernel can be fused with this one, so whoever asks for it should have measured it.
+    The operator runs its kernel on CUDA, and batched matmuls elsewhere.
+    """
+    for node in graph.find(aten.bmm, aten.matmul, aten.linear):
+        product = _product(node)
+        if product is None:
+            continue
+        if _is_of_pairs(node, *product):
+            rewrite.reject("the products of all pairs come first, and in another order infinities would differ", node)
+            continue
+        found = None if _is_linear(node) else _compressed(graph, product[1])
+        if found is None or found.x is not product[0]:
+            continue
+        if reason := _why_not(graph, node, found):
+            rewrite.reject(reason, node)
+        else:
+            rewrite.replace(node, dot_compress.default, found.x, found.weight)
+
+
+def _product(node: Any) -> tuple[Node, Node] | None:
+    """The operands of a product of matrices; those of a linear without bias are its input and its weight, transposed."""
+    bound = bind(node) if isinstance(node, Node) else None
+    if not isinstance(bound, Bound):
+        return None
+    if bound.packet in (aten.bmm, aten.matmul):
+        return bound["self"], bound.get("mat2", bound.get("other"))
+    return (bound["input"], bound["weight"]) if bound.packet is aten.linear and bound["bias"] is None else None
+
+
+def _is_linear(node: Node) -> bool:
+    bound = bind(node)
+    return isinstance(bound, Bound) and bound.packet is aten.linear
+
+
+def _compressed(graph: GraphView, right: Node) -> Compress | None:
+    """The compress, without bias and relu, whose transposed result a value is."""
+    product = _product(right)
+    if product is not None and _is_linear(right):
+        x = swapped(product[0])
+        return Compress(right, product[1], x, start=product[0]) if x is not None else None
+    end = swapped(right)
+    if end is None:
+        return None
+    found = read_lce(graph, end)
+    if isinstance(found, Compress):
+        is_plain = found.bias is None and not found.relu
+        return Compress(right, found.weight, found.x, inner=found.nodes, start=found.start) if is_plain else None
+    product = _product(end)
+    if product is not None and not _is_linear(end) and _rank(product[0]) == 2:
+        return Compress(right, *product, inner=(end,))
+    return None
+
+
+def _is_of_pairs(node: Node, pairs: Node, right: Node) -> bool:
+    """Whether it is `linear(x @ x.mT, w)`, or `(x @ x.mT) @ w.T`, which is the same interaction."""
+    product = _product(pairs)
+    is_compressed = _is_linear(node) or (_rank(right) == 2 and swapped(right) is not None)
+    return is_compressed and product is not None and not _is_linear(pairs) and swapped(product[1]) is product[0]
+
+
+def _rank(node: Any) -> int:
+    tensor = tensor_of(node)
+    return -1 if tensor is None else tensor.dim()
+
+
+def _why_not(graph: GraphView, node: Node, found: Compress) -> str:
+    x, weight = tensor_of(found.x), tensor_of(found.weight)
+    if x is None or weight is None:
+        return "the values of its operands are not known"
+    if x.dim() != 3 or weight.dim() != 2 or not known_equal(weight.shape[1], x.shape[1]):
+        return "it takes features in three dims, and a matrix over them"
+    if x.dtype not in KERNEL_DTYPES:
+        return "its kernel takes float32, float16 and bfloat16"
+    return (
+        of_one_kind(found.x, found.weight, node)
+        or used_elsewhere((*found.nodes, node))
+        or undisturbed(graph, found.start or found.nodes[0], node, found.operands).reason
+        or may_be_contiguous(graph, node).reason
+    )
+
+
+@use_triton_dot_compress.example
+def with_compressed_features(x: torch.Tensor = f32(4, 8, 6), w: torch.Tensor = f32(3, 8)) -> torch.Tensor:
+    compressed = F.linear(x.permute(0, 2, 1), w).permute(0, 2, 1)
+    return torch.bmm(x, compressed.permute(0, 2, 1)).flatten(1)
+
+
+@use_triton_dot_compress.example
+def by_two_products(x: torch.Tensor = f32(4, 8, 6), w: torch.Tensor = f32(3, 8)) -> torch.Tensor:
+    return x @ F.linear(x.mT, w)
+
+
+@use_triton_dot_compress.refuses("another order")
+def by_all_pairs(x: torch.Tensor = f32(4, 8, 6), w: torch.Tensor = f32(3, 8)) -> torch.Tensor:
+    return F.linear(torch.bmm(x, x.transpose(1, 2)), w)
+
+
+@use_triton_dot_compress.refuses("also used by")
+def compressed_features_that_are_used(
+    x: torch.Tensor = f32(4, 8, 6), w: torch.Tensor = f32(3, 8)
+) -> tuple[torch.Tensor, torch.Tensor]:
+    compressed = F.linear(x.mT, w)
+    return x @ compressed, compressed.sum()
+
+
+@use_triton_dot_compress.refuses("its kernel takes")
+def in_double_precision(x: torch.Tensor = f64(4, 8, 6), w: torch.Tensor = f64(3, 8)) -> torch.Tensor:
+    return x @ F.linear(x.mT, w)

@@ -1,0 +1,59 @@
+"""Compresses embeddings by one kernel, in place of a linear without bias between two transposes."""
+
+# ruff: noqa: N802, N999 - it has its name from the documents
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.passes.pre_grad.lce_forms import LCE_OPERATORS, read_lce, replace_by_kernel, with_relu
+from eductor.pipeline.base import f32, f64, graph_pass
+
+
+@graph_pass(stage="pre_grad", numerics="reassociates", on=False)
+def use_triton_lce_replace_simple_LCE(graph: GraphView, rewrite: Rewriter) -> None:
+    """Compresses embeddings by one kernel, in place of a linear without bias between two transposes.
+
+    It is off by default: no other kernel can be fused with this one, so whoever asks for it should have measured it.
+    """
+    for node in graph.find(*LCE_OPERATORS):
+        found = read_lce(graph, node)
+        if found is None:
+            continue
+        if isinstance(found, str):
+            rewrite.reject(found, node)
+        elif found.bias is not None or found.reshaped or with_relu(graph, found).relu:
+            rewrite.reject("it has a bias, a relu or flattened rows: it is no simple one", node)
+        else:
+            replace_by_kernel(graph, rewrite, found)
+
+
+@use_triton_lce_replace_simple_LCE.example
+def between_transposes(x: torch.Tensor = f32(4, 8, 6), w: torch.Tensor = f32(3, 8)) -> torch.Tensor:
+    return F.linear(x.transpose(1, 2), w).permute(0, 2, 1).flatten(1)
+
+
+@use_triton_lce_replace_simple_LCE.example
+def by_einsum(x: torch.Tensor = f32(4, 8, 6), w: torch.Tensor = f32(3, 8)) -> torch.Tensor:
+    return torch.einsum("mn,bnd->bmd", w, x).sum(1)
+
+
+@use_triton_lce_replace_simple_LCE.refuses("no simple one")
+def with_a_bias(x: torch.Tensor = f32(4, 8, 6), w: torch.Tensor = f32(3, 8), b: torch.Tensor = f32(3)) -> torch.Tensor:
+    return F.linear(x.mT, w, b).mT.flatten(1)
+
+
+@use_triton_lce_replace_simple_LCE.refuses("its kernel takes")
+def in_double_precision(x: torch.Tensor = f64(4, 8, 6), w: torch.Tensor = f64(3, 8)) -> torch.Tensor:
+    return F.linear(x.mT, w).mT.flatten(1)
+
+
+@use_triton_lce_replace_simple_LCE.refuses("writes an operand")
+def embeddings_that_are_written(x: torch.Tensor = f32(4, 8, 6), w: torch.Tensor = f32(3, 8)) -> torch.Tensor:
+    x = x + 1
+    rows = F.linear(x.mT, w)
+    x.add_(1)
+    return rows.mT.flatten(1)
