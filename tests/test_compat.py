@@ -92,3 +92,17 @@ def test_bindings_are_found():
     assert issubclass(torch.Tensor, compat.TENSOR_BASE)
     assert all(map(compat.is_context_switch, (torch._C._set_grad_enabled, torch.amp.autocast_mode._exit_autocast)))
     assert not compat.is_context_switch([])
+
+
+def test_hooks_of_a_module():
+    for register in ("forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook"):
+        module = torch.nn.Identity()
+        assert not compat.has_hooks(module)
+        getattr(module, f"register_{register}")(lambda *args: None)
+        assert compat.has_hooks(module), register
+
+
+def test_operators_of_quantized_graphs():
+    operators = compat.quantized_operators()
+    names = [a.name for a in operators.quantize_per_tensor.default._schema.arguments]
+    assert names[:3] == ["input", "scale", "zero_point"]

@@ -140,11 +140,17 @@ def strides_are_looked_at(x):
     return y.view(-1) * y.stride(0)
 
 
+def bits_are_looked_at(x):
+    a, b = torch.split(x, 4, 1)
+    return torch.cat([a.view(torch.int32), b.view(torch.int32)], 1) + x.sum()
+
+
 PROGRAMS = [
     *(split_and_cat, cat_along_another_dimension, last_operand_of_another_parent, sections_of_size_zero),
     *(moved_over_two_dimensions, all_pieces_in_another_order, part_of_a_matrix, reshape_of_a_permuted_stack),
     *(one_section_used_twice, cat_is_written_later, source_is_written_later, input_is_written_later, nested_cats),
     *(a_piece_twice, without_gradient, two_results_of_one_source, memory_is_looked_at, strides_are_looked_at),
+    bits_are_looked_at,
 ]
 
 

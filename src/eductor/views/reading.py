@@ -87,11 +87,12 @@ def read(graph: GraphView, node: Node) -> Reading | None:
         if tensor_of(node.args[0]) is not None:
             return _item(node.args[0], node.args[1])
         return _piece(node.args[0], division(graph, node.args[0]), node.args[1])
-    if tensor_of(node) is None:
-        return None
-    bound = bind(node)
+    bound, result = bind(node), tensor_of(node)
     found = _VIEWS.get(bound.packet) if isinstance(bound, Bound) else None
-    if found is None or not isinstance(bound, Bound) or tensor_of(bound.get("self")) is None:
+    operand = tensor_of(bound.get("self")) if isinstance(bound, Bound) else None
+    if found is None or not isinstance(bound, Bound) or result is None or operand is None:
+        return None
+    if result.dtype != operand.dtype:  # `x.view(torch.int32)`
         return None
     kind, make = found
     apply = make(node, bound)

@@ -40,19 +40,17 @@ def normalize_node_kwargs_pass(graph: GraphView, rewrite: Rewriter) -> None:
         if not isinstance(again, Bound) or again.op is not bound.op or not same_value(again.arguments, bound.arguments):
             rewrite.reject("the normal form would be read in another way", node)
             continue
-        rewrite.update(node, target=target, args=args, kwargs=kwargs)
+        rewrite.update(node, target=target, args=args, kwargs=kwargs, respelled=True)
 
 
 def _function_of(node: Node, bound: Bound) -> Any:
     """The function that calls the operator directly; None for a call that is no direct one, and keeps its form."""
     if isinstance(node.target, OpOverload):
         return node.target
-    name = bound.packet._qualified_op_name.removeprefix("aten::")
     if spellings.adapter_of(node.target) is not None and not isinstance(node.target, str):
         return None
     if isinstance(node.target, str):
-        function = getattr(torch, name, None)
-        return function if function is not None and spellings.packet_of(function) is bound.packet else None
+        return spellings.function_of(bound.packet)
     return node.target
 
 

@@ -1,0 +1,178 @@
+"""Calls that return what they were given: the conditions, by operator, that passes of several stages share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.graph.bind import Bound
+from eductor.graph.meta import difference, known_equal, known_true, tensor_of, value_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.pipeline.base import RulePass
+
+aten = torch.ops.aten
+
+Condition = Callable[[Bound], bool | str]
+"""Whether a call does nothing; a sentence says why one that seems so does something."""
+
+Objection = Callable[[GraphView, Node, Node], str]
+"""Why a node cannot be replaced by what it was given; empty if nothing speaks against it."""
+
+
+def object_to_alias(graph: GraphView, node: Node, given: Node) -> str:
+    """A result that may have memory of its own becomes another name of what it was made from."""
+    return graph.effects.may_alias(node, given).reason
+
+
+def no_op(
+    pass_: RulePass,
+    condition: Condition,
+    *operators: Any,
+    source: str = "self",
+    objection: Objection = object_to_alias,
+    name: str | None = None,
+) -> None:
+    """Declares a rule: calls of the operators, where the condition holds, are the argument `source`."""
+
+    def rule(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
+        bound = graph.bind(node)
+        if not isinstance(bound, Bound):
+            rewrite.reject(bound.reason, node)
+            return
+        holds = condition(bound)
+        if not holds:
+            return
+        given = bound[source][0] if source == "tensors" else bound[source]
+        if not isinstance(given, Node):
+            return
+        reason = holds if isinstance(holds, str) else _unlike(node, given) or objection(graph, node, given)
+        if reason:
+            rewrite.reject(reason, node)
+        else:
+            rewrite.replace(node, given)
+
+    pass_.rule(*operators, name=name or condition.__name__)(rule)
+
+
+def _unlike(node: Node, given: Node) -> str:
+    if tensor_of(given) is None:
+        return f"nothing is known of {given.name}"
+    unlike = difference(value_of(node), value_of(given))
+    return f"the result differs from {given.name}: {unlike}" if unlike else ""
+
+
+# ------------------------------------------------------------------------------------------------------------- views
+
+
+def full_slice(bound: Bound) -> bool:
+    tensor = tensor_of(bound["self"])
+    if tensor is None or not tensor.dim():
+        return False
+    start, end, size = bound["start"], bound["end"], tensor.shape[bound["dim"]]
+    from_start = start is None or known_equal(value_of(start), 0)
+    to_end = end is None or value_of(end) == sys.maxsize or known_true(value_of(end) >= size)
+    return from_start and to_end and known_equal(value_of(bound["step"]), 1)
+
+
+def same_view(bound: Bound) -> bool:
+    """A view of the same geometry on the same memory, whose elements keep their order, is the same tensor."""
+    inner, op = tensor_of(bound["self"]), bound.op
+    if inner is None:
+        return False
+    if op is aten.view.dtype:
+        return bool(bound["dtype"] == inner.dtype)
+    if op.overloadpacket in (aten.permute, aten.transpose):
+        given = bound["dims"] if "dims" in bound.arguments else [bound["dim0"], bound["dim1"]]
+        dims = [d % max(inner.dim(), 1) for d in given]
+        return dims == sorted(dims) if op.overloadpacket is aten.permute else dims[0] == dims[1]
+    if op is aten.as_strided.default:
+        offset = value_of(bound["storage_offset"])
+        geometry = (_numbers(bound["size"]), _numbers(bound["stride"]), offset)
+        own = (list(inner.shape), list(inner.stride()), inner.storage_offset())
+        return offset is not None and all(map(known_equal, geometry, own))
+    if op.overloadpacket is aten.squeeze:
+        return not any(known_equal(inner.shape[d], 1) for d in _squeezed(bound, inner))
+    if op.overloadpacket in (aten.expand_as, aten.view_as):
+        other = tensor_of(bound["other"])
+        return other is not None and known_equal(tuple(other.shape), tuple(inner.shape))
+    sizes = _numbers(bound["shape"] if "shape" in bound.arguments else bound["size"])
+    named = [own if _is_number(size, -1) else size for size, own in zip(sizes, inner.shape, strict=False)]
+    return len(sizes) == inner.dim() and known_equal(named, list(inner.shape))
+
+
+def _squeezed(bound: Bound, tensor: torch.Tensor) -> Any:
+    dims = bound.get("dim", range(tensor.dim()))
+    return dims if not isinstance(dims, int) else [dims] if tensor.dim() else []
+
+
+def _numbers(given: Any) -> list[Any]:
+    """The sizes in a list, or in the value of a node that is one."""
+    return [value_of(size) for size in value_of(given)]
+
+
+# ------------------------------------------------------------------------------------------------------------ copies
+
+
+def copy(bound: Bound) -> bool:
+    """Whether a copy in another dtype, device or memory format is one is for the metadata to tell."""
+    return True
+
+
+def repeat_once(bound: Bound) -> bool:
+    times = bound["repeats"] if "repeats" in bound.arguments else bound["dims"]
+    return all(known_equal(r, 1) for r in _numbers(times))
+
+
+def empty_pad(bound: Bound) -> bool:
+    return all(known_equal(p, 0) for p in _numbers(bound["pad"]))
+
+
+def cat_of_one(bound: Bound) -> bool:
+    return isinstance(bound["tensors"], (list, tuple)) and len(bound["tensors"]) == 1
+
+
+# -------------------------------------------------------------------------------------------------------- arithmetic
+
+
+def rounded_integers(bound: Bound) -> bool:
+    return _is_whole(bound) and bound.get("decimals", 0) == 0
+
+
+def first_power(bound: Bound) -> bool:
+    return _is_number(bound["exponent"], 1)
+
+
+def times_one(bound: Bound) -> bool | str:
+    """Products and quotients with 1 are exact, but for complex numbers, whose infinities meet a zero."""
+    if not _is_number(bound["other"], 1) or bound.get("rounding_mode") is not None:
+        return False
+    tensor = tensor_of(bound["self"])
+    return "a complex infinity times 1 is no number" if tensor is not None and tensor.is_complex() else True
+
+
+def minus_zero(bound: Bound) -> bool | str:
+    """A difference with 0 is exact; one with -0.0 is a sum with 0."""
+    if not _is_number(bound["other"], 0) or bound["alpha"] != 1:
+        return False
+    return "less -0.0 is a sum, in which -0.0 becomes 0.0" if str(bound["other"]).startswith("-") else True
+
+
+def plus_zero(bound: Bound) -> bool | str:
+    """Only integers have one zero."""
+    if not _is_number(bound["other"], 0) or bound["alpha"] != 1:
+        return False
+    return True if _is_whole(bound) else "in a sum with 0, -0.0 becomes 0.0"
+
+
+def _is_number(given: Any, number: int) -> bool:
+    return type(given) in (int, float) and given == number
+
+
+def _is_whole(bound: Bound) -> bool:
+    tensor = tensor_of(bound["self"])
+    return tensor is not None and not tensor.dtype.is_floating_point and not tensor.dtype.is_complex

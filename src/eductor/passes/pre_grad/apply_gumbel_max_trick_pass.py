@@ -1,0 +1,190 @@
+"""Samples from a softmax without computing it: argmax(softmax(l) / e) is argmax(l - log(e))."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.cost import device_of
+from eductor.graph.bind import Bound
+from eductor.graph.effects import Verdict
+from eductor.graph.meta import known_equal, tensor_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.pipeline.base import Context, f32, graph_pass
+
+aten = torch.ops.aten
+
+_LIKE = (aten.empty_like, aten.zeros_like, aten.ones_like)
+"""What reads the shape of its operand alone."""
+
+
+@graph_pass(stage="pre_grad", numerics="reassociates")
+def apply_gumbel_max_trick_pass(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
+    """Samples from a softmax without computing it: argmax(softmax(l) / e) is argmax(l - log(e)).
+
+    The softmax divides a row by one number, on which the largest element of the row does not depend. The draws `e` stay
+    the same, and the same element is picked unless two are equal but for roundings. A row that has a NaN or an
+    infinity has no softmax: there the first element is picked, as ever.
+    """
+    for pick in graph.find(aten.argmax):
+        sample = _sample(graph, pick)
+        if sample is None:
+            continue
+        verdict = _may_rewrite(graph, sample)
+        if verdict and not device_of(sample.softmax_value.device, context.options).fuses:
+            verdict = Verdict("it does not pay: the engine computes each function in a kernel of its own")
+        if not verdict:
+            rewrite.reject(verdict.reason, pick, sample.softmax)
+            continue
+        for user in [u for u in sample.softmax.users if u is not sample.ratio]:
+            _read_shape_of_logits(graph, rewrite, user, sample)
+        _pick_largest_score(rewrite, sample)
+        if sample.ratio in graph and not sample.ratio.users:
+            rewrite.erase(sample.ratio)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """The parts of `argmax(softmax(logits) / noise)`."""
+
+    pick: Node
+    dim: int | None
+    keepdim: bool
+    ratio: Node
+    softmax: Node
+    softmax_dim: int
+    logits: Node
+    noise: Node
+    logits_value: torch.Tensor
+    softmax_value: torch.Tensor
+    noise_value: torch.Tensor
+
+
+def _sample(graph: GraphView, pick: Node) -> _Sample | None:
+    picked = graph.bind(pick)
+    if not isinstance(picked, Bound):
+        return None
+    divided = _called(graph, picked["self"], aten.div, aten.div_)
+    if divided is None or divided.get("rounding_mode") is not None:
+        return None
+    softmax = _called(graph, divided["self"], aten.softmax)
+    if softmax is None:
+        return None
+    logits, noise = softmax["self"], divided["other"]
+    given, made, drawn = tensor_of(logits), tensor_of(divided["self"]), tensor_of(noise)
+    if given is None or made is None or drawn is None or not isinstance(noise, Node):
+        return None
+    return _Sample(
+        pick=pick,
+        dim=picked["dim"],
+        keepdim=picked["keepdim"],
+        ratio=picked["self"],
+        softmax=divided["self"],
+        softmax_dim=softmax["dim"],
+        logits=logits,
+        noise=noise,
+        logits_value=given,
+        softmax_value=made,
+        noise_value=drawn,
+    )
+
+
+def _called(graph: GraphView, node: Any, *operators: Any) -> Bound | None:
+    """A call of one of the operators, by the names of its arguments."""
+    bound = graph.bind(node) if isinstance(node, Node) and graph.is_call(node, *operators) else None
+    return bound if isinstance(bound, Bound) else None
+
+
+def _may_rewrite(graph: GraphView, sample: _Sample) -> Verdict:
+    draw, rank = _draw(graph, sample), max(sample.softmax_value.dim(), 1)
+    drawn = _called(graph, draw, aten.exponential_, aten.exponential)
+    if draw is None or drawn is None:
+        return Verdict(f"{sample.noise.name} is not known to be drawn from an exponential distribution")
+    if drawn["lambd"] != 1:
+        return Verdict("the rate of the draws is not 1")
+    if sample.noise_value.dtype is torch.float16:
+        return Verdict("draws in float16 can be zero")
+    if not known_equal(tuple(sample.softmax_value.shape), tuple(sample.noise_value.shape)):
+        return Verdict("the draws are not of the shape of the softmax")
+    if (sample.dim is None and rank > 1) or (sample.dim or 0) % rank != sample.softmax_dim % rank:
+        return Verdict("the softmax is along another dimension than the argmax")
+    if len(sample.ratio.users) > 1:
+        return Verdict(f"{sample.ratio.name} is used elsewhere")
+    others = [u for u in sample.softmax.users if u is not sample.ratio]
+    needy = next((u for u in others if not graph.is_call(u, *_LIKE)), None)
+    if needy is not None:
+        return Verdict(f"it does not pay: {needy.name} needs the softmax as well")
+    if others and not known_equal(sample.softmax_value.stride(), sample.logits_value.stride()):
+        return Verdict("what has the layout of the softmax would have that of its operand")
+    logits_stay = graph.effects.unwritten([sample.logits], sample.softmax, sample.pick)
+    return logits_stay and graph.effects.unwritten([sample.noise], draw.next, sample.pick)
+
+
+def _draw(graph: GraphView, sample: _Sample) -> Node | None:
+    """The call that fills the noise: itself, or one that writes it before it is used."""
+    if _called(graph, sample.noise, aten.exponential_, aten.exponential):
+        return sample.noise
+    return next((u for u in sample.noise.users if u < sample.ratio and _called(graph, u, aten.exponential_)), None)
+
+
+def _read_shape_of_logits(graph: GraphView, rewrite: Rewriter, user: Node, sample: _Sample) -> None:
+    """`empty_like(softmax(l))` is `empty_like(l)`, of the softmax's dtype."""
+    bound = graph.bind(user)
+    assert isinstance(bound, Bound)
+    arguments = {**bound.arguments, "self": sample.logits, "dtype": bound["dtype"] or sample.softmax_value.dtype}
+    args, kwargs = Bound(bound.op, arguments, bound.given | {"dtype"}).call()
+    rewrite.update(user, target=bound.op, args=args, kwargs=kwargs)
+
+
+def _pick_largest_score(rewrite: Rewriter, sample: _Sample) -> None:
+    pick, dim = sample.pick, sample.dim or 0
+    wide = functools.reduce(torch.promote_types, (sample.softmax_value.dtype, sample.noise_value.dtype), torch.float32)
+
+    def widened(node: Node, value: torch.Tensor) -> Node:
+        return node if value.dtype is wide else rewrite.insert(aten.to.dtype, node, wide, before=pick)
+
+    log = rewrite.insert(aten.log, widened(sample.noise, sample.noise_value), before=pick)
+    score = rewrite.insert(aten.sub, widened(sample.logits, sample.logits_value), log, before=pick)
+    best = rewrite.insert(aten.amax, score, [dim], sample.keepdim, before=pick)
+    is_number = rewrite.insert(aten.lt, best, math.inf, before=pick)
+    index = rewrite.insert(aten.argmax, score, dim, sample.keepdim, before=pick)
+    rewrite.replace(pick, aten.where.ScalarOther, is_number, index, 0)
+
+
+@apply_gumbel_max_trick_pass.example
+def sample(logits: torch.Tensor = f32(4, 7)) -> torch.Tensor:
+    probabilities = torch.softmax(logits / 0.8, dim=-1)
+    noise = torch.empty_like(probabilities).exponential_()
+    return torch.argmax(probabilities / noise, dim=-1, keepdim=True)
+
+
+@apply_gumbel_max_trick_pass.example
+def sample_in_place(logits: torch.Tensor = f32(4, 7)) -> torch.Tensor:
+    probabilities = logits.softmax(1, dtype=torch.float32)
+    noise = torch.empty(4, 7)
+    noise.exponential_(1)
+    return probabilities.div_(noise).argmax(dim=1)
+
+
+@apply_gumbel_max_trick_pass.refuses("along another dimension")
+def softmax_of_columns(logits: torch.Tensor = f32(4, 7)) -> torch.Tensor:
+    probabilities = torch.softmax(logits, dim=0)
+    return torch.argmax(probabilities / torch.empty_like(probabilities).exponential_(), dim=-1)
+
+
+@apply_gumbel_max_trick_pass.refuses("the rate of the draws")
+def draws_of_another_rate(logits: torch.Tensor = f32(4, 7)) -> torch.Tensor:
+    probabilities = torch.softmax(logits, dim=-1)
+    return torch.argmax(probabilities / torch.empty_like(probabilities).exponential_(2.0), dim=-1)
+
+
+@apply_gumbel_max_trick_pass.refuses("needs the softmax as well")
+def probabilities_that_are_returned(logits: torch.Tensor = f32(4, 7)) -> tuple[torch.Tensor, torch.Tensor]:
+    probabilities = torch.softmax(logits, dim=-1)
+    return torch.argmax(probabilities / torch.empty_like(probabilities).exponential_(), dim=-1), probabilities

@@ -1,0 +1,90 @@
+"""Gives arguments with numpy's names torch's own: axis, keepdims, x, a, x1, x2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.compat import OpOverload, OpOverloadPacket
+from eductor.graph import spellings
+from eductor.graph.bind import Bound, bind, bind_call
+from eductor.graph.compare import same_value
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.schema import candidates, parameters
+from eductor.graph.view import GraphView
+from eductor.pipeline.base import f32, graph_pass
+
+_NUMPY = frozenset(spellings.KEYWORDS) - {"input"}
+
+
+@graph_pass(stage="pre_grad", numerics="exact")
+def numpy_compat_normalization(graph: GraphView, rewrite: Rewriter) -> None:
+    """Gives arguments with numpy's names torch's own: axis, keepdims, x, a, x1, x2.
+
+    For passes from elsewhere, which read keywords by their names.
+    """
+    if all(map(_has_torch_names, graph.nodes)):
+        return
+    for node in graph.each("call_function", "call_method"):
+        if _has_torch_names(node):
+            continue
+        kwargs = _renamed(node)
+        if isinstance(kwargs, str):
+            rewrite.reject(kwargs, node)
+        else:
+            rewrite.update(node, kwargs=kwargs, respelled=True)
+
+
+def _has_torch_names(node: Node) -> bool:
+    return _NUMPY.isdisjoint(node.kwargs) or isinstance(node.target, (OpOverload, OpOverloadPacket))
+
+
+def _renamed(node: Node) -> dict[str, Any] | str:
+    """The keywords by torch's names, or why they are kept: a call that would not be read as before keeps them."""
+    packet = spellings.packet_of(node.target)
+    if packet is None:
+        return f"{spellings.name_of(node.target)} is no operator, its arguments may have names of their own"
+    names = {p.name for op in candidates(packet) for p in parameters(op)}
+    kwargs: dict[str, Any] = {}
+    for name, value in node.kwargs.items():
+        if name in _NUMPY and name in names:
+            return f"the operator has an argument of its own called {name!r}"
+        renamed = _name_in_torch(name, names) if name in _NUMPY else name
+        if renamed in kwargs or (renamed != name and renamed in node.kwargs):
+            return f"{renamed!r} is given twice, in two spellings"
+        kwargs[renamed] = value
+    before, after = bind(node), bind_call(node.target, node.args, kwargs)
+    if not isinstance(before, Bound):
+        return before.reason
+    if not isinstance(after, Bound) or before.op is not after.op or not same_value(before.arguments, after.arguments):
+        return "the call would be read in another way"
+    return kwargs
+
+
+def _name_in_torch(name: str, known: set[str]) -> str:
+    """What a schema calls `self` is `input` to who calls the function."""
+    found = spellings.keyword(name, known)
+    return "input" if found == "self" else found
+
+
+@numpy_compat_normalization.example
+def sum_along_an_axis(x: torch.Tensor = f32(2, 3)) -> Any:
+    return torch.sum(x, axis=1, keepdims=True) + x.mean(axis=0)  # type: ignore[call-overload]
+
+
+@numpy_compat_normalization.example
+def operands_by_name(a: torch.Tensor = f32(2, 3), b: torch.Tensor = f32(2, 3)) -> Any:
+    return torch.add(x1=a, x2=b)  # type: ignore[call-overload]
+
+
+@numpy_compat_normalization.refuses("of its own called 'axis'")
+def axis_of_channels(x: torch.Tensor = f32(2, 3), scale: torch.Tensor = f32(3)) -> torch.Tensor:
+    zero = torch.zeros(3, dtype=torch.int32)
+    return torch.fake_quantize_per_channel_affine(x, scale, zero, axis=1, quant_min=0, quant_max=9)
+
+
+@numpy_compat_normalization.refuses("out= writes")
+def out_of_the_callers(x: torch.Tensor = f32(2, 3), y: torch.Tensor = f32(2)) -> Any:
+    return torch.sum(x, axis=1, out=y)  # type: ignore[call-overload]

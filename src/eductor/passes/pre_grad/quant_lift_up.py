@@ -1,0 +1,125 @@
+"""Quantizes a tensor before it is reshaped, not after: less is moved, and who computes it can quantize on the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node, map_arg
+
+from eductor.compat import quantized_operators
+from eductor.graph.bind import Bound
+from eductor.graph.effects import Verdict
+from eductor.graph.meta import fake_mode_of, known_equal, tensor_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.passes.pre_grad.reshapes import RESHAPES, may_be_view
+from eductor.pipeline.base import f32, graph_pass
+
+aten, decomposed = torch.ops.aten, quantized_operators()
+
+_QUANTIZERS = (
+    *(aten.quantize_per_tensor, aten.quantize_per_channel),
+    *(decomposed.quantize_per_tensor, decomposed.quantize_per_channel),
+)
+
+
+@graph_pass(stage="pre_grad", numerics="exact")
+def quant_lift_up(graph: GraphView, rewrite: Rewriter) -> None:
+    """Quantizes a tensor before it is reshaped, not after: less is moved, and who computes it can quantize on the way.
+
+    One scale for all elements does not ask where an element stands; scales per channel do.
+    """
+    for quantize in graph.find(*_QUANTIZERS):
+        bound = graph.bind(quantize)
+        if not isinstance(bound, Bound):
+            rewrite.reject(bound.reason, quantize)
+            continue
+        given = next(iter(bound.arguments.values()))
+        views = _views_above(graph, given)
+        if not views:
+            continue
+        source = _operand(graph, views[0])
+        verdict = _may_lift(graph, bound, quantize, views, source)
+        if not verdict:
+            rewrite.reject(verdict.reason, quantize, views[-1])
+            continue
+        args, kwargs = _call(bound, source)
+        quantized = rewrite.insert(bound.op, *args, before=views[0], like=quantize, **kwargs)
+        _give(rewrite, views[0], source, quantized)
+        rewrite.replace(quantize, views[-1])
+
+
+def _give(rewrite: Rewriter, view: Node, old: Node, new: Node) -> None:
+    """Has a view read another value."""
+    args, kwargs = map_arg((view.args, view.kwargs), lambda n: new if n is old else n)
+    rewrite.update(view, args=args, kwargs=kwargs)
+
+
+def _views_above(graph: GraphView, node: Any) -> list[Node]:
+    """The reshapes a value went through, the first one first; above one that is used elsewhere nothing is looked at."""
+    views: list[Node] = []
+    while isinstance(node, Node) and graph.is_call(node, *RESHAPES) and (not views or len(node.users) == 1):
+        views.insert(0, node)
+        node = _operand(graph, node)
+    return views
+
+
+def _operand(graph: GraphView, view: Node) -> Any:
+    bound = graph.bind(view)
+    return bound["self"] if isinstance(bound, Bound) else None
+
+
+def _call(bound: Bound, source: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of the quantization with another tensor in place of its own."""
+    first = next(iter(bound.arguments))
+    return Bound(bound.op, {**bound.arguments, first: source}, bound.given).call()
+
+
+def _may_lift(graph: GraphView, bound: Bound, quantize: Node, views: list[Node], source: Any) -> Verdict:
+    if "axis" in bound.arguments:
+        return Verdict("each channel has a scale of its own, and a reshape moves the channels")
+    if sum(isinstance(value, Node) for value in bound.arguments.values()) > 1:
+        return Verdict("the scale and the zero point are computed, perhaps later")
+    if len(views[-1].users) > 1:
+        return Verdict(f"{views[-1].name} is used elsewhere")
+    effects = graph.effects
+    return (
+        effects.same_region([views[0], quantize])
+        and effects.unwritten([source], views[0], quantize)
+        and may_be_view(graph, quantize)
+        and _keeps_layout(graph, bound, quantize, views[-1], source)
+    )
+
+
+def _keeps_layout(graph: GraphView, bound: Bound, quantize: Node, view: Node, source: Node) -> Verdict:
+    mode = fake_mode_of(graph.graph)
+    old, turned, value = tensor_of(quantize), tensor_of(view), tensor_of(source)
+    if mode is None or old is None or turned is None or value is None:
+        return Verdict("the layout of the result is not known")
+    args, kwargs = _call(bound, value)
+    with mode, torch.no_grad():
+        quantized = bound.op(*args, **kwargs)
+    stays = known_equal(quantized.stride(), value.stride()) and known_equal(old.stride(), turned.stride())
+    return Verdict("" if stays else "the result would have other strides")
+
+
+@quant_lift_up.example
+def quantized_after_a_permutation(x: torch.Tensor = f32(2, 3, 4)) -> Any:
+    turned = torch.relu(x.float()).view(2, 12).transpose(0, 1)
+    quantized = torch.ops.quantized_decomposed.quantize_per_tensor(turned, 0.1, 2, 0, 255, torch.uint8)
+    return quantized.sum(0)
+
+
+@quant_lift_up.refuses("a scale of its own")
+def quantized_per_channel(x: torch.Tensor = f32(2, 3), scale: torch.Tensor = f32(2)) -> Any:
+    zero = torch.zeros(2, dtype=torch.int64)
+    turned = x.view(3, 2).t()
+    quantized = torch.ops.quantized_decomposed.quantize_per_channel(turned, scale, zero, 0, 0, 255, torch.uint8)
+    return quantized.sum(0)
+
+
+@quant_lift_up.refuses("is used elsewhere")
+def reshaped_for_others_too(x: torch.Tensor = f32(2, 3)) -> Any:
+    turned = x.permute(1, 0)
+    return torch.ops.quantized_decomposed.quantize_per_tensor(turned, 0.1, 2, 0, 255, torch.uint8) + turned

@@ -1,0 +1,153 @@
+"""Removes calls that return what they were given: dropout that drops nothing, casts to the same dtype, products with 1."""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import Node, map_arg
+
+from eductor.compat import has_hooks
+from eductor.graph.bind import Bound
+from eductor.graph.meta import requires_grad, value_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.passes.noops import (
+    cat_of_one,
+    copy,
+    empty_pad,
+    first_power,
+    full_slice,
+    minus_zero,
+    no_op,
+    object_to_alias,
+    plus_zero,
+    repeat_once,
+    rounded_integers,
+    same_view,
+    times_one,
+)
+from eductor.pipeline.base import f32, i64, rule_pass
+
+aten = torch.ops.aten
+
+
+@rule_pass(stage="pre_grad", numerics="exact")
+def remove_noop_pass() -> None:
+    """Removes calls that return what they were given: dropout that drops nothing, casts to the same dtype, products with 1.
+
+    Some return their very argument, and can always go. Others return a view or a copy: these stay where somebody could
+    tell the two tensors apart, by a write, at an output or in a gradient.
+    """
+
+
+# ---------------------------------------------------------------------------------- what returns its very argument
+
+
+def idle_dropout(bound: Bound) -> bool:
+    return bound["train"] is False or bound["p"] == 0
+
+
+def same_type(bound: Bound) -> bool:
+    return not bound.get("copy", False) and bound.get("memory_format") in (None, torch.preserve_format)
+
+
+def contiguous_already(bound: Bound) -> bool:
+    """Where the strides stay: a copy would have these very strides, so that there is nothing to copy."""
+    return True
+
+
+def _nothing(graph: GraphView, node: Node, given: Node) -> str:
+    return ""
+
+
+_DROPOUTS = (aten.dropout, aten.feature_dropout, aten.alpha_dropout, aten.feature_alpha_dropout)
+_IN_PLACE = (aten.dropout_, aten.feature_dropout_, aten.alpha_dropout_, aten.feature_alpha_dropout_)
+
+no_op(remove_noop_pass, idle_dropout, *_DROPOUTS, source="input", objection=_nothing)
+no_op(remove_noop_pass, idle_dropout, *_IN_PLACE, objection=_nothing, name="idle_dropout_in_place")
+no_op(remove_noop_pass, same_type, aten.to, aten.type_as, objection=_nothing)
+no_op(remove_noop_pass, contiguous_already, aten.contiguous, objection=_nothing)
+
+
+@remove_noop_pass.rule(torch.nn.Identity)
+def identity_module(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
+    given = node.all_input_nodes
+    if len(given) != 1 or has_hooks(graph.module.get_submodule(str(node.target))):
+        rewrite.reject("the module has hooks, or takes something else than one tensor", node)
+    else:
+        rewrite.replace(node, given[0])
+
+
+# ------------------------------------------------------------------------------------- what returns a view or a copy
+
+
+def cast_by_copy(bound: Bound) -> bool:
+    """A copy that is asked for, or one for the sake of a memory format."""
+    return not same_type(bound)
+
+
+def _object(graph: GraphView, node: Node, given: Node) -> str:
+    if requires_grad(value_of(node)) != requires_grad(value_of(given)):
+        return f"gradients flow through only one of {node.name} and {given.name}"
+    if requires_grad(value_of(given)) and len(given.users) > 1 and _uses(node) > 1:
+        return f"the gradients of {given.name} would be added in another order"
+    return object_to_alias(graph, node, given)
+
+
+def _uses(node: Node) -> int:
+    """How often a value is used, twice in `x * x`."""
+    found: list[Node] = []
+    for user in node.users:
+        map_arg((user.args, user.kwargs), found.append)
+    return found.count(node)
+
+
+_VIEWS = (aten.view, aten.reshape, aten.expand, aten.permute, aten.transpose, aten.squeeze)
+
+no_op(remove_noop_pass, full_slice, aten.slice, objection=_object)
+no_op(remove_noop_pass, same_view, *_VIEWS, aten.expand_as, aten.view_as, objection=_object)
+no_op(remove_noop_pass, copy, aten.clone, aten.alias, objection=_object)
+no_op(remove_noop_pass, cast_by_copy, aten.to, objection=_object)
+no_op(remove_noop_pass, repeat_once, aten.repeat, aten.tile, objection=_object)
+no_op(remove_noop_pass, empty_pad, aten.pad, aten.constant_pad_nd, objection=_object)
+no_op(remove_noop_pass, cat_of_one, aten.cat, source="tensors", objection=_object)
+no_op(remove_noop_pass, rounded_integers, aten.ceil, aten.floor, aten.round, aten.trunc, objection=_object)
+no_op(remove_noop_pass, first_power, aten.pow, objection=_object)
+no_op(remove_noop_pass, times_one, aten.mul, aten.div, objection=_object)
+no_op(remove_noop_pass, minus_zero, aten.sub, objection=_object)
+no_op(remove_noop_pass, plus_zero, aten.add, objection=_object)
+
+
+@remove_noop_pass.example
+def dropout_in_evaluation(x: torch.Tensor = f32(2, 3), w: torch.Tensor = f32(4, 3)) -> torch.Tensor:
+    h = torch.nn.functional.dropout(x, p=0.5, training=False)
+    return torch.nn.functional.linear(h, w)
+
+
+@remove_noop_pass.example
+def cast_to_the_same_dtype(x: torch.Tensor = i64(2, 3)) -> torch.Tensor:
+    return x.long().contiguous().reshape(2, 3) + 1
+
+
+@remove_noop_pass.example
+def neutral_arithmetic(x: torch.Tensor = f32(2, 3)) -> torch.Tensor:
+    return ((x * 1 - 0) ** 1).sin()
+
+
+@remove_noop_pass.refuses("-0.0 becomes 0.0")
+def sum_with_zero(x: torch.Tensor = f32(2, 3)) -> torch.Tensor:
+    return (x + 0).sin()
+
+
+@remove_noop_pass.refuses("dtype")
+def product_of_integers_with_a_float(x: torch.Tensor = i64(2, 3)) -> torch.Tensor:
+    return (x * 1.0).sin()
+
+
+@remove_noop_pass.refuses("writes")
+def copy_that_is_written(x: torch.Tensor = f32(2, 3)) -> torch.Tensor:
+    return x.clone().add_(1) + x
+
+
+@remove_noop_pass.refuses("leaves the graph")
+def copy_that_is_returned(x: torch.Tensor = f32(2, 3)) -> torch.Tensor:
+    return x.clone().t()

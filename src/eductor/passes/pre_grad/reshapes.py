@@ -1,0 +1,26 @@
+"""Views that keep every element once: what is computed element by element may be computed before them or after them."""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import Node
+
+from eductor.graph.effects import YES, Verdict
+from eductor.graph.view import GraphView
+
+aten = torch.ops.aten
+
+RESHAPES = (
+    *(aten.view.default, aten.reshape, aten.flatten, aten.unflatten, aten.squeeze, aten.unsqueeze),
+    *(aten.permute, aten.transpose, aten.movedim, aten.t, aten.mT, aten.numpy_T),
+)
+
+
+def may_be_view(graph: GraphView, node: Node) -> Verdict:
+    """May a value that has memory of its own become a view of a value that nobody else knows?"""
+    effects = graph.effects
+    if effects.leaves(node):
+        return Verdict(f"{node.name} leaves the graph, and would be a view")
+    place = effects.place(node)
+    writer = next((m for m in effects.marks_between(node.next, None) if place in effects.writes(m)), None)
+    return YES if writer is None else Verdict(f"{writer.name} writes {node.name}, which would be a view")

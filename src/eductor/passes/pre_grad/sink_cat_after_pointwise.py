@@ -1,0 +1,163 @@
+"""Computes an elementwise function on the operands of a cat instead of on its result, where they fuse with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.cost import device_of
+from eductor.graph.bind import Bound
+from eductor.graph.effects import YES
+from eductor.graph.meta import difference, fake_mode_of, requires_grad, tensor_of, value_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.passes.pre_grad.reshapes import RESHAPES, may_be_view
+from eductor.pipeline.base import Context, f32, graph_pass
+from eductor.views.plan import is_row_major
+
+aten = torch.ops.aten
+
+_FUSIBLE = {
+    *(aten.sum, aten.mean, aten.amax, aten.amin, aten.softmax, aten.log_softmax, aten.layer_norm, aten.rms_norm),
+}
+"""What an engine computes in one kernel with elementwise work, and is not elementwise itself."""
+
+
+@graph_pass(stage="pre_grad", numerics="exact")
+def sink_cat_after_pointwise(graph: GraphView, rewrite: Rewriter, context: Context, *, max_operands: int = 32) -> None:
+    """Computes an elementwise function on the operands of a cat instead of on its result, where they fuse with it.
+
+    It pays where the operands are computed by kernels of our own: the function is done on the way, and the result of
+    the cat is not read and written once more. Operands that are inputs, or come from a matrix product, are left.
+    """
+    for cat in graph.find(aten.cat):
+        views, users = _down(graph, cat)
+        functions = [graph.bind(user) for user in users]
+        if not any(isinstance(f, Bound) and _is_elementwise(f) for f in functions):
+            continue
+        if len(users) > 1:
+            rewrite.reject("the result of the cat is used more than once", cat, *users)
+            continue
+        bound, user, function = graph.bind(cat), users[0], functions[0]
+        assert isinstance(function, Bound)
+        reason = (
+            bound.reason
+            if not isinstance(bound, Bound)
+            else _why_not_legal(graph, cat, bound, views, user, function)
+            or _why_not_worth(graph, bound, max_operands, context)
+        )
+        if reason:
+            rewrite.reject(reason, cat, user)
+            continue
+        assert isinstance(bound, Bound)
+        done = {
+            operand: rewrite.insert(function.op, *args, before=cat, like=user, **kwargs)
+            for operand in dict.fromkeys(bound["tensors"])
+            for args, kwargs in [_call(function, operand)]
+        }
+        joined = rewrite.replace(cat, aten.cat, [done[n] for n in bound["tensors"]], bound["dim"])
+        rewrite.replace(user, views[-1] if views else joined)
+
+
+def _down(graph: GraphView, cat: Node) -> tuple[list[Node], list[Node]]:
+    """The views through which the result of a cat goes, each used once, and who uses the last of them."""
+    views: list[Node] = []
+    users = list(cat.users)
+    while len(users) == 1 and graph.is_call(users[0], *RESHAPES):
+        views.append(users[0])
+        users = list(users[0].users)
+    return views, users
+
+
+def _is_elementwise(function: Bound) -> bool:
+    """Whether a call computes each element of one tensor by itself, and writes or draws nothing."""
+    op, operands = function.op, [v for v in function.arguments.values() if isinstance(v, Node)]
+    is_pure = not op._schema.is_mutable and torch.Tag.nondeterministic_seeded not in op.tags
+    return (
+        torch.Tag.pointwise in op.tags and is_pure and len(operands) == 1 and "memory_format" not in function.arguments
+    )
+
+
+def _call(function: Bound, operand: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of the function with another operand in the place of its tensor."""
+    arguments = {name: operand if isinstance(v, Node) else v for name, v in function.arguments.items()}
+    return Bound(function.op, arguments, function.given).call()
+
+
+def _why_not_legal(
+    graph: GraphView, cat: Node, bound: Bound, views: list[Node], user: Node, function: Bound
+) -> str | None:
+    operands, value = bound["tensors"], tensor_of(cat)
+    if not isinstance(operands, (list, tuple)) or not all(tensor_of(n) is not None for n in operands) or value is None:
+        return "the operands of the cat are not listed, or not known"
+    if any(tensor_of(n).dtype != value.dtype for n in operands):  # type: ignore[union-attr]
+        return "the cat brings its operands to one dtype first"
+    if len(set(operands)) < len(operands) and requires_grad(value):
+        return "an operand occurs twice, and its gradients would be added before they are multiplied"
+    verdict = graph.effects.same_region([cat, user]) and (may_be_view(graph, user) if views else YES)
+    if not verdict:
+        return verdict.reason
+    return _why_other_layout(graph, bound, value, function)
+
+
+def _why_other_layout(graph: GraphView, bound: Bound, value: torch.Tensor, function: Bound) -> str | None:
+    """The result of a cat is laid out as its operands are, and the function may lay them out anew."""
+    if is_row_major(value) and all(is_row_major(value_of(n)) for n in bound["tensors"]):
+        return None
+    mode = fake_mode_of(graph.graph)
+    if mode is None:
+        return "the layout of the result is not known"
+
+    def run(operand: Any) -> Any:
+        args, kwargs = _call(function, operand)
+        return function.op(*args, **kwargs)
+
+    with mode, torch.no_grad():
+        whole = run(value)
+        parts = torch.cat([run(value_of(n)) for n in bound["tensors"]], bound["dim"])
+    unlike = difference(whole, parts) or (None if whole.stride() == value.stride() else "strides")
+    return f"the result would be another one: {unlike}" if unlike else None
+
+
+def _why_not_worth(graph: GraphView, bound: Bound, max_operands: int, context: Context) -> str | None:
+    operands = dict.fromkeys(bound["tensors"])
+    if not device_of(value_of(bound["tensors"][0]).device, context.options).fuses:
+        return "it does not pay: the engine computes each function in a kernel of its own"
+    if len(operands) > max_operands:
+        return f"it does not pay: the function would be computed on {len(operands)} operands"
+    for operand in operands:
+        made = graph.bind(operand)
+        if not isinstance(made, Bound) or not (torch.Tag.pointwise in made.op.tags or made.packet in _FUSIBLE):
+            return f"it does not pay: {operand.name} is not computed by a kernel that could do it on the way"
+        if len(operand.users) > 1:
+            return f"it does not pay: {operand.name} is needed without the function as well"
+    return None
+
+
+@sink_cat_after_pointwise.example
+def relu_of_a_cat(a: torch.Tensor = f32(2, 3), b: torch.Tensor = f32(2, 4)) -> torch.Tensor:
+    return torch.relu(torch.cat([a.sin(), b.cos()], 1))
+
+
+@sink_cat_after_pointwise.example
+def scaled_view_of_a_cat(a: torch.Tensor = f32(2, 3), b: torch.Tensor = f32(2, 3)) -> torch.Tensor:
+    joined = torch.cat([a.exp(), b + 1], dim=-1)
+    return (joined.view(4, 3) * 0.5).sum(0)
+
+
+@sink_cat_after_pointwise.refuses("is not computed by a kernel")
+def tanh_of_a_cat_of_inputs(a: torch.Tensor = f32(2, 3), b: torch.Tensor = f32(2, 3)) -> torch.Tensor:
+    return torch.tanh(torch.cat([a, b]))
+
+
+@sink_cat_after_pointwise.refuses("to one dtype first")
+def tanh_of_mixed_dtypes(a: torch.Tensor = f32(2, 3), b: torch.Tensor = f32(2, 3)) -> torch.Tensor:
+    return torch.tanh(torch.cat([a.sin(), b.double().cos()]))
+
+
+@sink_cat_after_pointwise.refuses("used more than once")
+def cat_that_is_used_elsewhere(a: torch.Tensor = f32(2, 3), b: torch.Tensor = f32(2, 3)) -> torch.Tensor:
+    joined = torch.cat([a.sin(), b.cos()])
+    return torch.relu(joined) + joined
