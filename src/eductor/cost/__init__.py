@@ -1,0 +1,36 @@
+"""What an operator costs on a device: bytes, flops, launches, and from these a time.
+
+The figures are for choosing between two forms of the same computation, not for predicting a run: what both forms share
+cancels, so that a launch, the bandwidth and the rate of the matrix units need only be of the right size.
+"""
+
+from eductor.cost.device import Device, device_of
+from eductor.cost.operators import (
+    Gemm,
+    bytes_of,
+    copy_time,
+    flops_of,
+    gemm_of,
+    gemm_time,
+    is_pointwise,
+    launches_of,
+    loss,
+    microseconds,
+    time_of,
+)
+
+__all__ = [
+    "Device",
+    "Gemm",
+    "bytes_of",
+    "copy_time",
+    "device_of",
+    "flops_of",
+    "gemm_of",
+    "gemm_time",
+    "is_pointwise",
+    "launches_of",
+    "loss",
+    "microseconds",
+    "time_of",
+]

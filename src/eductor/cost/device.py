@@ -1,0 +1,122 @@
+"""What a device can do: seconds per launch, bytes and flops per second, how many things at once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from eductor.options import Options
+
+TERA = 1e12
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device as far as the cost of an operator depends on it."""
+
+    name: str
+    launch: float
+    """Seconds that a kernel costs before it computes anything."""
+    bandwidth: float
+    """Bytes per second between memory and the processor."""
+    flops: Mapping[torch.dtype, float]
+    """Flops per second of a matrix product that fills the device; matrix units included, where a dtype may use them."""
+    units: int
+    """How many tiles of a matrix product are computed at the same time."""
+    tile: int
+    """The side of such a tile."""
+    fuses: bool
+    """Whether pointwise operators become one kernel with their neighbours."""
+
+    def rate(self, dtype: torch.dtype) -> float:
+        """Flops per second in a dtype; one without a figure is computed in float32."""
+        return self.flops.get(dtype, self.flops[torch.float32])
+
+
+@dataclass(frozen=True, slots=True)
+class _Chip:
+    """A data sheet: bytes and dense flops per second."""
+
+    bandwidth: float
+    half: float
+    tf32: float
+    single: float
+    double: float
+
+
+_CHIPS: dict[str, _Chip] = {
+    "B200": _Chip(8.0 * TERA, 2250 * TERA, 1100 * TERA, 75 * TERA, 37 * TERA),
+    "H200": _Chip(4.8 * TERA, 989 * TERA, 494 * TERA, 67 * TERA, 67 * TERA),
+    "H100": _Chip(3.35 * TERA, 989 * TERA, 494 * TERA, 67 * TERA, 67 * TERA),
+    "A100": _Chip(1.9 * TERA, 312 * TERA, 156 * TERA, 19.5 * TERA, 19.5 * TERA),
+    "L40": _Chip(0.86 * TERA, 362 * TERA, 181 * TERA, 90 * TERA, 1.4 * TERA),
+    "L4": _Chip(0.3 * TERA, 121 * TERA, 60 * TERA, 30 * TERA, 0.5 * TERA),
+    "V100": _Chip(0.9 * TERA, 125 * TERA, 15.7 * TERA, 15.7 * TERA, 7.8 * TERA),
+    "T4": _Chip(0.3 * TERA, 65 * TERA, 8.1 * TERA, 8.1 * TERA, 0.25 * TERA),
+}
+_OTHER_CHIP = _Chip(1.0 * TERA, 150 * TERA, 40 * TERA, 20 * TERA, 1 * TERA)
+_OTHER_UNITS = 108
+
+_ACHIEVED = 0.7
+"""The part of a data sheet's figures that good kernels reach."""
+
+_CUDA_LAUNCH, _GRAPH_LAUNCH, _CPU_LAUNCH = 5e-6, 1.5e-6, 3e-6
+_CORE_BANDWIDTH, _CPU_BANDWIDTH, _CORE_FLOPS = 8e9, 2e11, 5e10
+
+
+def device_of(device: torch.device, options: Options | None = None) -> Device:
+    """What is known of a device, under the options of a compile: CUDA graphs make launches cheap, engines fuse or not."""
+    options = options or Options()
+    fuses = options.engine != "aten"
+    if device.type == "cuda":
+        tf32 = torch.get_float32_matmul_precision() != "highest"
+        return _cuda(device.index, options.mode == "reduce-overhead", fuses, tf32)
+    return _cpu(torch.get_num_threads(), fuses)
+
+
+@functools.cache
+def _cpu(threads: int, fuses: bool) -> Device:
+    single = _CORE_FLOPS * threads
+    return Device(
+        name=f"a CPU with {threads} threads",
+        launch=_CPU_LAUNCH,
+        bandwidth=min(_CORE_BANDWIDTH * threads, _CPU_BANDWIDTH),
+        flops={torch.float32: single, torch.float64: single / 2},
+        units=threads,
+        tile=16,
+        fuses=fuses,
+    )
+
+
+@functools.cache
+def _cuda(index: int | None, graphs: bool, fuses: bool, tf32: bool) -> Device:
+    name, units = _read(index)
+    chip = next((chip for key, chip in _CHIPS.items() if key in name), _OTHER_CHIP)
+    single = chip.tf32 if tf32 else chip.single
+    rates = {
+        torch.float16: chip.half,
+        torch.bfloat16: chip.half,
+        torch.float32: single,
+        torch.float64: chip.double,
+    }
+    return Device(
+        name=name,
+        launch=_GRAPH_LAUNCH if graphs else _CUDA_LAUNCH,
+        bandwidth=chip.bandwidth * _ACHIEVED,
+        flops={dtype: rate * _ACHIEVED for dtype, rate in rates.items()},
+        units=units,
+        tile=128,
+        fuses=fuses,
+    )
+
+
+def _read(index: int | None) -> tuple[str, int]:
+    """The name and the multiprocessors of a device; a graph may also name one that is not in this machine."""
+    if not torch.cuda.is_available() or (index or 0) >= torch.cuda.device_count():
+        return "an unknown CUDA device", _OTHER_UNITS
+    found: Any = torch.cuda.get_device_properties(torch.cuda.current_device() if index is None else index)
+    return found.name, found.multi_processor_count

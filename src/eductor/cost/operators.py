@@ -1,0 +1,188 @@
+"""What an operator costs: bytes, flops and launches from fake values, and the time that these take on a device."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.cost.device import Device
+from eductor.graph.bind import Bound, bind
+from eductor.graph.meta import hint_of, tensor_of, value_of
+from eductor.graph.node_effects import effect_of
+
+aten = torch.ops.aten
+
+_UNKNOWN_SIZE = 1024
+"""Stands for a size that depends on data: neither small nor large."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """`batch` products of a `rows x inner` with an `inner x columns` matrix."""
+
+    rows: int
+    columns: int
+    inner: int
+    dtype: torch.dtype
+    batch: int = 1
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.batch * self.rows * self.columns * self.inner
+
+    @property
+    def bytes(self) -> int:
+        elements = self.rows * self.inner + self.inner * self.columns + self.rows * self.columns
+        return self.batch * elements * self.dtype.itemsize
+
+    def backward(self) -> tuple[Gemm, Gemm]:
+        """The products that give the gradients of both factors."""
+        to_left = Gemm(self.rows, self.inner, self.columns, self.dtype, self.batch)
+        to_right = Gemm(self.inner, self.columns, self.rows, self.dtype, self.batch)
+        return to_left, to_right
+
+
+def size_of(size: Any) -> int:
+    """A size as a number; of a symbolic one, the number it had when the graph was captured. No guard is installed."""
+    hint = hint_of(value_of(size))
+    return hint if isinstance(hint, int) else _UNKNOWN_SIZE
+
+
+def elements_of(value: torch.Tensor) -> int:
+    """How many elements a tensor has."""
+    return math.prod(size_of(s) for s in value.shape)
+
+
+def bytes_of(value: Any) -> int:
+    """The bytes of a value, or of all values in a sequence: of a node, of its fake value. What is no tensor has none."""
+    value = value_of(value)
+    if isinstance(value, torch.Tensor):
+        return elements_of(value) * value.dtype.itemsize
+    return sum(map(bytes_of, value)) if isinstance(value, (list, tuple)) else 0
+
+
+def is_pointwise(node: Node) -> bool:
+    """Whether each element of the result depends on one element of each operand: where pointwise operators fuse,
+    computing it again in a kernel that reads it is nearly free."""
+    bound = bind(node)
+    return isinstance(bound, Bound) and torch.Tag.pointwise in bound.op.tags
+
+
+def launches_of(node: Node) -> int:
+    """How many kernels a node is on its own: views, elements of sequences and inputs are none."""
+    if node.op in ("placeholder", "get_attr", "output"):
+        return 0
+    effect = effect_of(node)
+    return 0 if effect.is_view or effect.is_switch or not bytes_of(node) else 1
+
+
+def gemm_of(node: Node) -> Gemm | None:
+    """The matrix product that a node is; None for any other operator."""
+    bound = bind(node)
+    if not isinstance(bound, Bound) or bound.packet not in _FACTORS:
+        return None
+    left, right = (tensor_of(bound[name]) for name in _FACTORS[bound.packet])
+    result = tensor_of(node)
+    if left is None or right is None or result is None or not left.dim() or not right.dim():
+        return None
+    inner = size_of(left.shape[-1])
+    if bound.packet is aten.linear:
+        columns, batch = elements_of(right) // max(inner, 1), 1
+    else:
+        columns = size_of(right.shape[-1]) if right.dim() > 1 else 1
+        batch = math.prod(size_of(s) for s in result.shape[:-2]) if right.dim() > 2 else 1
+    rows = elements_of(result) // max(columns * batch, 1)
+    return Gemm(rows, columns, inner, result.dtype, batch)
+
+
+_FACTORS: dict[Any, tuple[str, str]] = {
+    aten.linear: ("input", "weight"),
+    aten.mm: ("self", "mat2"),
+    aten.bmm: ("self", "mat2"),
+    aten.matmul: ("self", "other"),
+    aten.addmm: ("mat1", "mat2"),
+    aten.baddbmm: ("batch1", "batch2"),
+}
+
+
+def flops_of(node: Node) -> int:
+    """The flops of a node: of matrix products, convolutions and attention; other operators are bound by memory."""
+    gemm = gemm_of(node)
+    if gemm is not None:
+        return gemm.flops
+    bound, result = bind(node), tensor_of(node)
+    if not isinstance(bound, Bound) or result is None:
+        return 0
+    name = bound.packet._qualified_op_name
+    if name in _CONVOLUTIONS:
+        weight = tensor_of(bound["weight"])
+        return (
+            0 if weight is None else 2 * elements_of(result) * elements_of(weight) // max(size_of(weight.shape[0]), 1)
+        )
+    if bound.packet is aten.scaled_dot_product_attention:
+        query, key = tensor_of(bound["query"]), tensor_of(bound["key"])
+        return 0 if query is None or key is None else 4 * elements_of(query) * size_of(key.shape[-2])
+    return 0
+
+
+_CONVOLUTIONS = frozenset({"aten::convolution", "aten::conv1d", "aten::conv2d", "aten::conv3d"})
+
+
+def gemm_time(gemm: Gemm, device: Device) -> float:
+    """Seconds of a matrix product: its flops or its bytes, whichever take longer, and a launch.
+
+    The result is computed in tiles, as many at a time as the device has units; the last round may fill only some. Where
+    all tiles together are fewer than the units, the inner dimension is split among those that are left.
+    """
+    high, wide = (min(device.tile, _in_steps(size)) for size in (gemm.rows, gemm.columns))
+    tiles = gemm.batch * -(-gemm.rows // high) * -(-gemm.columns // wide)
+    rounds = -(-tiles // device.units)
+    splits = min(max(device.units // max(tiles, 1), 1), -(-gemm.inner // _SPLIT) or 1)
+    flops_per_tile = 2 * high * wide * gemm.inner / splits
+    computing = rounds * flops_per_tile * device.units / device.rate(gemm.dtype)
+    return max(computing, gemm.bytes / device.bandwidth) + device.launch
+
+
+_STEP, _SPLIT = 16, 256
+"""Matrix units take so many rows at once; the inner dimension is not split any finer."""
+
+
+def _in_steps(size: int) -> int:
+    return max(-(-size // _STEP), 1) * _STEP
+
+
+def copy_time(size: float, device: Device) -> float:
+    """Seconds of a kernel that reads and writes this many bytes."""
+    return 2 * size / device.bandwidth + device.launch
+
+
+def time_of(node: Node, device: Device) -> float:
+    """Seconds of a node as a kernel of its own; nothing for one that is no kernel."""
+    gemm = gemm_of(node)
+    if gemm is not None:
+        return gemm_time(gemm, device)
+    if not launches_of(node):
+        return 0.0
+    result = tensor_of(node)
+    computing = flops_of(node) / device.rate(torch.float32 if result is None else result.dtype)
+    moving = (bytes_of(node) + sum(map(bytes_of, node.all_input_nodes))) / device.bandwidth
+    return max(computing, moving) + device.launch
+
+
+def loss(what: str, saves: float, costs: float) -> str:
+    """Why a rewrite does not pay, with its figures; nothing if it does. A gain within the error of the figures is none."""
+    if saves > _MARGIN * costs:
+        return ""
+    return f"{what} saves {microseconds(saves)} and costs {microseconds(costs)}"
+
+
+_MARGIN = 1.2
+
+
+def microseconds(seconds: float) -> str:
+    """A time as a reason states it."""
+    return f"{seconds * 1e6:.3g} us"

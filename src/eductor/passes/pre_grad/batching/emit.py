@@ -1,0 +1,136 @@
+"""Puts planned batches into the graph: stacks, batched calls, the pieces that are still read one by one."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch.fx import Node
+
+from eductor.graph.meta import known_equal, tensor_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.static import pack
+from eductor.graph.view import GraphView
+from eductor.passes.pre_grad.batching.layout import own_copy
+from eductor.passes.pre_grad.batching.plan import Batch, Copy, Join, Planner, Run, Shared, Source, View
+from eductor.passes.pre_grad.batching.rule import Column, Emission
+from eductor.views import is_row_major, stacked
+
+aten = torch.ops.aten
+
+
+@dataclass(slots=True)
+class Emitter:
+    """Makes all that a planner planned; what was there before is erased in the end."""
+
+    graph: GraphView
+    rewrite: Rewriter
+    planner: Planner
+    stands_for: dict[Node, Node] = field(default_factory=dict)
+    """What takes the place of a call or a join."""
+
+    def emit(self) -> None:
+        joins = self.planner.joins()
+        absorbed = {node: join for join in joins for node in (join.node,)}
+        for batch in self.planner.batches:
+            with self.rewrite.rule(batch.rule.name):
+                self._emit(batch, absorbed)
+        for join in joins:
+            self.stands_for[join.node] = self._join(join)
+        old = [*self.planner.member_of, *absorbed]
+        for node in sorted(old, reverse=True):
+            new = self.stands_for.get(node)
+            if new is None:
+                self.rewrite.erase(node)
+            else:
+                self.rewrite.replace(node, new)
+
+    def _emit(self, batch: Batch, joins: dict[Node, Join]) -> None:
+        leader = batch.calls[0]
+        for node in batch.moved:
+            self.rewrite.move(node, before=batch.before)
+        emission = Emission(self.rewrite, batch.before, leader.node)
+        columns = [None if source is None else self._column(emission, source) for source in batch.sources]
+        batch.result = batch.rule.emit(emission, leader, columns, len(batch.calls))
+        wanted = [i for i, call in enumerate(batch.calls) if self._is_read(call.node, joins)]
+        if wanted:
+            self._take_apart(batch, wanted, emission)
+
+    def _take_apart(self, batch: Batch, wanted: Iterable[int], emission: Emission) -> None:
+        """The results that are read one by one, laid out as they were; those that leave get memory of their own."""
+        effects, result = self.graph.effects, batch.result
+        assert result is not None
+        value = tensor_of(result)
+        is_view = bool(effects.of(batch.calls[0].node).shares)
+        if not is_view and (value is None or not is_row_major(value)):
+            result = own_copy(self.rewrite, result, before=batch.before, like=emission.like)
+        pieces = emission(aten.unbind, result, 0)
+        for i in wanted:
+            node = batch.calls[i].node
+            piece = self.rewrite.insert(operator.getitem, pieces, i, before=batch.before, like=node)
+            if effects.leaves(node):
+                piece = own_copy(self.rewrite, piece, before=batch.before, like=node)
+            self.stands_for[node] = piece
+
+    def _is_read(self, node: Node, joins: dict[Node, Join]) -> bool:
+        """Whether a result is still read on its own: by what is no batch, or by one that does not take it as a part."""
+        return any(not self._is_absorbed(node, user, joins) for user in node.users)
+
+    def _is_absorbed(self, node: Node, user: Node, joins: dict[Node, Join]) -> bool:
+        if user in joins:
+            return node not in joins[user].operands
+        if user not in self.planner.member_of:
+            return False
+        batch, index = self.planner.member_of[user]
+        columns = zip(batch.calls[index].columns, batch.sources, strict=True)
+        return all(isinstance(source, Run) for column, source in columns if column is node)
+
+    def _column(self, emission: Emission, source: Source) -> Column:
+        if isinstance(source, Shared):
+            return Column(self._now(source.node), is_shared=True)
+        if isinstance(source, Run):
+            return Column(self._run(emission, source), is_shared=False)
+        operands = [self._now(node) for node in source.operands]
+        if isinstance(source, View):
+            found = stacked(self.graph, operands, 0, before=emission.before)
+            if found is not None:
+                node = found.emit(self.rewrite, before=emission.before, like=emission.like)
+                return Column(node, is_shared=False)
+        stack = emission(aten.stack, operands, 0)
+        if isinstance(source, Copy) and source.is_packed:
+            pack(stack)
+        return Column(stack, is_shared=False)
+
+    def _run(self, emission: Emission, run: Run) -> Node:
+        result = run.batch.result
+        assert result is not None
+        if run.size == len(run.batch.calls):
+            return result
+        return emission(aten.narrow, result, 0, run.start, run.size)
+
+    def _now(self, node: Node) -> Node:
+        return self.stands_for.get(node, node)
+
+    def _join(self, join: Join) -> Node:
+        """A cat of fewer operands; of one run alone, a copy of the batch in the layout of the cat."""
+        emission = Emission(self.rewrite, join.node, join.node)
+        operands = [
+            self._flat(emission, operand, join) if isinstance(operand, Run) else self._now(operand)
+            for operand in join.operands
+        ]
+        if len(operands) > 1:
+            return emission(aten.cat, operands, join.dim)
+        value = tensor_of(operands[0])
+        leading = [] if value is None else value.shape[: join.dim]
+        if join.is_stack or all(known_equal(size, 1) for size in leading) or value is None or not is_row_major(value):
+            return own_copy(self.rewrite, operands[0], before=join.node, like=join.node)
+        return operands[0]
+
+    def _flat(self, emission: Emission, run: Run, join: Join) -> Node:
+        """The results of a batch side by side: the batch's dimension is moved to the cat's, and merged with it."""
+        node = self._run(emission, run)
+        if join.dim:
+            node = emission(aten.movedim, node, 0, join.dim)
+        return node if join.is_stack else emission(aten.flatten, node, join.dim, join.dim + 1)

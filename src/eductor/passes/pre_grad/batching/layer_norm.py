@@ -1,0 +1,60 @@
+"""Layer norms of the same form: one layer norm without weights, then the stacked weights."""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import Node
+
+from eductor.cost import Device
+from eductor.graph.bind import Bound
+from eductor.graph.meta import tensor_of
+from eductor.passes.pre_grad.batching.rule import Call, Column, Emission, Reading, Rule
+
+aten = torch.ops.aten
+
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def _read(node: Node, bound: Bound) -> Reading | str:
+    shape, eps = bound["normalized_shape"], bound["eps"]
+    if not all(isinstance(size, int) for size in shape) or not isinstance(eps, float):
+        return "its normalized shape or eps is computed"
+    return Reading((bound["input"], bound["weight"], bound["bias"]), (tuple(shape), eps))
+
+
+def _emit(emission: Emission, call: Call, columns: list[Column | None], size: int) -> Node:
+    x, weight, bias = columns
+    assert x is not None
+    shape, eps = call.reading.attributes
+    affine = [c for c in (weight, bias) if c is not None]
+    if all(c.is_shared for c in affine):
+        return emission(aten.layer_norm, x.node, list(shape), weight and weight.node, bias and bias.node, eps)
+    result = emission(aten.layer_norm, _precise(emission, x.node), list(shape), None, None, eps)
+    leading = call.result.dim() - len(shape)
+    if weight is not None:
+        result = emission(aten.mul, result, _over(emission, weight, size, leading, shape))
+    if bias is not None:
+        result = emission(aten.add, result, _over(emission, bias, size, leading, shape))
+    value = tensor_of(result)
+    if value is None or value.dtype != call.result.dtype:
+        result = emission(aten.to, result, call.result.dtype)
+    return result
+
+
+def _over(emission: Emission, column: Column, size: int, leading: int, shape: tuple[int, ...]) -> Node:
+    """Weights in the precision of the computation, one set for each member of the batch."""
+    node = _precise(emission, column.node)
+    return node if column.is_shared else emission(aten.reshape, node, [size, *([1] * leading), *shape])
+
+
+def _precise(emission: Emission, node: Node) -> Node:
+    """Half types are normalized and scaled in float32 and rounded once, as the fused kernel does it."""
+    value = tensor_of(node)
+    return emission(aten.to, node, torch.float32) if value is not None and value.dtype in _HALVES else node
+
+
+def _saves(calls: list[Call], device: Device, trains: bool) -> float:
+    return (len(calls) - 1) * device.launch * (2 if trains else 1)
+
+
+BATCH_LAYERNORM = Rule("batch_layernorm", (aten.layer_norm,), _read, _emit, _saves)

@@ -1,0 +1,64 @@
+"""What is noticed of a result: who needs it, who sends it gradients, who writes it; and a copy with memory of its own."""
+
+from __future__ import annotations
+
+import functools
+import operator
+
+import torch
+from torch.fx import Node
+
+from eductor.graph.meta import requires_grad, value_of
+from eductor.graph.order import ancestors
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+
+aten = torch.ops.aten
+
+
+def own_copy(rewrite: Rewriter, node: Node, *, before: Node, like: Node) -> Node:
+    """A contiguous tensor with memory of its own."""
+    return rewrite.insert(aten.clone, node, memory_format=torch.contiguous_format, before=before, like=like)
+
+
+def touched(graph: GraphView) -> set[Node]:
+    """The places that are written, or that an unknown callable can reach."""
+
+    def find() -> set[Node]:
+        effects = graph.effects
+        found: set[Node] = set()
+        for mark in effects.marks_between(next(graph.nodes), None):
+            found |= effects.writes(mark)
+            if effects.of(mark).opaque:
+                found |= effects.reads(mark)
+        return found
+
+    found: set[Node] = graph.derived("batching.touched", find)
+    return found
+
+
+def needed(graph: GraphView) -> set[Node]:
+    """The nodes that something depends on: what nobody needs must not take part in what somebody does."""
+
+    def find() -> set[Node]:
+        return ancestors(node for node in graph.nodes if node.op == "output" or not graph.effects.of(node).removable)
+
+    found: set[Node] = graph.derived("batching.needed", find)
+    return found
+
+
+def gradients(graph: GraphView) -> dict[Node, int]:
+    """From which outputs a value gets gradients, a bit for each: a parameter that gets none is not to get zeros."""
+
+    def find() -> dict[Node, int]:
+        bits = {node: 2 << i for i, node in enumerate(graph.output.all_input_nodes)}
+        found: dict[Node, int] = {}
+        for node in reversed(graph.graph.nodes):
+            values = value_of(node)
+            if any(requires_grad(v) for v in (values if isinstance(values, (list, tuple)) else [values])):
+                seen = bits.get(node, 0) | (not graph.effects.of(node).removable)
+                found[node] = functools.reduce(operator.or_, (found.get(user, 0) for user in node.users), seen)
+        return found
+
+    found: dict[Node, int] = graph.derived("batching.gradients", find)
+    return found

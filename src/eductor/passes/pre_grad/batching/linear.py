@@ -1,0 +1,85 @@
+"""Linears of the same form on different inputs: one batched matrix product."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.cost import Device, Gemm, gemm_of, gemm_time
+from eductor.graph.bind import Bound
+from eductor.graph.meta import known_equal, tensor_of
+from eductor.passes.pre_grad.batching.rule import Call, Column, Emission, Reading, Rule
+
+aten = torch.ops.aten
+
+
+def read_linear(node: Node, bound: Bound) -> Reading | str:
+    """The input, the weight and the bias of a linear that is a matrix product for certain."""
+    x, weight, bias = bound["input"], bound["weight"], bound["bias"]
+    reason = _unusual(tensor_of(x), tensor_of(weight), tensor_of(bias) if bias is not None else None)
+    return reason or Reading((x, weight, bias), ())
+
+
+def _unusual(x: torch.Tensor | None, weight: torch.Tensor | None, bias: torch.Tensor | None) -> str:
+    if x is None or weight is None:
+        return "an operand is not known to be a tensor"
+    if weight.dim() != 2 or x.dim() == 0:
+        return "its weight is no matrix"
+    if bias is not None and not (bias.dim() == 1 and known_equal(bias.shape[0], weight.shape[0])):
+        return "its bias is not a vector with one number for each output"
+    if sum(not isinstance(size, int) for size in x.shape[1:-1]) > (1 if isinstance(x.shape[0], int) else 0):
+        return "more than one leading size of its input is symbolic"
+    return ""
+
+
+def emit_linear(emission: Emission, call: Call, columns: list[Column | None], size: int) -> Node:
+    """`baddbmm` of the stacked inputs with the stacked weights; shared weights make it one linear."""
+    x, weight, bias = columns
+    assert x is not None
+    assert weight is not None
+    if weight.is_shared and (bias is None or bias.is_shared) and not x.is_shared:
+        return emission(aten.linear, x.node, weight.node, bias.node if bias else None)
+    inputs = _batched(emission, x, size)
+    shape = list(call.result.shape[:-1])
+    if not shape:
+        inputs = emission(aten.unsqueeze, inputs, 1)
+    elif len(shape) > 1:
+        inputs = emission(aten.flatten, inputs, 1, -2)
+    weights = emission(aten.transpose, _batched(emission, weight, size), 1, 2)
+    if bias is None:
+        result = emission(aten.bmm, inputs, weights)
+    else:
+        biases = emission(aten.unsqueeze, _batched(emission, bias, size), 1)
+        result = emission(aten.baddbmm, biases, inputs, weights)
+    if not shape:
+        return emission(aten.squeeze, result, 1)
+    if len(shape) > 1:
+        return emission(aten.unflatten, result, 1, [s if isinstance(s, int) else -1 for s in shape])
+    return result
+
+
+def _batched(emission: Emission, column: Column, size: int) -> Node:
+    if not column.is_shared:
+        return column.node
+    value = tensor_of(column.node)
+    assert value is not None
+    alone = emission(aten.unsqueeze, column.node, 0)
+    return emission(aten.expand, alone, [size, *(-1 for _ in value.shape)])
+
+
+def saved_by_one_product(calls: list[Call], device: Device, trains: bool) -> float:
+    """What many matrix products take longer than a batched one, and their backward with them."""
+    gemm = gemm_of(calls[0].node)
+    return 0.0 if gemm is None else _gain(gemm, len(calls), device, trains)
+
+
+def _gain(gemm: Gemm, count: int, device: Device, trains: bool) -> float:
+    batch = Gemm(gemm.rows, gemm.columns, gemm.inner, gemm.dtype, count)
+    alone: tuple[Any, ...] = (gemm, *gemm.backward()) if trains else (gemm,)
+    together = (batch, *batch.backward()) if trains else (batch,)
+    return count * sum(gemm_time(g, device) for g in alone) - sum(gemm_time(g, device) for g in together)
+
+
+BATCH_LINEAR = Rule("batch_linear", (aten.linear,), read_linear, emit_linear, saved_by_one_product)

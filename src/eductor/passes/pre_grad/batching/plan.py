@@ -1,0 +1,239 @@
+"""Which batches are made, and from what: decided for the whole graph before any of it is edited.
+
+A planned batch is the source of the batches after it: calls whose operands are all calls of one batch, in its order,
+take the batch as it is. So a chain of calls, many times side by side, becomes the chain once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.cost import bytes_of, copy_time, device_of, loss
+from eductor.graph.bind import Bound
+from eductor.graph.meta import requires_grad, tensor_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.static import is_static
+from eductor.graph.view import GraphView
+from eductor.passes.pre_grad.batching.buckets import ALONE, Bucket
+from eductor.passes.pre_grad.batching.placing import Placing
+from eductor.passes.pre_grad.batching.rule import Call, Rule
+from eductor.pipeline.base import Context
+from eductor.views import is_row_major, stacked, trace
+
+aten = torch.ops.aten
+
+
+_GIVEN = ("placeholder", "get_attr")
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """One value, the operand of all calls."""
+
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Parts of one tensor, of which their stack is a view."""
+
+    operands: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Values that are stacked; static ones may be packed once."""
+
+    operands: tuple[Node, ...]
+    is_packed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Results of another batch, side by side: nothing is stacked."""
+
+    batch: Batch
+    start: int
+    size: int
+
+
+Source = Shared | Run | View | Copy
+
+
+@dataclass(eq=False, slots=True)
+class Batch:
+    """Calls that become one, from which sources, in front of which node; the nodes of `moved` go there first."""
+
+    rule: Rule
+    calls: list[Call]
+    sources: list[Source | None]
+    before: Node
+    moved: list[Node]
+    result: Node | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A cat or stack with runs of operands that are the results of batches."""
+
+    node: Node
+    dim: int
+    is_stack: bool
+    operands: list[Node | Run]
+
+
+@dataclass(slots=True)
+class Planner:
+    """Takes buckets, operands first, and decides which of them become batches."""
+
+    graph: GraphView
+    rewrite: Rewriter
+    context: Context
+    batches: list[Batch] = field(default_factory=list)
+    member_of: dict[Node, tuple[Batch, int]] = field(default_factory=dict)
+    placing: Placing = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.placing = Placing(self.graph)
+
+    def consider(self, bucket: Bucket) -> None:
+        with self.rewrite.rule(bucket.rule.name):
+            for calls in self._parts(bucket):
+                batch = self._batch(bucket.rule, calls)
+                if isinstance(batch, str):
+                    self.rewrite.reject(batch, *(call.node for call in calls))
+                else:
+                    self._accept(batch)
+
+    def _accept(self, batch: Batch) -> None:
+        self.batches.append(batch)
+        self.member_of.update({call.node: (batch, i) for i, call in enumerate(batch.calls)})
+        self.placing.made.update({call.node: batch.before for call in batch.calls})
+        self.placing.moved.update(dict.fromkeys(batch.moved, batch.before))
+
+    def _batch(self, rule: Rule, calls: list[Call]) -> Batch | str:
+        if len(calls) < 2:
+            return ALONE
+        found = self.placing.place(call.node for call in calls)
+        if isinstance(found, str):
+            return found
+        before, moved = found
+        sources = [self._source(column) for column in zip(*(call.columns for call in calls), strict=True)]
+        if all(source is None or isinstance(source, Shared) for source in sources):
+            return "they compute the same, from the same operands"
+        copies = [source for source in sources if isinstance(source, Copy)]
+        if rule.is_pointwise and copies and not self._feed_one(calls):
+            return "its operands are not a batch yet, and a pointwise operator does not pay for making one"
+        return self._if_it_pays(Batch(rule, calls, sources, before, moved), copies)
+
+    # ------------------------------------------------------------------------------------------- which with which
+
+    def _parts(self, bucket: Bucket) -> Iterator[list[Call]]:
+        """The calls by where their operands come from, in the order in which they lie there."""
+        parts: dict[Any, list[tuple[Any, Call]]] = {}
+        seen: dict[Any, int] = {}
+        for position, call in enumerate(bucket.calls):
+            origins = [None if c is None else self._origin(c) for c in call.columns]
+            known = [i for i, origin in enumerate(origins) if origin is not None]
+            sources = tuple(None if origin is None else id(origin[0]) for origin in origins)
+            first = call.columns[known[0] if known else 0]
+            # The second call that reads the same piece is for another batch than the first.
+            turn = (sources, first) if known or not bucket.rule.is_pointwise else None
+            seen[turn] = seen.get(turn, -1) + 1
+            order = origins[known[0]][1] if known else (position,)  # type: ignore[index]
+            parts.setdefault((sources, seen[turn] if turn else 0), []).append((order, call))
+        for part in parts.values():
+            part.sort(key=lambda item: item[0])
+            yield [call for _, call in part]
+
+    def _origin(self, node: Node) -> tuple[Any, tuple[int, ...]] | None:
+        """The batch, or the tensor, of which a value is a part, and where it lies in it."""
+        if node in self.member_of:
+            batch, index = self.member_of[node]
+            return batch, (index,)
+        found = trace(self.graph, node) if node.op not in _GIVEN else None
+        if found is None or not found.nodes or not all(isinstance(s, int) for s in found.box.starts):
+            return None
+        return found.box.source, found.box.starts
+
+    def _source(self, column: Sequence[Node | None]) -> Source | None:
+        operands = tuple(node for node in column if node is not None)
+        if not operands:
+            return None
+        if all(node is operands[0] for node in operands):
+            return Shared(operands[0])
+        runs = runs_of(operands, self.member_of)
+        if len(runs) == 1 and isinstance(runs[0], Run):
+            return runs[0]
+        if not any(node in self.member_of or node.op in _GIVEN for node in operands):
+            found = stacked(self.graph, operands, 0, before=max(operands).next)
+            if found is not None and found.is_view:
+                return View(operands)
+        return Copy(operands, self.context.packs and all(map(is_static, operands)))
+
+    def _feed_one(self, calls: list[Call]) -> bool:
+        """Whether all results go into one cat or stack, and nowhere else."""
+        users = {user for call in calls for user in call.node.users}
+        return len(users) == 1 and self.graph.is_call(next(iter(users)), aten.cat, aten.stack)
+
+    # ---------------------------------------------------------------------------------------------------- whether
+
+    def _if_it_pays(self, batch: Batch, copies: list[Copy]) -> Batch | str:
+        calls, result = batch.calls, batch.calls[0].result
+        device = device_of(result.device, self.context.options)
+        trains = requires_grad(result) and not self.context.is_inference
+        saves = batch.rule.saves(calls, device, trains)
+        if batch.rule.is_pointwise and copies and device.fuses:
+            return "each of them fuses into the cat or stack that takes their results"
+        size = sum(bytes_of(operand) for copy in copies if not copy.is_packed for operand in copy.operands)
+        costs = copy_time(size, device) if size else 0.0
+        leaving = [call for call in calls if self.graph.effects.leaves(call.node)]
+        costs += sum(copy_time(bytes_of(call.node), device) for call in leaving)
+        if trains and not self._goes_on(calls):
+            costs += copy_time(sum(bytes_of(call.node) for call in calls), device)
+        return loss(f"a batch of {len(calls)}", saves, costs) or batch
+
+    def _goes_on(self, calls: list[Call]) -> bool:
+        """Whether the results are likely to stay a batch: all go into the same operator, or into one cat or stack."""
+        users = {user.target for call in calls for user in call.node.users}
+        return len(users) <= 2 and not any(self.graph.effects.leaves(call.node) for call in calls)
+
+    # ------------------------------------------------------------------------------------------------------ joins
+
+    def joins(self) -> list[Join]:
+        """The cats and stacks that take results of batches side by side."""
+        nodes = [
+            node for key in (aten.cat, aten.stack) for node in self.graph.calls(key) if node not in self.placing.moved
+        ]
+        found = (self._join(node) for node in nodes if any(n in self.member_of for n in node.all_input_nodes))
+        return [join for join in found if join is not None]
+
+    def _join(self, node: Node) -> Join | None:
+        bound, result = self.graph.bind(node), tensor_of(node)
+        if not isinstance(bound, Bound) or result is None or not is_row_major(result):
+            return None
+        operands, dim = bound["tensors"], bound["dim"]
+        if not isinstance(operands, (list, tuple)) or not isinstance(dim, int):
+            return None
+        is_stack = bound.packet is aten.stack
+        runs = runs_of(operands, self.member_of)
+        if len(runs) == len(operands) or (is_stack and len(runs) > 1):
+            return None
+        return Join(node, dim % result.dim(), is_stack, runs)
+
+
+def runs_of(operands: Sequence[Node], member_of: Mapping[Node, tuple[Batch, int]]) -> list[Node | Run]:
+    """Operands as they are, but for those side by side that lie side by side in a batch, which become a run."""
+    runs: list[Node | Run] = []
+    for node in operands:
+        here, last = member_of.get(node), runs[-1] if runs else None
+        if here is not None and isinstance(last, Run) and last.batch is here[0] and last.start + last.size == here[1]:
+            runs[-1] = Run(last.batch, last.start, last.size + 1)
+        else:
+            runs.append(node if here is None else Run(*here, 1))
+    return [run.batch.calls[run.start].node if isinstance(run, Run) and run.size == 1 else run for run in runs]

@@ -1,0 +1,80 @@
+"""What a rule of batching says: which calls it takes, what of them is stacked, and how the batch is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.cost import Device
+from eductor.graph.bind import Bound
+from eductor.graph.meta import tensor_of
+from eductor.graph.rewriter import Rewriter
+
+Columns = tuple[Node | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A call as a rule reads it: the operands that differ from call to call, and what all calls must agree in."""
+
+    columns: Columns
+    attributes: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that may be batched with others."""
+
+    node: Node
+    bound: Bound
+    reading: Reading
+
+    @property
+    def columns(self) -> Columns:
+        return self.reading.columns
+
+    @property
+    def result(self) -> torch.Tensor:
+        found = tensor_of(self.node)
+        assert found is not None
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """An operand of a batch: stacked along a new first dimension, or one value that all calls share."""
+
+    node: Node
+    is_shared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """Where the nodes of a batch go."""
+
+    rewrite: Rewriter
+    before: Node
+    like: Node
+
+    def __call__(self, op: Any, *args: Any, **kwargs: Any) -> Node:
+        return self.rewrite.insert(op, *args, before=self.before, like=self.like, **kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One kind of batch."""
+
+    name: str
+    operators: tuple[Any, ...]
+    read: Callable[[Node, Bound], Reading | str]
+    """What of a call is stacked, or why it cannot be batched."""
+    emit: Callable[[Emission, Call, list[Column | None], int], Node]
+    """Computes a batch of the size from its columns; the result has the batch as its first dimension."""
+    saves: Callable[[list[Call], Device, bool], float]
+    """Seconds that are saved by computing the calls at once, stacking aside; the last argument says: with backward."""
+    is_pointwise: bool = False
+    """Pays only where nothing has to be stacked for it: on its own it fuses into its neighbours."""

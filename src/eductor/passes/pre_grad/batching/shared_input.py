@@ -1,0 +1,295 @@
+"""Matrix products of one left operand: one product with the right operands side by side, and its parts."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.compat import is_wrapper_subclass, sort_key
+from eductor.cost import Device, Gemm, bytes_of, copy_time, device_of, gemm_of, gemm_time, is_pointwise, loss
+from eductor.graph.bind import Bound
+from eductor.graph.meta import known_equal, requires_grad, tensor_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.static import is_static, pack
+from eductor.graph.view import GraphView
+from eductor.passes.pre_grad.batching.layout import gradients, needed, own_copy, touched
+from eductor.passes.pre_grad.batching.placing import Placing
+from eductor.passes.pre_grad.batching.rule import Emission
+from eductor.pipeline.base import Context
+from eductor.views import is_row_major
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A call that multiplies its input with a matrix of weights, and adds a bias."""
+
+    node: Node
+    op: Any
+    x: Node
+    weight: Node
+    bias: Node | None
+    width: int
+
+    @property
+    def result(self) -> torch.Tensor:
+        found = tensor_of(self.node)
+        assert found is not None
+        return found
+
+
+def fuse_shared_inputs(graph: GraphView, rewrite: Rewriter, context: Context) -> bool:
+    """Makes one product of those that share their left operand, where it pays; whether there were any."""
+    groups = _groups(graph, rewrite)
+    changed = False
+    for leader in graph.candidates(list(groups)):
+        products = groups[leader]
+        reason = _fuse(graph, rewrite, context, products)
+        if reason:
+            rewrite.reject(reason, *(product.node for product in products))
+        changed = changed or not reason
+    return changed
+
+
+# ------------------------------------------------------------------------------------------------- which with which
+
+
+def _groups(graph: GraphView, rewrite: Rewriter) -> dict[Node, list[Product]]:
+    """Products by what they must share, under the first of them; one without another like it is none."""
+    found: dict[Any, list[Product]] = {}
+    nodes = [node for op in _OPERANDS for node in graph.calls(op)]
+    readers = Counter(operand for node in nodes for operand in node.all_input_nodes)
+    for node in sorted((n for n in nodes if any(readers[x] > 1 for x in n.all_input_nodes)), key=sort_key):
+        product = _product(graph, node)
+        if isinstance(product, str):
+            rewrite.reject(product, node)
+        elif product is not None:
+            found.setdefault((product.op, product.x), []).append(product)
+    several = [products for products in found.values() if len(products) > 1]
+    return {group[0].node: group for products in several for group in _alike(graph, rewrite, products)}
+
+
+def _alike(graph: GraphView, rewrite: Rewriter, products: list[Product]) -> list[list[Product]]:
+    """Products whose results and weights are of one kind; each other one is left for the reason why it is not."""
+    leader, *others = products
+    group, rest = [leader], []
+    graded = gradients(graph)
+    for product in others:
+        verdict = graph.effects.same_kind((leader.node, product.node))
+        weights = [p.weight for p in (leader, product)]
+        biases = [p.bias for p in (leader, product) if p.bias is not None]
+        if verdict and _kind(weights[0]) != _kind(weights[1]):
+            reason = (
+                f"the weights of {leader.node.name} and {product.node.name} differ in dtype, device or requires_grad"
+            )
+        elif verdict and len({_kind(bias) for bias in biases}) > 1:
+            reason = (
+                f"the biases of {leader.node.name} and {product.node.name} differ in dtype, device or requires_grad"
+            )
+        elif verdict and graded.get(leader.node) != graded.get(product.node):
+            reason = f"{leader.node.name} and {product.node.name} get gradients from different outputs"
+        else:
+            reason = verdict.reason
+        if reason:
+            rewrite.reject(reason, product.node)
+            rest.append(product)
+        else:
+            group.append(product)
+    return ([group] if len(group) > 1 else []) + (_alike(graph, rewrite, rest) if len(rest) > 1 else [])
+
+
+def _kind(node: Node) -> Any:
+    value = tensor_of(node)
+    return None if value is None else (value.dtype, value.device, value.layout, value.requires_grad)
+
+
+_OPERANDS: dict[Any, tuple[str, str, str | None]] = {
+    aten.linear: ("input", "weight", "bias"),
+    aten.matmul: ("self", "other", None),
+    aten.mm: ("self", "mat2", None),
+    aten.addmm: ("mat1", "mat2", "self"),
+}
+
+
+def _product(graph: GraphView, node: Node) -> Product | str | None:
+    """A call as a product of an input with a matrix; None for what is none, a sentence for one that must stay."""
+    bound, result = graph.bind(node), tensor_of(node)
+    if not isinstance(bound, Bound):
+        return bound.reason
+    left, right, added = _OPERANDS[bound.packet]
+    x, weight, bias = bound[left], bound[right], bound[added] if added else None
+    matrix, given = tensor_of(weight), tensor_of(x)
+    if result is None or matrix is None or given is None or node not in needed(graph):
+        return None
+    if matrix.dim() != 2 or not given.dim():
+        return None
+    if any(is_wrapper_subclass(value) for value in (matrix, given)):
+        return "an operand is a tensor of a class of its own"
+    width = matrix.shape[0 if bound.packet is aten.linear else 1]
+    if not isinstance(width, int):
+        return "its width is symbolic"
+    if bias is not None and not _is_vector(tensor_of(bias), width):
+        return "its bias is not a vector with one number for each output"
+    if bound.get("alpha", 1) != 1 or bound.get("beta", 1) != 1:
+        return "it scales its operands"
+    if not is_row_major(result):
+        return "its result is not laid out row by row"
+    return Product(node, bound.packet, x, weight, bias, width)
+
+
+def _is_vector(bias: torch.Tensor | None, width: int) -> bool:
+    return bias is not None and bias.dim() == 1 and known_equal(bias.shape[0], width)
+
+
+# -------------------------------------------------------------------------------------------------------- whether
+
+
+def _fuse(graph: GraphView, rewrite: Rewriter, context: Context, products: list[Product]) -> str:
+    """Fuses the products, or says why not."""
+    found = Placing(graph).place(product.node for product in products)
+    if isinstance(found, str):
+        return found
+    before, moved = found
+    is_packed = context.packs and all(is_static(p.weight) and (p.bias is None or is_static(p.bias)) for p in products)
+    device = device_of(products[0].result.device, context.options)
+    trains = requires_grad(products[0].result) and not context.is_inference
+    saves = _saved(products, device, trains)
+    costs = _costs(products, is_packed, device, trains)
+    what = f"one product for {len(products)}"
+    copied = [] if loss(what, saves, costs) else [p for p in products if _wants_own_memory(graph, p)]
+    costs += sum(copy_time(bytes_of(product.node), device) for product in copied)
+    reason = loss(what, saves, costs)
+    if reason:
+        return reason
+    for node in moved:
+        rewrite.move(node, before=before)
+    parts = _emit(Emission(rewrite, before, products[0].node), products, is_packed)
+    for product, part in zip(products, parts, strict=True):
+        own = own_copy(rewrite, part, before=before, like=product.node) if product in copied else part
+        rewrite.replace(product.node, own)
+    return ""
+
+
+def _saved(products: Sequence[Product], device: Device, trains: bool) -> float:
+    gemms = [gemm for gemm in (gemm_of(product.node) for product in products) if gemm is not None]
+    if len(gemms) < len(products):
+        return 0.0
+    wide = Gemm(gemms[0].rows, sum(gemm.columns for gemm in gemms), gemms[0].inner, gemms[0].dtype)
+    saved = sum(gemm_time(gemm, device) for gemm in gemms) - gemm_time(wide, device)
+    if trains:
+        saved += sum(gemm_time(g, device) for gemm in gemms for g in gemm.backward())
+        saved -= sum(gemm_time(g, device) for g in wide.backward())
+        # The gradient of the input is the sum of as many products.
+        saved += (len(products) - 1) * copy_time(bytes_of(products[0].x), device)
+    return saved
+
+
+def _costs(products: Sequence[Product], is_packed: bool, device: Device, trains: bool) -> float:
+    weights = sum(bytes_of(product.weight) + bytes_of(product.bias) for product in products)
+    costs = 0.0 if is_packed else copy_time(weights, device)
+    if trains:  # the gradients of the parts are put side by side
+        costs += copy_time(sum(bytes_of(product.node) for product in products), device)
+    return costs
+
+
+# --------------------------------------------------------------------------------------------------------- layout
+
+
+def _is_single_row(product: Product) -> bool:
+    return all(known_equal(size, 1) for size in product.result.shape[:-1])
+
+
+def _wants_own_memory(graph: GraphView, product: Product) -> bool:
+    """Whether a part must be copied: it leaves, is written, or is read by what may depend on its strides."""
+    node = product.node
+    if graph.effects.leaves(node) or graph.effects.place(node) in touched(graph):
+        return True
+    return not _is_single_row(product) and not all(_is_indifferent(graph, node, user) for user in node.users)
+
+
+# What computes the same, in the same layout, from rows that lie further apart; of attention, what is not the query.
+_INDIFFERENT: dict[Any, tuple[str, ...] | None] = {
+    **dict.fromkeys((aten.linear, aten.matmul, aten.mm, aten.bmm, aten.addmm, aten.baddbmm, aten.layer_norm)),
+    **dict.fromkeys((aten.cat, aten.stack, aten.sum, aten.mean, aten.softmax, aten.log_softmax)),
+    aten.scaled_dot_product_attention: ("key", "value"),
+}
+_VIEWS = frozenset((aten.view, aten.reshape, aten.unflatten, aten.transpose, aten.permute))
+
+
+def _is_indifferent(graph: GraphView, node: Node, user: Node) -> bool:
+    bound = graph.bind(user)
+    if not isinstance(bound, Bound):
+        return False
+    if is_pointwise(user) and not graph.effects.of(user).writes:
+        return True
+    if bound.packet in _VIEWS and _keeps_rows(node, user, bound):
+        return all(_is_indifferent(graph, user, next_user) for next_user in user.users)
+    if bound.packet not in _INDIFFERENT:
+        return False
+    names = _INDIFFERENT[bound.packet]
+    return names is None or not any(value is node for name, value in bound.arguments.items() if name not in names)
+
+
+def _keeps_rows(node: Node, view: Node, bound: Bound) -> bool:
+    """Whether a view takes apart the last dimension alone, or exchanges dimensions: it can be made of any rows."""
+    if bound.packet in (aten.transpose, aten.permute):
+        return True
+    old, new = tensor_of(node), tensor_of(view)
+    if old is None or new is None:
+        return False
+    leading = old.dim() - 1
+    return new.dim() > leading and known_equal(list(new.shape[:leading]), list(old.shape[:leading]))
+
+
+# -------------------------------------------------------------------------------------------------------- emission
+
+
+def _emit(emission: Emission, products: Sequence[Product], is_packed: bool) -> list[Node]:
+    """The wide product, and its parts."""
+    leader = products[0]
+    is_linear = leader.op is aten.linear
+    weight = emission(aten.cat, [product.weight for product in products], 0 if is_linear else 1)
+    bias = _bias(emission, products)
+    if is_packed:
+        for node in (weight, bias):
+            if node is not None:
+                pack(node)
+    if is_linear:
+        wide = emission(aten.linear, leader.x, weight, bias)
+    elif leader.op is aten.addmm:
+        wide = emission(aten.addmm, bias, leader.x, weight)
+    else:
+        wide = emission(leader.op, leader.x, weight)
+    return _parts(emission, wide, products)
+
+
+def _bias(emission: Emission, products: Sequence[Product]) -> Node | None:
+    """The biases side by side, with zeros where there is none."""
+    given = next((product.bias for product in products if product.bias is not None), None)
+    if given is None:
+        return None
+    biases = [product.bias or emission(aten.new_zeros, given, [product.width]) for product in products]
+    return emission(aten.cat, biases, 0)
+
+
+def _parts(emission: Emission, wide: Node, products: Sequence[Product]) -> list[Node]:
+    rank = products[0].result.dim()
+    is_single_row = _is_single_row(products[0]) and rank > 1
+    if is_single_row:  # taken apart as a vector, its parts lie in memory as they did
+        wide = emission(aten.flatten, wide)
+    split = emission(aten.split_with_sizes, wide, [product.width for product in products], -1)
+    parts = [
+        emission.rewrite.insert(operator.getitem, split, i, before=emission.before, like=product.node)
+        for i, product in enumerate(products)
+    ]
+    if not is_single_row:
+        return parts
+    shapes = [[*([1] * (rank - 1)), product.width] for product in products]
+    return [emission(aten.view, part, shape) for part, shape in zip(parts, shapes, strict=True)]

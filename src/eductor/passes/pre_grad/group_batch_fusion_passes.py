@@ -1,0 +1,86 @@
+"""Computes calls of the same form that stand side by side at once, as one call with a batch dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from eductor.errors import UnknownName
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.passes.pre_grad.batching import RULES
+from eductor.passes.pre_grad.batching.buckets import buckets
+from eductor.passes.pre_grad.batching.emit import Emitter
+from eductor.passes.pre_grad.batching.plan import Planner
+from eductor.passes.pre_grad.batching.rule import Rule
+from eductor.passes.pre_grad.batching.shared_input import fuse_shared_inputs
+from eductor.pipeline.base import Context, f32, graph_pass
+
+SHARED_INPUT = "batch_linear_lhs"
+
+
+@graph_pass(stage="pre_grad", numerics="reassociates")
+def group_batch_fusion_passes(
+    graph: GraphView, rewrite: Rewriter, context: Context, *, without: Sequence[str] = ()
+) -> None:
+    """Computes calls of the same form that stand side by side at once, as one call with a batch dimension.
+
+    Linears of different inputs become a batched matrix product, layer norms one layer norm, pointwise operators carry
+    the batch on; linears of one input become one wider linear. A chain of such calls, many times side by side, becomes
+    the chain once. Whether it pays is decided by the cost of launches against that of stacking. Rules: `batch_linear`,
+    `batch_linear_lhs`, `batch_layernorm`, `batch_tanh`, `batch_sigmoid`, `batch_relu`, `batch_detach`,
+    `batch_nan_to_num`, `batch_clamp`, `batch_dropout`, `batch_add`, `batch_sub`, `batch_mul`, `batch_div`,
+    `batch_pointwise`; those named in `without` are left out.
+    """
+    names = [rule.name for rule in RULES] + [SHARED_INPUT]
+    unknown = next((name for name in without if name not in names), None)
+    if unknown is not None:
+        raise UnknownName("rule of group_batch_fusion_passes", unknown, names)
+    rules = [rule for rule in RULES if rule.name not in without]
+    while _round(graph, rewrite, context, rules) or _widen(graph, rewrite, context, SHARED_INPUT not in without):
+        pass
+
+
+def _widen(graph: GraphView, rewrite: Rewriter, context: Context, is_on: bool) -> bool:
+    """Linears of one input, as far as batches left them, become one; whether there were any."""
+    with rewrite.rule(SHARED_INPUT):
+        return is_on and fuse_shared_inputs(graph, rewrite, context)
+
+
+def _round(graph: GraphView, rewrite: Rewriter, context: Context, rules: Sequence[Rule]) -> bool:
+    """Plans and makes all batches of the graph as it stands; whether there were any."""
+    planner = Planner(graph, rewrite, context)
+    for bucket in buckets(graph, rewrite, rules):
+        planner.consider(bucket)
+    leaders = [batch.calls[0].node for batch in planner.batches[:1]]
+    for _ in graph.candidates(leaders):
+        Emitter(graph, rewrite, planner).emit()
+    return bool(leaders)
+
+
+@group_batch_fusion_passes.example
+def gated_features(
+    x: torch.Tensor = f32(4, 32), w: torch.Tensor = f32(16, 8, 8), b: torch.Tensor = f32(8)
+) -> torch.Tensor:
+    pieces = x.split(8, 1)
+    values = [torch.tanh(F.linear(piece, w[i], b)) for i, piece in enumerate(pieces)]
+    gates = [torch.sigmoid(F.linear(piece, w[8 + i], b)) for i, piece in enumerate(pieces)]
+    return torch.cat([F.layer_norm(v * g, [8]) for v, g in zip(values, gates, strict=True)], 1)
+
+
+@group_batch_fusion_passes.refuses("does not pay for making one")
+def separate_inputs(x: torch.Tensor = f32(4, 8), y: torch.Tensor = f32(4, 8)) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.tanh(x), torch.tanh(y)
+
+
+@group_batch_fusion_passes.refuses("no other call is of the same form")
+def linear_after_linear(x: torch.Tensor = f32(4, 8), w: torch.Tensor = f32(8, 8)) -> torch.Tensor:
+    return F.linear(F.linear(x, w), w)
+
+
+@group_batch_fusion_passes.refuses("draws random numbers")
+def dropout_that_drops(x: torch.Tensor = f32(4, 8)) -> tuple[torch.Tensor, torch.Tensor]:
+    a, b = x.chunk(2, 1)
+    return F.dropout(a, 0.5), F.dropout(b, 0.5)
