@@ -2,7 +2,7 @@
 # make test    runs the tests
 # make patterns  traces the search functions of the package's patterns, and stores what they give
 # make lint    lint, format check, type check
-# make bench   measures idle passes, looking on, ahead-of-time autograd, patterns, calls and kernels, beside torch's own
+# make bench   measures idle passes, looking on, ahead-of-time autograd, patterns, calls, kernels and pre-grad passes, beside torch's own
 
 PYTHON ?= python3
 VENV := .venv
@@ -41,6 +41,8 @@ bench: $(STAMP)
 	$(BIN)/python bench/patterns.py
 	$(BIN)/python bench/calls.py
 	$(BIN)/python bench/kernels.py
+	$(BIN)/python bench/pre_grad.py --stage-cost
+	$(BIN)/python bench/pre_grad.py
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

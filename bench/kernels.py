@@ -34,12 +34,13 @@ BACKENDS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def gpt2(device: str) -> tuple[Any, Any]:
+def gpt2(device: str, layers: int = 0) -> tuple[Any, Any]:
+    """The model and its loss; of the usual number of layers, or of another."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     large = device == "cuda"
     config = GPT2Config(
-        n_layer=12 if large else 2,
+        n_layer=layers or (12 if large else 2),
         n_embd=768 if large else 128,
         n_head=12 if large else 4,
         vocab_size=50257 if large else 1000,
@@ -56,14 +57,15 @@ def gpt2(device: str) -> tuple[Any, Any]:
     return model, lambda: F.cross_entropy(model(ids).logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())
 
 
-def resnet(device: str) -> tuple[Any, Any]:
+def resnet(device: str, blocks: int = 1) -> tuple[Any, Any]:
+    """The model and its loss; on a CPU, with this many blocks in a stage."""
     from transformers import ResNetConfig, ResNetForImageClassification
 
     large = device == "cuda"
     config = (
         ResNetConfig(num_labels=1000)
         if large
-        else ResNetConfig(embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1], num_labels=10)
+        else ResNetConfig(embedding_size=16, hidden_sizes=[16, 32], depths=[blocks, blocks], num_labels=10)
     )
     model = ResNetForImageClassification(config)
     images = torch.randn((32, 3, 224, 224) if large else (4, 3, 64, 64), device=device)

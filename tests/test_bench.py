@@ -5,26 +5,37 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+import torch
 
+import eductor
 from eductor.pipeline import STAGES, Registry
 
 SIZES = (200, 2000)
 
 
-@pytest.fixture(scope="module")
-def bench() -> ModuleType:
-    path = Path(__file__).parent.parent / "bench" / "idle_pipeline.py"
-    spec = importlib.util.spec_from_file_location("idle_pipeline", path)
+FOLDER = Path(__file__).parent.parent / "bench"
+
+
+def load(name: str) -> ModuleType:
+    """A benchmark as a module."""
+    spec = importlib.util.spec_from_file_location(f"bench_{name}", FOLDER / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["idle_pipeline"] = module
+    sys.modules[f"bench_{name}"] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def bench() -> ModuleType:
+    return load("idle_pipeline")
 
 
 def test_time_grows_with_the_nodes_and_not_with_their_square(bench: ModuleType) -> None:
@@ -68,14 +79,8 @@ def test_a_steep_stage_is_reported(bench: ModuleType) -> None:
 
 
 def test_matching_is_measured_beside_torch_and_does_not_grow_with_the_square(monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = Path(__file__).parent.parent / "bench"
-    monkeypatch.syspath_prepend(str(folder))
-    spec = importlib.util.spec_from_file_location("bench_patterns", folder / "patterns.py")
-    assert spec is not None
-    assert spec.loader is not None
-    patterns = importlib.util.module_from_spec(spec)
-    sys.modules["bench_patterns"] = patterns
-    spec.loader.exec_module(patterns)
+    monkeypatch.syspath_prepend(str(FOLDER))
+    patterns = load("patterns")
     wanted = [
         patterns.Spelling("heads_first", "multiplied", "added", "dropped", "native", "training"),
         *(patterns.Spelling("heads_first", "divided", m, "kept", "native", "inference") for m in ("unmasked", "added")),
@@ -85,3 +90,35 @@ def test_matching_is_measured_beside_torch_and_does_not_grow_with_the_square(mon
     assert result["growth"][-1]["candidates"] > result["growth"][0]["candidates"] > 0
     assert result["reached"]["growth"] < 5  # quadratic growth would make it 10
     assert "ours / torch's" in patterns.as_lines(result)
+
+
+@pytest.fixture
+def pre_grad(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return load("pre_grad")
+
+
+def test_the_models_of_the_pre_grad_stage_are_measured_and_judged(
+    pre_grad: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_kernels(device: str, sizes: eductor.Instrument) -> dict[str, Callable[[Any], Any]]:
+        return {
+            "eager": lambda fn: fn,
+            "inductor": lambda fn: torch.compile(fn, backend="eager"),
+            "eductor": lambda fn: eductor.compile(fn, engine="aten", instruments=[sizes]),
+        }
+
+    monkeypatch.setattr(pre_grad, "backends", without_kernels)
+    works = list(pre_grad.workloads("cpu", ("ranking", "decoder"), features=6, batch=2))
+    assert len(works) == 5
+    found = {work.name: pre_grad.measure(work, "cpu", rounds=1) for work in works}
+    assert not any(result["wrong"] for result in found.values()), found
+    assert all(result["calls"]["before"] > 10 for result in found.values())
+    assert "x inductor" in pre_grad.table(found, "cpu")
+
+
+def test_the_cost_of_the_pre_grad_stage_grows_with_the_graph(pre_grad: ModuleType) -> None:
+    rows = pre_grad.stage_cost((1, 4), repeats=2, only=("ranking",))
+    assert rows[0]["nodes"] < rows[1]["nodes"]
+    assert pre_grad.growth(rows)["ranking"] < 3  # quadratic growth would make it 4
+    assert "ms per 100 nodes" in pre_grad.cost_table(rows)

@@ -78,7 +78,7 @@ def test_pre_grad_takes_values_from_example_inputs():
     gm = symbolic_trace(lambda x: torch.cat([x, x], axis=0).sin())
     recorder = Recorder()
     pre_grad_passes(gm, [torch.randn(3)], options={"instruments": [recorder]})
-    assert recorder.changed() == ["pre_grad/normalize_node_kwargs_pass"]
+    assert "pre_grad/numpy_compat_normalization" in recorder.changed()
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_passes_are_removed_by_name(names):
     gm = capture(lambda x: torch.cat([x, x], axis=0), [torch.randn(3)], "torch")
     recorder = Recorder()
     pre_grad_passes(gm, [], None, names, options={"instruments": [recorder]})
-    assert recorder.records == []
+    assert "normalize_node_kwargs_pass" not in {record.name for record in recorder.records}
 
 
 def test_unknown_names_are_errors():

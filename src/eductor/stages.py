@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch.fx import GraphModule
 
 from eductor.graph.capture import dialect_of, to_aten
 from eductor.graph.evaluate import propagate
-from eductor.graph.meta import UNKNOWN, value_of
+from eductor.graph.held import tensors_of
+from eductor.graph.meta import UNKNOWN, requires_grad, value_of
 from eductor.options import Options
 from eductor.pipeline.base import Context, Stage
 from eductor.pipeline.pipeline import Pipeline
@@ -29,7 +31,10 @@ def pre_grad_passes(
     chosen = replace(chosen, enable=_more(chosen.enable, add_passes), disable=_more(chosen.disable, remove_passes))
     if example_inputs and _lacks_values(gm):
         propagate(gm, example_inputs)
-    return _run("pre_grad", gm, chosen, is_inference=False)
+    differentiates = _differentiates(gm)
+    if differentiates and not any(requires_grad(value_of(n)) for n in gm.graph.nodes if n.op.startswith("call")):
+        propagate(gm)  # the values of an exported graph do not say what autograd follows
+    return _run("pre_grad", gm, chosen, is_inference=not differentiates)
 
 
 def joint_graph_passes(gm: GraphModule, *, options: Mapping[str, Any] | Options | None = None) -> GraphModule:
@@ -49,6 +54,12 @@ def post_grad_passes(
 def _run(stage: Stage, gm: GraphModule, options: Options, *, is_inference: bool) -> GraphModule:
     Pipeline.of(options).run(stage, gm, Context(stage, options, is_inference), options.instruments)
     return gm
+
+
+def _differentiates(gm: GraphModule) -> bool:
+    """Whether autograd follows a run of the graph: it does, and an input or a tensor of the module wants a gradient."""
+    inputs = map(value_of, gm.graph.find_nodes(op="placeholder"))
+    return torch.is_grad_enabled() and any(map(requires_grad, (*tensors_of(gm).values(), *inputs)))
 
 
 def _bring_to_aten(gm: GraphModule) -> None:

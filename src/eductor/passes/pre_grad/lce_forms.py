@@ -172,20 +172,22 @@ def used_elsewhere(nodes: Sequence[Node]) -> str:
 
 def undisturbed(graph: GraphView, first: Node, last: Node, operands: Iterable[Node]) -> Verdict:
     """Whether what stands from `first` to `last` may be computed at any place between, from these operands."""
-    effects = graph.effects
-    places = {effects.place(n) for n in operands}
-    for mark in effects.marks_between(first, last):
-        if effects.of(mark).barrier:
-            return Verdict(f"{mark.name} stands between: {effects.of(mark).barrier}")
-        if effects.writes(mark) & places:
-            return Verdict(f"{mark.name} writes an operand between")
-    return Verdict()
+    verdict = graph.effects.same_region((first, last))
+    return graph.effects.unwritten(operands, first, last) if verdict else verdict
 
 
-def may_be_contiguous(graph: GraphView, node: Node) -> Verdict:
-    """May a value lie contiguously, as the result of a product does?"""
+def may_be_product(graph: GraphView, node: Node, operands: Iterable[Node | None]) -> Verdict:
+    """May a product of these operands stand for a value: may it lie contiguously, and may autograd save the operands?
+
+    What a product saves for its backward are the operands themselves, where a linear may have saved a copy.
+    """
     tensor = tensor_of(node)
     assert tensor is not None
+    if tensor.requires_grad:
+        given = [n for n in operands if n is not None]
+        verdict = graph.effects.unwritten(given, node, graph.output)
+        if not verdict:
+            return verdict
     return may_lie_otherwise(graph, node, contiguous_like(tensor))
 
 
@@ -209,7 +211,7 @@ def replace_by_kernel(graph: GraphView, rewrite: Rewriter, found: Compress) -> N
     x = tensor_of(found.x)
     if x is None or x.dtype not in KERNEL_DTYPES:
         rewrite.reject("its kernel takes float32, float16 and bfloat16", found.output)
-    elif not (verdict := may_be_contiguous(graph, found.output)):
+    elif not (verdict := may_be_product(graph, found.output, found.operands)):
         rewrite.reject(verdict.reason, found.output)
     else:
         activation = "relu" if found.relu else "none"

@@ -12,7 +12,7 @@ from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 from eductor.passes.pre_grad.lce_forms import (
     insert_product,
-    may_be_contiguous,
+    may_be_product,
     of_one_kind,
     undisturbed,
     used_elsewhere,
@@ -47,7 +47,7 @@ def _replace(graph: GraphView, rewrite: Rewriter, node: Node, linear: Node, boun
         of_one_kind(*operands, linear)
         or used_elsewhere((linear, node))
         or undisturbed(graph, linear, node, operands).reason
-        or may_be_contiguous(graph, node).reason
+        or may_be_product(graph, node, operands).reason
     ):
         rewrite.reject(reason, node)
     else:

@@ -10,7 +10,7 @@ from eductor.graph.bind import Bound
 from eductor.graph.meta import tensor_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
-from eductor.passes.pre_grad.lce_forms import insert_expanded, may_be_contiguous, of_one_kind
+from eductor.passes.pre_grad.lce_forms import insert_expanded, may_be_product, of_one_kind
 from eductor.passes.pre_grad.swaps import swapped
 from eductor.pipeline.base import f32, graph_pass
 
@@ -38,7 +38,7 @@ def _replace(graph: GraphView, rewrite: Rewriter, node: Node, bound: Bound) -> N
         rewrite.reject(reason, node)
     elif len(x.users) > 1:
         rewrite.reject(f"{x.name} is used elsewhere, too", x)
-    elif not (verdict := may_be_contiguous(graph, node)):
+    elif not (verdict := may_be_product(graph, node, (x, weight, bias))):
         rewrite.reject(verdict.reason, node)
     else:
         turned = rewrite.insert(aten.transpose.int, weight, 0, 1, before=node)

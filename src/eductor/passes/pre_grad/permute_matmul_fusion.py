@@ -11,7 +11,7 @@ from eductor.graph.bind import Bound
 from eductor.graph.meta import known_equal, tensor_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
-from eductor.passes.pre_grad.lce_forms import insert_expanded, may_be_contiguous
+from eductor.passes.pre_grad.lce_forms import insert_expanded, may_be_product
 from eductor.passes.pre_grad.swaps import swapped
 from eductor.pipeline.base import f32, rule_pass
 
@@ -61,7 +61,7 @@ def operand_for_all_samples(graph: GraphView, rewrite: Rewriter, node: Node) -> 
         return
     if len(batch.users) > 1:
         rewrite.reject(f"{batch.name} is used elsewhere, too", node)
-    elif not (verdict := may_be_contiguous(graph, node)):
+    elif not (verdict := may_be_product(graph, node, (left, right))):
         rewrite.reject(verdict.reason, node)
     else:
         expanded = insert_expanded(rewrite, matrix, view, node)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
-from eductor.passes.pre_grad.lce_forms import LCE_OPERATORS, Compress, insert_product, may_be_contiguous, read_lce
+from eductor.passes.pre_grad.lce_forms import LCE_OPERATORS, Compress, insert_product, may_be_product, read_lce
 from eductor.pipeline.base import f32, graph_pass
 
 aten = torch.ops.aten
@@ -31,7 +31,7 @@ def use_matmul_lce_replace_normal_LCE(graph: GraphView, rewrite: Rewriter) -> No
 
 
 def _replace(graph: GraphView, rewrite: Rewriter, found: Compress) -> None:
-    if not (verdict := may_be_contiguous(graph, found.output)):
+    if not (verdict := may_be_product(graph, found.output, found.operands)):
         rewrite.reject(verdict.reason, found.output)
         return
     new = insert_product(rewrite, found.weight, found.x, found.bias, before=found.output)

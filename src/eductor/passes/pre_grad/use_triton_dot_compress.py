@@ -16,7 +16,7 @@ from eductor.ops.dot_compress import dot_compress
 from eductor.ops.launching import KERNEL_DTYPES
 from eductor.passes.pre_grad.lce_forms import (
     Compress,
-    may_be_contiguous,
+    may_be_product,
     of_one_kind,
     read_lce,
     undisturbed,
@@ -109,7 +109,7 @@ def _why_not(graph: GraphView, node: Node, found: Compress) -> str:
         of_one_kind(found.x, found.weight, node)
         or used_elsewhere((*found.nodes, node))
         or undisturbed(graph, found.start or found.nodes[0], node, found.operands).reason
-        or may_be_contiguous(graph, node).reason
+        or may_be_product(graph, node, found.operands).reason
     )
 
 
