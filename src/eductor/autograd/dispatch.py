@@ -17,6 +17,7 @@ from eductor.autograd.backwards import Backwards
 from eductor.autograd.captured import Captured, Fakes
 from eductor.autograd.handoff import Compiled, Job, Parts
 from eductor.autograd.joint import Joint, aot_dispatch_autograd_graph
+from eductor.autograd.layouts import lay_out_gradients
 from eductor.autograd.runtime import assemble
 from eductor.autograd.views import base_node
 from eductor.errors import EductorWarning, Unsupported
@@ -81,6 +82,8 @@ def _compiled(
     draws_anew: bool,
 ) -> Callable[..., Any]:
     again = Again(captured, joint, draws_anew=draws_anew) if double_backward and joint.tangents else None
+    if not exact:
+        lay_out_gradients(joint.module, joint.gradients)
     parts = partition_fn(joint)
     job = _forward_job(joint, parts)
     with torch.no_grad(), compat.without_autocast():

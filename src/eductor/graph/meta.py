@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -91,6 +92,21 @@ def difference(a: Any, b: Any) -> str | None:
     if (a.is_conj(), a.is_neg()) != (b.is_conj(), b.is_neg()):
         return "a conjugate or negative bit"
     return None
+
+
+def row_major_strides(shape: Sequence[Any]) -> tuple[Any, ...]:
+    """The strides of a new tensor of this shape; a size of 0 counts as 1, as in torch."""
+    strides: list[Any] = []
+    step: Any = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step = step * (size if not isinstance(size, int) else max(size, 1))
+    return tuple(reversed(strides))
+
+
+def is_row_major(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is known to lie in memory row by row, as a new one does."""
+    return known_equal(tuple(tensor.stride()), row_major_strides(tensor.shape))
 
 
 def form_of(given: Any) -> Form:

@@ -4,6 +4,7 @@
 of a cat or stack, `checking` compares both sides on tensors of indices.
 """
 
+from eductor.graph.meta import is_row_major as is_row_major
 from eductor.views.checking import check_equal as check_equal
 from eductor.views.nest import Nest as Nest
 from eductor.views.nest import concatenated as concatenated
@@ -12,7 +13,6 @@ from eductor.views.nest import fuse_nests as fuse_nests
 from eductor.views.nest import nest_of as nest_of
 from eductor.views.nest import stacked as stacked
 from eductor.views.plan import Plan as Plan
-from eductor.views.plan import is_row_major as is_row_major
 from eductor.views.plan import plan as plan
 from eductor.views.reading import SPLITS as SPLITS
 from eductor.views.reading import Division as Division

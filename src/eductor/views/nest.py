@@ -12,13 +12,13 @@ from torch.fx import Node
 
 from eductor.graph.bind import Bound, bind
 from eductor.graph.effects import Verdict
-from eductor.graph.meta import known_equal, requires_grad, tensor_of, value_of
+from eductor.graph.meta import is_row_major, known_equal, requires_grad, tensor_of, value_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 from eductor.pipeline.base import Context
 from eductor.views.box import Box, joined
 from eductor.views.checking import check_equal
-from eductor.views.plan import Plan, Step, is_row_major, plan
+from eductor.views.plan import Plan, Step, plan
 from eductor.views.reading import Trace, read, trace
 
 aten = torch.ops.aten

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.graph.meta import known_equal, value_of
+from eductor.graph.meta import is_row_major, known_equal, value_of
 from eductor.graph.rewriter import Rewriter
 from eductor.views.box import Box, Mode, Size
 
@@ -189,18 +189,3 @@ def _dim_of(size: Size, sizes: Sequence[Size]) -> int | None:
 
 def _is_static(tensor: torch.Tensor) -> bool:
     return all(isinstance(n, int) for n in (*tensor.shape, *tensor.stride()))
-
-
-def row_major_strides(shape: Sequence[Size]) -> tuple[Size, ...]:
-    """The strides of a new tensor of this shape; a size of 0 counts as 1, as in torch."""
-    strides: list[Size] = []
-    step: Size = 1
-    for size in reversed(shape):
-        strides.append(step)
-        step = step * (size if not isinstance(size, int) else max(size, 1))
-    return tuple(reversed(strides))
-
-
-def is_row_major(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is known to lie in memory row by row, as a new one does."""
-    return known_equal(tuple(tensor.stride()), row_major_strides(tensor.shape))
