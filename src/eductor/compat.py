@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import itertools
+import operator
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -51,6 +53,14 @@ def operator_bindings() -> tuple[Any, ...]:
 def codegen_of(graph: Graph) -> Any:
     """How a graph takes its inputs apart and puts its outputs together."""
     return graph._codegen
+
+
+def calls_of(nodes: Iterable[Node]) -> Iterator[Any]:
+    """For each node four entries: kind, target, positional and keyword arguments, as the node holds them."""
+    return itertools.chain.from_iterable(map(_CALL, nodes))
+
+
+_CALL = operator.attrgetter("op", "target", "_args", "_kwargs")
 
 
 def sort_key(node: Node) -> Any:

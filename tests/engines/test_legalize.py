@@ -435,3 +435,39 @@ def test_kernels_loops_and_draws_on_a_device() -> None:
     check(draws, x(8, 8), inductor=True)
     mutation = check(kernel, x(16), x(16), inductor=True).targets
     assert "triton_kernel_wrapper_mutation" in map(str, mutation)
+
+
+def traced_cat(count: int, fn: Callable[[torch.Tensor], torch.Tensor] = lambda x: x) -> GraphModule:
+    """A cat of this many inputs, as they are or with a function of each."""
+    return make_fx(lambda *xs: torch.cat([fn(x) for x in xs]) * 2)(*[torch.randn(2, 3) for _ in range(count)])
+
+
+def test_a_cat_of_many_inputs_is_a_call():
+    module = traced_cat(40)
+    given = [torch.randn(2, 3) for _ in range(40)]
+    legalize(module)
+    assert any(n.target is ops.wide_cat.wide_cat.default for n in module.graph.nodes)
+    assert torch.equal(module(*given), torch.cat(given) * 2)
+
+
+@pytest.mark.parametrize("module", [traced_cat(8), traced_cat(40, torch.sin)], ids=["few", "computed"])
+def test_other_cats_are_generated(module):
+    legalize(module)
+    assert not any(n.target is ops.wide_cat.wide_cat.default for n in module.graph.nodes)
+
+
+def test_a_wide_cat_through_inductor():
+    import eductor
+
+    def fn(*xs):
+        return torch.stack(xs).tanh()
+
+    given = [torch.randn(2, 3, requires_grad=True) for _ in range(40)]
+    got = eductor.compile(fn, engine="inductor", strict=True)(*given)
+    torch.testing.assert_close(got, fn(*given))
+    gradients = torch.autograd.grad(got.square().sum(), given)
+    torch.testing.assert_close(gradients, torch.autograd.grad(fn(*given).square().sum(), given))
+
+
+def test_a_wide_cat_is_a_good_operator():
+    torch.library.opcheck(ops.wide_cat.wide_cat.default, ([torch.randn(2, 3), torch.randn(4, 3)], 0))

@@ -148,7 +148,7 @@ def _install_lowerings() -> None:
     those refuse where they do not. One graph may hold both, so ours borrow the primitives with that switch turned.
     """
     from torch._inductor import config, inductor_prims
-    from torch._inductor.lowering import lowerings, register_lowering, to_dtype
+    from torch._inductor.lowering import fallback_handler, lowerings, register_lowering, to_dtype
 
     def seeds(count: int, *, device: torch.device) -> Any:
         return lowerings[inductor_prims.seeds](count, device)
@@ -164,6 +164,7 @@ def _install_lowerings() -> None:
     register(ops.random.seeds.default)(seeds)
     register(ops.random.random.default)(random)
     register(ops.random.drawn_in_order.default)(_order)
+    register(ops.wide_cat.wide_cat.default)(fallback_handler(torch.ops.aten.cat.default, add_to_fallback_set=False))
 
 
 def _order(draws: Sequence[Any]) -> None:

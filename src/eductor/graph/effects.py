@@ -9,13 +9,14 @@ from __future__ import annotations
 import bisect
 import itertools
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from torch.fx import Graph, Node
 
 from eductor.compat import sort_key
+from eductor.graph.bind import Bound, NotUnderstood, bind
 from eductor.graph.meta import UNKNOWN, difference, is_backward, requires_grad, tensor_of, value_of
 from eductor.graph.node_effects import Effect, effect_of, may_be_tensor, tensors_among
 
@@ -39,8 +40,15 @@ class Effects:
     `inputs_distinct` says that no two inputs share memory, which somebody must guard; otherwise they may.
     """
 
-    def __init__(self, graph: Graph, *, inputs_distinct: bool = False) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        inputs_distinct: bool = False,
+        bind: Callable[[Node], Bound | NotUnderstood] = bind,
+    ) -> None:
         self.graph = graph
+        self._bind = bind
         self.inputs_distinct = inputs_distinct
         self._effects: dict[Node, Effect] = {}
         self._parents: dict[Node, Node] = {}
@@ -56,7 +64,7 @@ class Effects:
         """Takes a node in, or reads it anew."""
         if node in self._effects:
             self.remove(node)
-        effect = self._effects[node] = effect_of(node)
+        effect = self._effects[node] = effect_of(node, self._bind)
         if node.op == "output":
             self._outputs_by_place = None
         for known in (node, *node.all_input_nodes):
@@ -201,7 +209,7 @@ class Effects:
                 "device": value.device,
                 "layout": value.layout,
                 "class": type(value),
-                "requires_grad": value.requires_grad,
+                "requires_grad": requires_grad(value),
                 "the barrier before it": self._last_barrier(node),
             }
             for what, fact in here.items():

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from eductor.compat import FakeTensor, FakeTensorMode, statically_known_true
+from eductor.compat import FakeTensor, FakeTensorMode, made_without_grad_mode, statically_known_true
 
 UNKNOWN: Any = type("Unknown", (), {"__repr__": lambda self: "UNKNOWN", "__bool__": lambda self: False})()
 """Stands for the value of a node that carries no fake value."""
@@ -152,5 +152,8 @@ def fake_mode_of(graph: Graph) -> FakeTensorMode | None:
 
 
 def requires_grad(value: Any) -> bool:
-    """Whether a value is a tensor that autograd follows."""
-    return isinstance(value, torch.Tensor) and value.requires_grad
+    """Whether a value is a tensor that autograd follows.
+
+    A view that was made while no gradients were recorded says so of itself as soon as its base does, and is not.
+    """
+    return isinstance(value, torch.Tensor) and value.requires_grad and not made_without_grad_mode(value)

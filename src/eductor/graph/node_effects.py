@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ from eductor.compat import (
     is_composite,
     is_context_switch,
 )
-from eductor.graph.bind import Bound, bind
+from eductor.graph.bind import Bound, NotUnderstood, bind
 from eductor.graph.meta import UNKNOWN, tensor_of, value_of
 from eductor.graph.schema import parameters
 
@@ -74,7 +74,7 @@ _FUNCTIONAL_WRAPPERS = ("auto_functionalized", "auto_functionalized_v2")
 """They call an operator that writes on copies of its arguments, and return those."""
 
 
-def effect_of(node: Node) -> Effect:
+def effect_of(node: Node, bind: Callable[[Node], Bound | NotUnderstood] = bind) -> Effect:
     """What a node does besides computing its result: by schema first, by spelling next, the worst otherwise."""
     if node.op in ("placeholder", "get_attr", "output"):
         return PURE

@@ -317,7 +317,8 @@ class Rewriter:
             if node.op not in ("placeholder", "output") and not node.users and self.view.effects.of(node).removable:
                 self.erase(node)
         self._match = None
-        update(self.view.module, self._dirty)
+        if self._dirty and update(self.view.module, self._dirty):
+            self.view.revalued()
         self._dirty.clear()
 
     # ----------------------------------------------------------------------------------------------------- helpers

@@ -9,7 +9,7 @@ from typing import Any
 from torch.fx import Graph, GraphModule, Node, map_arg
 from torch.fx.graph import CodeGen
 
-from eductor.compat import codegen_of
+from eductor.compat import calls_of, codegen_of
 
 
 def copy_of(graph: Graph) -> Graph:
@@ -31,7 +31,8 @@ class Snapshot:
     """
 
     def __init__(self, graph: Graph) -> None:
-        self._nodes, self._calls = _columns(graph)
+        self._nodes = list(graph.nodes)
+        self._calls = list(calls_of(self._nodes))
         self._meta_sizes = [len(node.meta) for node in self._nodes]
         self._meta_items: list[Any] = []
         for node in self._nodes:
@@ -45,26 +46,26 @@ class Snapshot:
 
     def growth(self, graph: Graph) -> int:
         """How many nodes a graph has more than then, with those in the bodies that it had then."""
-        now = subgraphs(graph)
+        now = subgraphs(graph) if self._nested else {}
         nested = sum(then.growth(now[path].graph) for path, then in self._nested.items() if path in now)
         return len(graph.nodes) - len(self) + nested
 
     def is_same(self, graph: Graph) -> bool:
         """Whether nothing was added, removed, moved or rewired since, in the graph and in its subgraphs."""
-        nodes, calls = _columns(graph)
         # By identity: for `==`, 2 is 2.0 and True is 1.
-        same = len(self._nodes) == len(nodes) and all(map(operator.is_, self._nodes, nodes))
-        return same and all(map(operator.is_, self._calls, calls)) and self.has_same_subgraphs(graph)
+        same = len(self._nodes) == len(graph.nodes) and all(map(operator.is_, self._nodes, graph.nodes))
+        return same and all(map(operator.is_, self._calls, calls_of(graph.nodes))) and self.has_same_subgraphs(graph)
 
     def has_same_subgraphs(self, graph: Graph) -> bool:
         """Whether the bodies of higher-order operators are as they were."""
-        now = subgraphs(graph)
+        now = subgraphs(graph) if self._nested else {}
         return all(path in now and then.is_same(now[path].graph) for path, then in self._nested.items())
 
     def changed_nodes(self, graph: Graph) -> list[Node]:
         """The nodes that are new or call something else, or with other arguments, than then."""
         place = {node: i for i, node in enumerate(self._nodes)}
-        nodes, calls = _columns(graph)
+        nodes = list(graph.nodes)
+        calls = list(calls_of(nodes))
 
         def is_changed(i: int, node: Node) -> bool:
             at = place.get(node)
@@ -125,12 +126,3 @@ def attribute(owner: Any, path: str) -> Any:
     for name in path.split("."):
         owner = getattr(owner, name, None)
     return owner
-
-
-def _columns(graph: Graph) -> tuple[list[Node], list[Any]]:
-    """The nodes, and for each of them four entries: kind, target, positional and keyword arguments."""
-    nodes = list(graph.nodes)
-    calls: list[Any] = []
-    for node in nodes:
-        calls += (node.op, node.target, node.args, node.kwargs)
-    return nodes, calls

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch.fx import Graph, GraphModule, Node
@@ -36,6 +37,7 @@ class GraphView:
         self._inputs_distinct = inputs_distinct
         self._index: dict[Any, dict[Node, None]] | None = None
         self._filed: dict[Node, tuple[Any, ...]] = {}
+        self._readings: dict[Node, _Reading] = {}
         self._effects: Effects | None = None
         self._derived: dict[str, Any] = {}
         self._queues: list[tuple[Callable[[Node], bool], deque[Node]]] = []
@@ -61,11 +63,15 @@ class GraphView:
     @property
     def effects(self) -> Effects:
         if self._effects is None:
-            self._effects = Effects(self.graph, inputs_distinct=self._inputs_distinct)
+            self._effects = Effects(self.graph, inputs_distinct=self._inputs_distinct, bind=self.bind)
         return self._effects
 
     def bind(self, node: Node) -> Bound | NotUnderstood:
-        return bind(node)
+        """What `bind` says of a node, read once for as long as the node calls the same with the same arguments."""
+        reading = self._readings.get(node)
+        if reading is None or not reading.is_of(node):
+            reading = self._readings[node] = _Reading(node.target, node.args, node.kwargs, bind(node))
+        return reading.bound
 
     def find(self, *operators: OpOverloadPacket | OpOverload | Callable[..., Any]) -> Iterator[Node]:
         """The calls of any of the operators, in whichever form they are spelled, in the order of the graph.
@@ -73,12 +79,15 @@ class GraphView:
         Each one is a candidate: what the pass edits while it looks at one is one match. Calls that the pass itself
         creates are visited too, at the end, so that one run reaches a state in which a second finds nothing.
         """
-        keys = {key_of(op) for op in operators}
-        overloads = {op for op in operators if isinstance(op, OpOverload)}
-        wanted = functools.partial(self._is_call_of, keys=keys, overloads=overloads)
+        wanted = _wanted(operators)
         index = self._indexed()
-        found = {node for key in keys for node in index.get(key, ()) if wanted(node)}
-        return self._visit(deque(sorted(found, key=sort_key)), wanted)
+        found = {node for key in wanted.keys for node in index.get(key, ()) if self._is_call_of(node, wanted)}
+        return self._visit(deque(sorted(found, key=sort_key)), lambda node: self._is_call_of(node, wanted))
+
+    def keys(self, node: Node) -> tuple[Any, ...]:
+        """Under what a node is filed."""
+        self._indexed()
+        return self._filed.get(node, ())
 
     def calls(self, key: Any) -> Collection[Node]:
         """The calls that are filed under a key, as they stand; looking at them makes no candidates of them."""
@@ -96,8 +105,7 @@ class GraphView:
 
     def is_call(self, node: Node, *operators: OpOverloadPacket | OpOverload | Callable[..., Any]) -> bool:
         """Whether a node is a call of any of the operators."""
-        overloads = {op for op in operators if isinstance(op, OpOverload)}
-        return self._holds(node) and self._is_call_of(node, {key_of(op) for op in operators}, overloads)
+        return self._is_call_of(node, _wanted(operators))
 
     def _visit(self, queue: deque[Node], wanted: Callable[[Node], bool], again: bool = True) -> Iterator[Node]:
         limit = 10 * (len(self.graph.nodes) + 100)
@@ -133,7 +141,7 @@ class GraphView:
         return self._index
 
     def _enter(self, index: dict[Any, dict[Node, None]], node: Node) -> None:
-        self._filed[node] = keys = keys_of(node)
+        self._filed[node] = keys = keys_of(node, self.bind)
         for key in keys:
             index.setdefault(key, {})[node] = None
 
@@ -141,17 +149,15 @@ class GraphView:
         return self._holds(node)
 
     def _holds(self, node: Node) -> bool:
-        self._indexed()
-        return bool(self._filed.get(node))
+        return bool(self.keys(node))
 
-    def _is_call_of(self, node: Node, keys: set[Any], overloads: set[OpOverload]) -> bool:
-        if keys.isdisjoint(self._filed.get(node, ())):
+    def _is_call_of(self, node: Node, wanted: _Wanted) -> bool:
+        if wanted.keys.isdisjoint(self.keys(node)):
             return False
-        if not overloads:
+        if not wanted.overloads:
             return True
-        bound = bind(node)
-        packets = {key_of(o) for o in overloads}
-        return isinstance(bound, Bound) and (bound.op in overloads or bound.packet not in packets)
+        bound = self.bind(node)
+        return isinstance(bound, Bound) and (bound.op in wanted.overloads or bound.packet not in wanted.packets)
 
     # What the rewriter reports.
 
@@ -169,6 +175,7 @@ class GraphView:
     def removed(self, node: Node) -> None:
         """A node is about to be erased."""
         self._derived.clear()
+        self._readings.pop(node, None)
         if self._index is not None:
             for key in self._filed.pop(node, ()):
                 self._index[key].pop(node, None)
@@ -181,37 +188,64 @@ class GraphView:
         if self._effects is not None:
             self._effects.add(node)
 
+    def revalued(self) -> None:
+        """Fake values changed, and with them, maybe, how calls are read that take them."""
+        self._derived.clear()
+        self._readings.clear()
+
     def forget(self) -> None:
         """Drops what was derived from the graph, after an edit that nobody reported."""
         self._derived.clear()
+        self._readings.clear()
         self._index = None
         self._filed.clear()
         self._effects = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A call, and how it was read."""
+
+    target: Any
+    args: Any
+    kwargs: Any
+    bound: Bound | NotUnderstood
+
+    def is_of(self, node: Node) -> bool:
+        return node.args is self.args and node.kwargs is self.kwargs and node.target is self.target
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Operators that a pass asks for: under which keys they are filed, and of which packets only some overloads count."""
+
+    keys: frozenset[Any]
+    overloads: frozenset[OpOverload]
+    packets: frozenset[Any]
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _wanted(operators: tuple[Any, ...]) -> _Wanted:
+    overloads = frozenset(op for op in operators if isinstance(op, OpOverload))
+    return _Wanted(frozenset(map(key_of, operators)), overloads, frozenset(map(key_of, overloads)))
+
+
+@functools.lru_cache(maxsize=1 << 14)
 def key_of(op: Any) -> Any:
     """Under what the calls of an operator are filed, in whichever form it is given."""
     packets = packets_of(op)
     return packets[0] if packets else op
 
 
-def keys_of(node: Node) -> tuple[Any, ...]:
+def keys_of(node: Node, bind: Callable[[Node], Bound | NotUnderstood] = bind) -> tuple[Any, ...]:
     """Under what a node is filed: its operator; and its target, for those that ask for a callable; a module's class."""
     if node.op == "call_module":
         owner = node.graph.owning_module
         return (type(owner.get_submodule(str(node.target))),) if owner is not None else ()
     if node.op not in ("call_function", "call_method"):
         return ()
-    return _keys_of_target(node.target) or _keys_of_call(node)
-
-
-def _keys_of_target(target: Any) -> tuple[Any, ...]:
-    packets = packets_of(target)
-    if packets is None:
-        return ()
-    return packets or (target,)
-
-
-def _keys_of_call(node: Node) -> tuple[Any, ...]:
+    packets = packets_of(node.target)
+    if packets is not None:
+        return packets or (node.target,)
     bound = bind(node)
     return (bound.packet, node.target) if isinstance(bound, Bound) else (node.target,)

@@ -15,7 +15,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from eductor.errors import BadPass, UnknownName
 from eductor.graph.rewriter import Rewriter
-from eductor.graph.view import GraphView, key_of, keys_of
+from eductor.graph.view import GraphView, key_of
 from eductor.options import Options
 from eductor.pipeline.versions import digest, source_hash, spelled
 
@@ -332,7 +332,7 @@ class RulePass(Pass):
                 places.setdefault(key_of(op), set()).add(place)
         for node in view.find(*operators):
             # A node may be filed under several keys; each rule is tried once, in the order of declaration.
-            for place in sorted({p for key in keys_of(node) for p in places.get(key, ())}):
+            for place in sorted({p for key in view.keys(node) for p in places.get(key, ())}):
                 rule = self.rules[place]
                 edits = len(rewriter.matches)
                 if view.is_call(node, *rule.operators):

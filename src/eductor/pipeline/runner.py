@@ -110,20 +110,20 @@ class _Runner:
             instrument.before_pass(run)
         listener = _Matches(run, self.instruments) if self.instruments else None
         rewriter = Rewriter(self.view, self.step.address, limit=limit, listener=listener)
-        held = _attributes(self.view.module)
-        versions = _versions(held)
+        held: _Held = self.view.derived("attributes", lambda: _Held(self.view.module))
+        versions = held.versions()
         try:
             if failure is not None:
                 raise failure
             after = self._timed(pass_, rewriter, run)
-            if versions != _versions(held):
+            if versions != held.versions():
                 raise ContractBroken("it wrote a tensor of the module")
             for instrument in self.instruments:
                 instrument.after_pass(run)
             return after
         except Exception as error:
-            _give_back(self.view.module, held)
-            self._undo(run, rewriter, error, can_go_on=versions == _versions(held))
+            held.give_back(self.view.module)
+            self._undo(run, rewriter, error, can_go_on=versions == held.versions())
             return Snapshot(self.view.graph)
 
     def _limit(self, run: PassRun) -> int | None:
@@ -156,7 +156,10 @@ class _Runner:
         run.rejects = rewriter.rejects
         if not rewriter.matches and before.is_same(graph):
             run.status = "unchanged"
-            return Snapshot(graph) if pass_.foreign else before  # it may have tagged nodes in their meta
+            if not pass_.foreign:
+                return before
+            self.view.forget()
+            return Snapshot(graph)  # it may have tagged nodes in their meta, or changed attributes
         check_whole(graph)
         if pass_.foreign:
             self.view.forget()
@@ -239,7 +242,7 @@ def _why_skipped(pass_: Pass, context: Context, view: GraphView) -> str:
     if contract.inference_only and not context.is_inference:
         return "only for inference"
     if contract.devices:
-        found = {v.device.type for n in view.nodes if isinstance(v := meta.value_of(n), torch.Tensor)}
+        found: set[str] = view.derived("devices", lambda: _devices(view.graph))
         if found.isdisjoint(contract.devices):
             return f"only on {', '.join(contract.devices)}; the graph is on {', '.join(sorted(found)) or 'no device'}"
     if pass_.when is not None:
@@ -247,6 +250,10 @@ def _why_skipped(pass_: Pass, context: Context, view: GraphView) -> str:
         if isinstance(wanted, str) or not wanted:
             return wanted or "its condition `when` does not hold"
     return ""
+
+
+def _devices(graph: Graph) -> set[str]:
+    return {v.device.type for n in graph.nodes if isinstance(v := meta.value_of(n), torch.Tensor)}
 
 
 def _tidy(graph: Graph) -> None:
@@ -276,22 +283,23 @@ def _around(module: GraphModule, before: Snapshot, place: str | None) -> str:
     return around(before.graph(), place)
 
 
-def _attributes(module: GraphModule) -> dict[str, Any]:
+class _Held:
     """What the graph takes from its module: a pass may drop it from there, and be undone."""
-    nodes = [n for op in ("get_attr", "call_module") for n in module.graph.find_nodes(op=op)]
-    found = {str(n.target): attribute(module, str(n.target)) for n in nodes}
-    return {path: value for path, value in found.items() if value is not None}
 
+    def __init__(self, module: GraphModule) -> None:
+        nodes = [n for op in ("get_attr", "call_module") for n in module.graph.find_nodes(op=op)]
+        found = {str(n.target): attribute(module, str(n.target)) for n in nodes}
+        self._values: dict[str, Any] = {path: value for path, value in found.items() if value is not None}
+        tensors = (value for value in self._values.values() if isinstance(value, torch.Tensor))
+        self._tensors = [tensor for tensor in tensors if not tensor.is_inference()]
 
-def _versions(held: dict[str, Any]) -> dict[str, int]:
-    """How often each tensor was written so far."""
-    tensors = {path: value for path, value in held.items() if isinstance(value, torch.Tensor)}
-    return {path: value._version for path, value in tensors.items() if not value.is_inference()}
+    def versions(self) -> list[int]:
+        """How often each tensor was written so far."""
+        return [tensor._version for tensor in self._tensors]
 
-
-def _give_back(module: GraphModule, held: dict[str, Any]) -> None:
-    for path, value in held.items():
-        parent, _, name = path.rpartition(".")
-        home = module.get_submodule(parent)
-        if getattr(home, name, None) is not value:
-            setattr(home, name, value)
+    def give_back(self, module: GraphModule) -> None:
+        for path, value in self._values.items():
+            parent, _, name = path.rpartition(".")
+            home = module.get_submodule(parent)
+            if getattr(home, name, None) is not value:
+                setattr(home, name, value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.graph.bind import Bound, bind
-from eductor.graph.effects import Verdict
+from eductor.graph.bind import Bound
+from eductor.graph.effects import YES, Verdict
+from eductor.graph.gradients import another_order, same_sum, uses
 from eductor.graph.meta import is_row_major, known_equal, requires_grad, tensor_of, value_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
@@ -93,7 +95,7 @@ def nest_of(graph: GraphView, root: Node) -> Nest | str:
 
 
 def _nest(graph: GraphView, root: Node) -> Nest | str:
-    bound = bind(root)
+    bound = graph.bind(root)
     if not isinstance(bound, Bound):
         return bound.reason
     tensor = tensor_of(root)
@@ -201,7 +203,7 @@ def fuse_nests(
 def fuse(graph: GraphView, rewrite: Rewriter, nest: Nest, context: Context) -> None:
     """Puts the merged runs in place of their operands; where they are all there is, in place of the nest."""
     for run in nest.merged:
-        verdict = _may_fuse(graph, run, nest.root, is_exact=context.options.profile == "exact")
+        verdict = _may_fuse(graph, run, nest.root)
         if not verdict:
             rewrite.reject(verdict.reason, nest.root)
             return
@@ -238,16 +240,38 @@ def _as_cat(rewrite: Rewriter, nest: Nest) -> Node:
     return rewrite.insert(aten.cat, operands, nest.dim, before=nest.root, like=nest.root)
 
 
-def _may_fuse(graph: GraphView, run: Run, root: Node, *, is_exact: bool) -> Verdict:
+def _may_fuse(graph: GraphView, run: Run, root: Node) -> Verdict:
     verdict = _may_read(graph, run, root)
-    if not verdict:
-        return verdict
+    return _same_sum(run, root) if verdict else verdict
+
+
+def _same_sum(run: Run, root: Node) -> Verdict:
+    """Whether the source gets the same gradient from the root as through the views of a run."""
     assert run.plan is not None
     source = run.plan.box.source
-    others = [user for user in source.users if user not in run.nodes]
-    if is_exact and requires_grad(value_of(source)) and others:
-        return Verdict(f"the gradient of {source.name} would be summed in another order")
-    return verdict
+    if not requires_grad(value_of(source)):
+        return YES
+    gone = {*run.nodes, root}
+    others = uses(source, but=gone)
+    for operand, found in zip(run.operands, run.traces, strict=True):
+        beside = [use for node in found.nodes for use in _uses_of_the_same(node, found.nodes, gone)]
+        parts = uses(operand).count(root)
+        if (beside or parts > 1) and len(beside) + parts + len(others) > 2:
+            return another_order(source)
+    return same_sum(source, others, min(run.nodes), root)
+
+
+def _uses_of_the_same(node: Node, path: tuple[Node, ...], gone: set[Node]) -> list[Node]:
+    """Who else uses a view on a path; of several results, the one that is on the path."""
+    if tensor_of(node) is not None:
+        return uses(node, but=gone)
+    results, following = value_of(node), path[path.index(node) + 1]
+    same = [n for n in node.users if n not in gone and _result(results, n) is _result(results, following)]
+    return [use for n in same for use in uses(n)]
+
+
+def _result(results: Any, node: Node) -> Any:
+    return results[node.args[1]] if node.target is operator.getitem else None
 
 
 def _may_read(graph: GraphView, run: Run, before: Node) -> Verdict:

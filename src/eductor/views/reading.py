@@ -12,7 +12,7 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import FakeTensor
-from eductor.graph.bind import Bound, bind
+from eductor.graph.bind import Bound
 from eductor.graph.meta import known_equal, known_true, tensor_of, value_of
 from eductor.graph.view import GraphView
 from eductor.views.box import Box
@@ -87,7 +87,7 @@ def read(graph: GraphView, node: Node) -> Reading | None:
         if tensor_of(node.args[0]) is not None:
             return _item(node.args[0], node.args[1])
         return _piece(node.args[0], division(graph, node.args[0]), node.args[1])
-    bound, result = bind(node), tensor_of(node)
+    bound, result = graph.bind(node), tensor_of(node)
     found = _VIEWS.get(bound.packet) if isinstance(bound, Bound) else None
     operand = tensor_of(bound.get("self")) if isinstance(bound, Bound) else None
     if found is None or not isinstance(bound, Bound) or result is None or operand is None:
@@ -211,12 +211,12 @@ def division(graph: GraphView, call: Node) -> Division | None:
     """How a call divides its operand; None for any other call."""
     found: dict[Node, Division | None] = graph.derived("views.division", dict)
     if call not in found:
-        found[call] = _division(call)
+        found[call] = _division(graph, call)
     return found[call]
 
 
-def _division(call: Node) -> Division | None:
-    bound = bind(call)
+def _division(graph: GraphView, call: Node) -> Division | None:
+    bound = graph.bind(call)
     if not isinstance(bound, Bound) or bound.packet not in (*SPLITS, aten.unbind):
         return None
     tensor, pieces = tensor_of(bound["self"]), value_of(call)

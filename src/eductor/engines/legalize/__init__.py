@@ -16,6 +16,7 @@ from eductor.engines.legalize.constants import fill_constants
 from eductor.engines.legalize.loops import map_to_while, scan_to_while
 from eductor.engines.legalize.randomness import keep_draws_in_order
 from eductor.engines.legalize.triton_wrapper import functional_kernel
+from eductor.engines.legalize.wide_cats import call_wide_cats
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.snapshot import subgraphs
 from eductor.graph.view import GraphView
@@ -39,6 +40,7 @@ def legalize(module: GraphModule) -> None:
         if isinstance(node.target, HigherOrderOperator) and node.target.name() in REWRITES:
             REWRITES[node.target.name()](rewrite, node)
     fill_constants(rewrite)
+    call_wide_cats(rewrite)
     keep_draws_in_order(rewrite)
     if rewrite.matches:
         rewrite.finish()

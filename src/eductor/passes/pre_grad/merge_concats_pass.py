@@ -8,6 +8,8 @@ import torch
 from torch.fx import Node
 
 from eductor.graph.bind import Bound
+from eductor.graph.effects import Verdict
+from eductor.graph.gradients import another_order, same_sum, uses
 from eductor.graph.meta import tensor_of, value_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
@@ -67,7 +69,17 @@ def _why_not(graph: GraphView, outer: Node, inner: Node, operands: list[Node]) -
     verdict = graph.effects.same_region((inner, outer))
     if verdict:
         verdict = graph.effects.unwritten((inner, *operands), inner, outer)
-    return verdict.reason
+    return verdict.reason or next(
+        (v.reason for x in {*operands} if not (v := _same_sum(x, inner, outer, operands))), ""
+    )
+
+
+def _same_sum(operand: Node, inner: Node, outer: Node, operands: list[Node]) -> Verdict:
+    """Whether an operand of the inner cat gets the same gradient from the outer one."""
+    parts, others, copies = operands.count(operand), uses(operand, but=(inner,)), len(uses(inner))
+    if copies > 1 and copies * parts + len(others) > 2:
+        return another_order(operand)
+    return same_sum(operand, others, inner, outer, parts)
 
 
 @merge_concats_pass.example
@@ -109,3 +121,14 @@ def inner_without_gradient(a: torch.Tensor = f32(2, 3), b: torch.Tensor = f32(2,
     with torch.no_grad():
         inner = torch.cat([a, b], 1)
     return torch.cat([inner, a], 1)
+
+
+@merge_concats_pass.refuses("summed in another order")
+def operand_of_both(a: torch.Tensor = f32(2, 3)) -> torch.Tensor:
+    return torch.cat([torch.cat([a, a], 1), a], 1)
+
+
+@merge_concats_pass.refuses("summed in another order")
+def the_same_cat_twice(a: torch.Tensor = f32(2, 3)) -> torch.Tensor:
+    inner = torch.cat([a, a])
+    return torch.cat([inner, inner])

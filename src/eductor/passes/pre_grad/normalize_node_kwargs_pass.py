@@ -10,7 +10,7 @@ from torch.fx import Node
 
 from eductor.compat import OpOverload
 from eductor.graph import spellings
-from eductor.graph.bind import Bound, bind, bind_call
+from eductor.graph.bind import Bound, bind_call
 from eductor.graph.compare import same_value
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.schema import Parameter, parameters
@@ -25,7 +25,7 @@ def normalize_node_kwargs_pass(graph: GraphView, rewrite: Rewriter) -> None:
     Passes read arguments through `bind` and need none of this; it is for eyes, for diffs, and for passes from elsewhere.
     """
     for node in graph.each("call_function", "call_method"):
-        bound = bind(node)
+        bound = graph.bind(node)
         if not isinstance(bound, Bound):
             rewrite.reject(bound.reason, node)
             continue

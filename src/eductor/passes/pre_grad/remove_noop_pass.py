@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import torch
-from torch.fx import Node, map_arg
+from torch.fx import Node
 
 from eductor.compat import has_hooks
 from eductor.graph.bind import Bound
+from eductor.graph.gradients import same_sum_in_place_of
 from eductor.graph.meta import requires_grad, value_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
@@ -88,17 +89,7 @@ def cast_by_copy(bound: Bound) -> bool:
 def _object(graph: GraphView, node: Node, given: Node) -> str:
     if requires_grad(value_of(node)) != requires_grad(value_of(given)):
         return f"gradients flow through only one of {node.name} and {given.name}"
-    if requires_grad(value_of(given)) and len(given.users) > 1 and _uses(node) > 1:
-        return f"the gradients of {given.name} would be added in another order"
-    return object_to_alias(graph, node, given)
-
-
-def _uses(node: Node) -> int:
-    """How often a value is used, twice in `x * x`."""
-    found: list[Node] = []
-    for user in node.users:
-        map_arg((user.args, user.kwargs), found.append)
-    return found.count(node)
+    return same_sum_in_place_of(node, given).reason or object_to_alias(graph, node, given)
 
 
 _VIEWS = (aten.view, aten.reshape, aten.expand, aten.permute, aten.transpose, aten.squeeze)

@@ -6,6 +6,7 @@ import operator
 
 import torch
 
+from eductor.graph.gradients import same_sum_in_place_of
 from eductor.graph.meta import difference, value_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
@@ -27,6 +28,8 @@ def remove_split_with_size_one_pass(graph: GraphView, rewrite: Rewriter) -> None
                 continue
             unlike = difference(value_of(piece), value_of(found.operand))
             verdict = graph.effects.may_alias(piece, found.operand)
+            if verdict:
+                verdict = same_sum_in_place_of(piece, found.operand, through=split)
             if unlike or not verdict:
                 rewrite.reject(f"the piece differs: {unlike}" if unlike else verdict.reason, piece)
             elif not (region := graph.effects.same_region((split, piece))):
@@ -56,3 +59,16 @@ def two_sections(x: torch.Tensor = f32(4, 8)) -> torch.Tensor:
 @remove_split_with_size_one_pass.refuses("an output of its own")
 def returned(x: torch.Tensor = f32(4, 8)) -> torch.Tensor:
     return torch.split(x, 8, 1)[0]
+
+
+@remove_split_with_size_one_pass.refuses("autograd follows only one")
+def cut_without_gradient(x: torch.Tensor = f32(4, 8)) -> torch.Tensor:
+    with torch.no_grad():
+        (a,) = x.chunk(1, 1)
+    return torch.cat([a, a])
+
+
+@remove_split_with_size_one_pass.refuses("summed in another order")
+def source_with_other_users(x: torch.Tensor = f32(4, 8)) -> torch.Tensor:
+    (a,) = x.chunk(1, 1)
+    return torch.cat([a, x, a])
