@@ -31,6 +31,7 @@ from eductor.compat import compile_id
 from eductor.engines import ATEN, INDUCTOR, Compiled, Engine, Job, find_engine, has_code_generator
 from eductor.engines.legalize.numbers import without_numbers
 from eductor.errors import BadOption, EductorError, EductorWarning, Unsupported, see_more
+from eductor.graph.evaluate import correct_captured
 from eductor.graph.held import tensors_of
 from eductor.graph.meta import requires_grad
 from eductor.observe.verifier import Verifier
@@ -128,6 +129,7 @@ def pre_grad(flow: Flow, inputs: Sequence[Any]) -> None:
     differentiable = any(map(requires_grad, (*tensors_of(flow.module).values(), *inputs)))
     is_inference = not (torch.is_grad_enabled() and differentiable)
     packs = is_inference and flow.options.pack_weights and can_pack(flow.module, inputs)
+    correct_captured(flow.module)
     with flow.stage("pre_grad", "captured", flow.module, inputs):
         flow.run_passes("pre_grad", "captured", flow.module, is_inference=is_inference, packs=packs)
 

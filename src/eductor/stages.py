@@ -10,7 +10,7 @@ import torch
 from torch.fx import GraphModule
 
 from eductor.graph.capture import dialect_of, to_aten
-from eductor.graph.evaluate import propagate
+from eductor.graph.evaluate import correct_captured, propagate
 from eductor.graph.held import tensors_of
 from eductor.graph.meta import UNKNOWN, requires_grad, value_of
 from eductor.options import Options
@@ -31,6 +31,7 @@ def pre_grad_passes(
     chosen = replace(chosen, enable=_more(chosen.enable, add_passes), disable=_more(chosen.disable, remove_passes))
     if example_inputs and _lacks_values(gm):
         propagate(gm, example_inputs)
+    correct_captured(gm)
     differentiates = _differentiates(gm)
     if differentiates and not any(requires_grad(value_of(n)) for n in gm.graph.nodes if n.op.startswith("call")):
         propagate(gm)  # the values of an exported graph do not say what autograd follows

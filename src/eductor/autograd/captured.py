@@ -8,15 +8,24 @@ from typing import Any
 
 import torch
 from torch._guards import TracingContext
-from torch.fx import GraphModule, Interpreter
+from torch.fx import GraphModule, Interpreter, Node
 from torch.utils import _pytree as pytree
 
 from eductor import compat
 from eductor.compat import FakeTensor, FakeTensorMode, HigherOrderOperator, ShapeEnv
 from eductor.errors import Unsupported
+from eductor.graph.evaluate import given_back
 from eductor.graph.held import first_names, swapped, tensors_of
 from eductor.graph.snapshot import subgraphs
 from eductor.graph.static import is_static
+
+
+class AsInEager(Interpreter):
+    """Runs a graph; what gives its operand back in eager gives it back here, whoever dispatches."""
+
+    def run_node(self, n: Node) -> Any:
+        same = given_back(n)
+        return self.env[same] if same is not None else super().run_node(n)
 
 
 class Captured:
@@ -47,7 +56,7 @@ class Captured:
         count = len(self.held)
         given = {id(t): value for t, value in zip(self.held, inputs[:count], strict=True)}
         with swapped(self.module, {name: given[id(t)] for name, t in self._state.items()}):
-            outputs = (interpreter or Interpreter(self.module)).run(*inputs[count:], enable_io_processing=False)
+            outputs = (interpreter or AsInEager(self.module)).run(*inputs[count:], enable_io_processing=False)
         if type(outputs) is tuple and not any(isinstance(x, (tuple, list, dict)) for x in outputs):
             return list(outputs)
         leaves, self.spec = pytree.tree_flatten(list(outputs) if isinstance(outputs, list) else outputs)

@@ -7,11 +7,13 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch.fx import GraphModule, Node, map_arg
 
 from eductor import compat
 from eductor.compat import FakeTensor, FakeTensorMode, HigherOrderOperator, OpOverload
 from eductor.errors import BadGraph
+from eductor.graph.bind import Bound, bind
 from eductor.graph.meta import UNKNOWN, difference, fake_mode_of, requires_grad, set_value, value_of
 from eductor.graph.node_effects import effect_of
 
@@ -87,6 +89,8 @@ def evaluate(module: GraphModule, node: Node, mode: FakeTensorMode) -> Any:
     values = [value_of(n) for n in node.all_input_nodes]
     if any(v is UNKNOWN for v in values) or "unbacked_bindings" in node.meta or _changes_metadata(node):
         return UNKNOWN
+    if (same := given_back(node)) is not None:
+        return value_of(same)
     args, kwargs = map_arg((node.args, node.kwargs), value_of)
     if isinstance(node.target, HigherOrderOperator):
         return _evaluate_higher_order(node.target, args, kwargs)
@@ -96,6 +100,25 @@ def evaluate(module: GraphModule, node: Node, mode: FakeTensorMode) -> Any:
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)
     assert callable(node.target)
     return node.target(*args, **kwargs)
+
+
+_DROPOUTS = (F.dropout, torch.dropout, torch.ops.aten.dropout.default)
+
+
+def given_back(node: Node) -> Node | None:
+    """The operand that a dropout returns as it is, because it drops nothing; torch's kernel in Python copies it."""
+    bound = bind(node) if node.target in _DROPOUTS else None
+    if not isinstance(bound, Bound) or bound.packet is not torch.ops.aten.dropout:
+        return None
+    operand = bound["input"]
+    is_idle = bound["train"] is False or bound["p"] == 0
+    return operand if is_idle and isinstance(operand, Node) else None
+
+
+def correct_captured(module: GraphModule) -> None:
+    """Brings the values up to date that a capture takes from torch's kernels in Python, where these differ from eager."""
+    dropouts = [n for target in _DROPOUTS for n in module.graph.find_nodes(op="call_function", target=target)]
+    update(module, [n for n in dropouts if given_back(n) is not None])
 
 
 def _evaluate_higher_order(op: HigherOrderOperator, args: Any, kwargs: Any) -> Any:
