@@ -123,6 +123,23 @@ def made_without_grad_mode(value: torch.Tensor) -> bool:
     return value._is_view() and autograd._get_creation_meta(value) == autograd.CreationMeta.NO_GRAD_MODE
 
 
+def with_history(value: Any) -> Any:
+    """A value from which others can be computed, though its base was written since: autograd may refuse to follow that.
+
+    It does for one of several views that one call made, and for a view that was made without grad mode.
+    """
+    if not isinstance(value, torch.Tensor) or not value.requires_grad or not value._version or not value._is_view():
+        return value
+    autograd: Any = torch._C._autograd
+    if autograd._get_creation_meta(value) == autograd.CreationMeta.DEFAULT:
+        return value
+    leaf = value.detach().requires_grad_()
+    if not made_without_grad_mode(value):
+        return leaf
+    with torch.no_grad():
+        return leaf.view_as(leaf)
+
+
 def is_wrapper_subclass(tensor: torch.Tensor) -> bool:
     """Whether a tensor wraps others (DTensor, nested, quantized), so that it is more than its data."""
     from torch.utils._python_dispatch import is_traceable_wrapper_subclass

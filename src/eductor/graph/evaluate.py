@@ -87,14 +87,16 @@ def evaluate(module: GraphModule, node: Node, mode: FakeTensorMode) -> Any:
         value = operator.attrgetter(str(node.target))(module)
         return mode.from_tensor(value, static_shapes=True) if isinstance(value, torch.Tensor) else value
     values = [value_of(n) for n in node.all_input_nodes]
-    if any(v is UNKNOWN for v in values) or "unbacked_bindings" in node.meta or _changes_metadata(node):
+    effect = effect_of(node)
+    # `t_`, `resize_` and their like would change the fake value of their operand a second time.
+    if any(v is UNKNOWN for v in values) or "unbacked_bindings" in node.meta or effect.reshapes:
         return UNKNOWN
     if (same := given_back(node)) is not None:
         return value_of(same)
-    args, kwargs = map_arg((node.args, node.kwargs), value_of)
+    args, kwargs = map_arg((node.args, node.kwargs), lambda n: compat.with_history(value_of(n)))
     if isinstance(node.target, HigherOrderOperator):
         return _evaluate_higher_order(node.target, args, kwargs)
-    if node.op == "call_module" or (effect_of(node).opaque and not isinstance(node.target, OpOverload)):
+    if node.op == "call_module" or (effect.opaque and not isinstance(node.target, OpOverload)):
         return UNKNOWN
     if node.op == "call_method":
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)
@@ -127,8 +129,3 @@ def _evaluate_higher_order(op: HigherOrderOperator, args: Any, kwargs: Any) -> A
         return op(*args, **kwargs)
     except Exception:
         return UNKNOWN
-
-
-def _changes_metadata(node: Node) -> bool:
-    """`t_`, `resize_` and their like would change the fake value of their operand a second time."""
-    return effect_of(node).reshapes

@@ -15,6 +15,8 @@ from eductor.graph import meta
 from eductor.graph.bind import Bound, NotUnderstood, bind, bind_call
 from eductor.graph.compare import same_value
 from eductor.graph.evaluate import evaluate, update
+from eductor.graph.node_effects import effect_of
+from eductor.graph.remembered import Remembered
 from eductor.graph.view import GraphView
 
 PROVENANCE = "eductor"
@@ -367,10 +369,14 @@ class Rewriter:
         mode = self._mode
         if mode is None or any(v is meta.UNKNOWN for v in operands):
             return
-        with mode, enable_python_dispatcher():
-            value = evaluate(self.view.module, node, mode)
+        remembered: Remembered = self.view.memo.setdefault(Remembered, Remembered())
+        value = remembered.value(node, effect_of(node, self.view.bind), mode, lambda: self._run(node, mode))
         if value is not meta.UNKNOWN:
             meta.set_value(node, value)
+
+    def _run(self, node: Node, mode: FakeTensorMode) -> Any:
+        with mode, enable_python_dispatcher():
+            return evaluate(self.view.module, node, mode)
 
     def _stamp(self, node: Node, sources: tuple[Node, ...]) -> None:
         origins = tuple(p for p in (provenance_of(s) for s in sources) if p is not None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from eductor.graph.rewriter import Reject
 from eductor.pipeline.recorder import PassRecord
@@ -28,15 +28,26 @@ def as_markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def pass_table(records: Iterable[PassRecord]) -> str:
-    """What each pass did, in the order of execution."""
-    header = ("graph", "pass", "result", "matches", "nodes", "ms", "why")
-    return as_text(header, [_row(record) for record in records])
+    """What each pass did, in the order of execution; those that found nothing to look at are only counted."""
+    return _table(records, ("graph", "pass", "result", "matches", "nodes", "ms", "why"), _row)
 
 
 def stage_table(records: Iterable[PassRecord]) -> str:
     """The same for the passes of one stage over one graph, which both stand above it."""
     header = ("pass", "result", "matches", "nodes", "ms", "why")
-    return as_text(header, [(record.name, *_row(record)[2:]) for record in records])
+    return _table(records, header, lambda record: (record.name, *_row(record)[2:]))
+
+
+def _table(records: Iterable[PassRecord], header: Sequence[str], row: Callable[[PassRecord], Sequence[object]]) -> str:
+    records = list(records)
+    silent = [r for r in records if r.status == "unchanged" and not r.rejects and not r.reason]
+    ids = set(map(id, silent))
+    told = [r for r in records if id(r) not in ids]
+    if not silent:
+        return as_text(header, map(row, told))
+    passes = "1 pass" if len(silent) == 1 else f"{len(silent)} passes"
+    note = f"{passes} found nothing to look at, in {1000 * sum(r.seconds for r in silent):.2f} ms."
+    return "\n".join([*([as_text(header, map(row, told))] if told else []), note])
 
 
 def indent(text: str, by: str = "  ") -> str:

@@ -1,0 +1,112 @@
+"""Fake values of calls whose like was evaluated before: made anew from what is known, without running the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.compat import FakeTensor, FakeTensorMode, OpOverload, unset_fake_temporarily
+from eductor.graph.meta import value_of
+from eductor.graph.node_effects import Effect
+
+
+class Remembered:
+    """New tensors that operators made of plain ones, by the forms of their operands: they depend on nothing else."""
+
+    def __init__(self) -> None:
+        self._results: dict[Any, _Result] = {}
+
+    def value(self, node: Node, effect: Effect, mode: FakeTensorMode, evaluate: Callable[[], Any]) -> Any:
+        """The fake value of a call: evaluated, unless a call like it was."""
+        if not effect.removable or not isinstance(node.target, OpOverload):
+            return evaluate()
+        try:
+            form = _form_of_call(node, mode)
+        except _NotPlain:
+            return evaluate()
+        known = self._results.get(form)
+        if known is not None:
+            return known.again(mode)
+        value = evaluate()
+        with suppress(_NotPlain):
+            result = _Result(*_form_of_tensor(value, mode))
+            if not _is_part_of(value, map(value_of, node.all_input_nodes)):
+                self._results[form] = result
+        return value
+
+
+class _NotPlain(Exception):
+    """A value of which more matters than its form."""
+
+
+def _is_part_of(value: torch.Tensor, operands: Iterable[Any]) -> bool:
+    """Whether a result has the memory of one of its operands."""
+    memory = value.untyped_storage()
+    return any(x.untyped_storage() is memory for x in operands if isinstance(x, torch.Tensor))
+
+
+def _form_of_call(node: Node, mode: FakeTensorMode) -> Any:
+    args, kwargs = _form_of(node.args, mode), tuple((k, _form_of(v, mode)) for k, v in node.kwargs.items())
+    return node.target, args, kwargs, torch.is_grad_enabled()
+
+
+def _form_of(given: Any, mode: FakeTensorMode) -> Any:
+    if isinstance(given, Node):
+        given = value_of(given)
+    if isinstance(given, torch.Tensor):
+        return _form_of_tensor(given, mode)
+    if isinstance(given, (list, tuple)):
+        return tuple([_form_of(x, mode) for x in given])
+    if isinstance(given, float):
+        return repr(given)
+    if given is None or isinstance(given, (int, str, *_CONSTANTS)):
+        return type(given), given
+    raise _NotPlain
+
+
+_CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+def _form_of_tensor(given: Any, mode: FakeTensorMode) -> tuple[Any, ...]:
+    if type(given) is not FakeTensor or given.fake_mode is not mode or given.constant is not None:
+        raise _NotPlain
+    if given.layout is not torch.strided or given.storage_offset() != 0 or given.is_conj() or given.is_neg():
+        raise _NotPlain
+    shape, stride = tuple(given.shape), given.stride()
+    if not all(type(size) is int for size in shape) or given.is_inference():
+        raise _NotPlain
+    return shape, stride, given.dtype, given.device, given.requires_grad
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+
+    def again(self, mode: FakeTensorMode) -> torch.Tensor:
+        """Another tensor of this form, which autograd follows as the result of a computation."""
+        with unset_fake_temporarily():
+            if not self.requires_grad:
+                return self._made(mode)
+            found: torch.Tensor = _Computed.apply(torch.empty(0, requires_grad=True), self, mode)
+            return found
+
+    def _made(self, mode: FakeTensorMode) -> torch.Tensor:
+        memory = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
+        return FakeTensor(mode, memory, self.device)
+
+
+class _Computed(torch.autograd.Function):
+    """Makes a tensor that is no leaf: it may be written in place, as any result may be."""
+
+    @staticmethod
+    def forward(ctx: Any, source: torch.Tensor, result: _Result, mode: FakeTensorMode) -> torch.Tensor:
+        return result._made(mode)
