@@ -31,6 +31,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 import eductor
+from eductor.compat import lazy_module
 from eductor.graph.capture import capture
 from eductor.graph.snapshot import copy_of
 from eductor.observe.values import unlike_rounding
@@ -258,7 +259,7 @@ def captured(sizes: Sequence[int], only: Sequence[str]) -> Iterator[tuple[str, G
     for name in only:
         for size in sizes:
             model, x = makers[name](size)
-            yield f"{name}, size {size}", capture(model.eval(), [x]), x
+            yield f"{name}, size {size}", capture(model.train(), [x]), x
 
 
 def stage_cost(sizes: Sequence[int], repeats: int, only: Sequence[str] = GRAPHS) -> list[dict[str, Any]]:
@@ -267,7 +268,7 @@ def stage_cost(sizes: Sequence[int], repeats: int, only: Sequence[str] = GRAPHS)
     for name, module, x in captured(sizes, only):
         best, nodes, after = float("inf"), len(module.graph.nodes), 0
         for _ in range(repeats):
-            fresh = GraphModule(module, copy_of(module.graph))
+            fresh = lazy_module(module, copy_of(module.graph))  # as Dynamo gives it: code is generated when it is run
             gc.collect()
             start = time.process_time()
             eductor.pre_grad_passes(fresh, [x])

@@ -123,19 +123,21 @@ def made_without_grad_mode(value: torch.Tensor) -> bool:
     return value._is_view() and autograd._get_creation_meta(value) == autograd.CreationMeta.NO_GRAD_MODE
 
 
-def with_history(value: Any) -> Any:
-    """A value from which others can be computed, though its base was written since: autograd may refuse to follow that.
-
-    It does for one of several views that one call made, and for a view that was made without grad mode.
-    """
-    if not isinstance(value, torch.Tensor) or not value.requires_grad or not value._version or not value._is_view():
-        return value
+def must_not_be_written(value: torch.Tensor) -> bool:
+    """Whether autograd forbids to write a tensor: one of several views of one call, or one made without grad mode."""
+    if not value.requires_grad or not value._is_view():
+        return False
     autograd: Any = torch._C._autograd
-    if autograd._get_creation_meta(value) == autograd.CreationMeta.DEFAULT:
+    return bool(autograd._get_creation_meta(value) != autograd.CreationMeta.DEFAULT)
+
+
+def with_history(value: Any) -> Any:
+    """A value from which others can be computed, though its base was written since, which autograd may not follow."""
+    if not isinstance(value, torch.Tensor) or not must_not_be_written(value) or not value._version:
         return value
     leaf = value.detach().requires_grad_()
     if not made_without_grad_mode(value):
-        return leaf
+        return leaf.unsqueeze(0).unbind(0)[0]
     with torch.no_grad():
         return leaf.view_as(leaf)
 
@@ -144,7 +146,7 @@ def is_wrapper_subclass(tensor: torch.Tensor) -> bool:
     """Whether a tensor wraps others (DTensor, nested, quantized), so that it is more than its data."""
     from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-    return bool(is_traceable_wrapper_subclass(tensor))
+    return type(tensor) is not FakeTensor and bool(is_traceable_wrapper_subclass(tensor))
 
 
 @contextmanager

@@ -165,6 +165,26 @@ def test_roundings_are_judged_by_the_float64_run():
     assert unlike_rounding(a, a * (1 + 1e-2))
 
 
+def test_float64_is_not_judged_as_if_a_run_in_it_did_not_round():
+    a = torch.randn(100, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert not unlike_rounding(a, a * (1 + 2e-15), a)
+    assert "grew" in unlike_rounding(a, a * (1 + 1e-13), a)
+
+
+def test_the_narrowest_dtype_on_the_way_rounds_as_well():
+    truth = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    a, b = truth.float(), truth.float() * (1 + 4e-3)
+    assert "grew" in unlike_rounding(a, b, truth)
+    assert not unlike_rounding(a, b, truth, torch.bfloat16)
+    assert unlike_rounding(a, b)
+    assert not unlike_rounding(a, b, None, torch.bfloat16)
+
+
+def test_what_came_nearer_to_the_float64_run_is_right():
+    truth = torch.tensor([1e-4, 2e-4], dtype=torch.float64)
+    assert not unlike_rounding(torch.tensor([0.5, -0.5]), truth.float(), truth)
+
+
 @pytest.mark.parametrize(("was", "now"), [(NAN, 0.0), (INF, 3e38), (INF, -INF), (-INF, NAN)])
 def test_what_is_no_number_in_float64_stays_so(was, now):
     a, b = torch.tensor([was, 1.0]), torch.tensor([now, 1.0])

@@ -18,6 +18,7 @@ from eductor.compat import FakeTensorMode, taking_real_tensors
 from eductor.compiler import compile_graph
 from eductor.graph.evaluate import propagate
 from eductor.graph.held import swapped
+from eductor.graph.meta import difference, results_of, value_of
 from eductor.observe.values import is_bitwise_equal, unlike_rounding
 from eductor.options import Options
 from eductor.pipeline import Pipeline, Recorder
@@ -67,17 +68,17 @@ def judge(program: Program, way: str = "passes", **options: Any) -> Judgement:
     for batch, old, new in zip(batches, expected, got, strict=False):
         found = differences(Observation(old), Observation(new), exact=True)
         if found and not exact:
-            found = unlike(old, new, truth_of(program, batch))
+            found = unlike(old, new, truth_of(program, batch), program.narrowest())
         judgement.differences += [f"batch {batch}, {text}" if program.dynamic else text for text in found]
     return judgement
 
 
-def unlike(old: dict, new: dict, truth: dict) -> list:
+def unlike(old: dict, new: dict, truth: dict, narrowest: torch.dtype) -> list:
     """How two runs differ, where results may be a little further from a run in float64 than before."""
 
     def judged(name: str) -> Callable[[torch.Tensor, torch.Tensor], bool]:
         wide = truth.get(name)
-        return lambda a, b: not unlike_rounding(a, b, _judge_of(a, wide))
+        return lambda a, b: not unlike_rounding(a, b, _judge_of(a, wide), narrowest)
 
     found = [f"{name}: only one run has it" for name in old.keys() ^ new.keys()]
     for name in old.keys() & new.keys():
@@ -89,10 +90,16 @@ def unlike(old: dict, new: dict, truth: dict) -> list:
 
 def truth_of(program: Program, batch: int) -> dict:
     """What a run in float64 gives; nothing where it fails: more dtypes are equal there, so that more is the same tensor."""
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)  # which whole numbers become
     try:
-        return observed(program.widened(), in_eager, batch)
+        # What autocast copied may be written in the program, and is no copy in float64.
+        with torch.autograd.graph.allow_mutation_on_saved_tensors():
+            return observed(program.widened(), in_eager, batch)
     except RuntimeError:
         return {}
+    finally:
+        torch.set_default_dtype(usual)
 
 
 def _judge_of(value: torch.Tensor, wide: Any) -> torch.Tensor | None:
@@ -175,6 +182,10 @@ def after_passes_on_aten(program: Program, options: Options) -> tuple[Compile, S
         node.meta.pop("val", None)
     with torch.set_grad_enabled(program.grad):
         propagate(graph, fakes)
+    if any(
+        difference(value_of(a), value_of(b)) for a, b in zip(results_of(torch_level), results_of(graph), strict=True)
+    ):
+        return after_passes(program, options)  # torch traces without autocast, and takes a cast that is one for none
     return _run_stage(program, graph, env, options)
 
 

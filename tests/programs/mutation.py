@@ -637,3 +637,12 @@ def intermediate_transposed_in_place():
         return y.sin()
 
     return Case(fn, (leaf(3, 4),))
+
+
+@program(lines=(28,))
+def input_written_with_what_it_holds():
+    def fn(x):
+        x.copy_(x)
+        return x + 1
+
+    return Case(fn, (plain(3, 4),))

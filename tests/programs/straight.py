@@ -86,7 +86,9 @@ class Input:
             made = made.permute(*reversed(range(made.dim())))
         elif self.layout == "sliced":
             made = made[..., ::2]
-        return made.requires_grad_(self.requires_grad)
+        return made.detach().requires_grad_(
+            self.requires_grad
+        )  # no view: autograd treats leaves that are in its own way
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,13 @@ class Program:
         inputs = [replace(i, dtype=torch.float64) if i.dtype in NARROW else i for i in self.inputs]
         steps = [_widened(step) for step in self.steps]
         return replace(self, inputs=tuple(inputs), steps=tuple(steps))
+
+    def narrowest(self) -> torch.dtype:
+        """The dtype that rounds most among those that it computes in."""
+        rounds = any(step.target == "autocast" for step in self.steps) or any(
+            i.dtype is torch.bfloat16 for i in self.inputs
+        )
+        return torch.bfloat16 if rounds or any(torch.bfloat16 in step.args for step in self.steps) else torch.float32
 
     def graph_module(self, module: nn.Module, fakes: list) -> GraphModule:
         """What Dynamo would capture, with fake values; `module` holds the parameters."""

@@ -327,3 +327,13 @@ def cat_stack_split():
 @program(lines=(16,))
 def unfolded_windows():
     return Case(lambda x: (x.sin().unfold(0, 2, 1), F.pad(x, (1, 1))), (leaf(5, 3),))
+
+
+@program(lines=(15,))
+def dropout_that_drops_nothing_of_a_slice():
+    return Case(lambda x: (F.dropout(x[:, 2], 0.5, training=False), x * 2), (leaf(3, 4, 5),))
+
+
+@program(lines=(15,))
+def dropout_that_drops_nothing_of_an_input():
+    return Case(lambda x: (F.dropout(x, 0.0), x * 2), (plain(3, 4),))

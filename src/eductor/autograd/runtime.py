@@ -40,6 +40,7 @@ def assemble(
     call = call if backwards is None else _differentiable(joint, parts, call, backwards, again, exact=exact)
     call = _in_grad_mode(call, joint, trains=backwards is not None)
     call = _keeping_versions(call, joint, forward.counts_writes) if joint.writes.forward else call
+    call = _counting_idle_writes(call, joint)
     finish = _finisher(joint)
     held, spec, flatten = captured.held, captured.spec, captured.flatten
     if finish is None and spec is None and type(captured) is Captured:
@@ -228,6 +229,20 @@ def _keeping_versions(run: Run, joint: Joint, counts_writes: bool | None) -> Run
         return results
 
     return setting if counts_writes is not False or torch.is_inference_mode_enabled() else counting
+
+
+def _counting_idle_writes(run: Run, joint: Joint) -> Run:
+    """The versions of inputs move that were written with what they held (`x.copy_(x)`), of which no graph knows."""
+    inputs, known = joint.analysis.inputs, {*joint.writes.forward, *joint.writes.backward}
+    idle = [i for i, given in enumerate(inputs) if given.seen_write and not given.flows and i not in known]
+    if not idle:
+        return run
+
+    def counting(given: list[Any]) -> Sequence[Any]:
+        torch.autograd.graph.increment_version([given[i] for i in idle if not given[i].is_inference()])
+        return run(given)
+
+    return counting
 
 
 def _finisher(joint: Joint) -> Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], list[Any]] | None:

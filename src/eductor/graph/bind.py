@@ -152,7 +152,7 @@ def _match(
             return NotUnderstood("out= writes into a tensor of the caller's")
         kwargs = {k: v for k, v in kwargs.items() if k != "out" and not (k == "requires_grad" and v is False)}
     values = [*args, *kwargs.values()]
-    codes = tuple(code_of(value_of(v)) for v in values)
+    codes = tuple([code_of(value_of(v)) for v in values])
     plan = _plan(overloads, len(args), tuple(kwargs), codes, exact, receiver)
     if isinstance(plan, NotUnderstood):
         return plan

@@ -9,16 +9,17 @@ from __future__ import annotations
 import bisect
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.fx import Graph, Node
 
-from eductor.compat import sort_key
+from eductor.compat import must_not_be_written, sort_key
 from eductor.graph.bind import Bound, NotUnderstood, bind
 from eductor.graph.meta import UNKNOWN, difference, is_backward, requires_grad, tensor_of, value_of
-from eductor.graph.node_effects import Effect, effect_of, may_be_tensor, tensors_among
+from eductor.graph.node_effects import PURE, Effect, effect_of, may_be_tensor, tensors_among
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +71,14 @@ class Effects:
         for known in (node, *node.all_input_nodes):
             if known not in self._parents:
                 self._parents[known] = known
-                self._members[known] = [known]
-        for operand in tensors_among(node.all_input_nodes) if effect.opaque else effect.shares:
+        if effect is PURE and node.op not in ("placeholder", "get_attr"):
+            return
+        is_opaque = effect.opaque
+        for operand in tensors_among(node.all_input_nodes) if is_opaque else effect.shares:
             self._join(node, operand)
-        if effect.opaque or (node.op in ("placeholder", "get_attr") and may_be_tensor(node)):
+        if is_opaque or (node.op in ("placeholder", "get_attr") and may_be_tensor(node)):
             self._external.add(self.place(node))
-            if effect.opaque or not self.inputs_distinct:
+            if is_opaque or not self.inputs_distinct:
                 self._stranger = self._stranger or node
                 self._join(node, self._stranger)
         if _is_mark(effect):
@@ -161,6 +164,8 @@ class Effects:
         if mine in self._outputs():
             if self._would_be_another_tensor(old, new):
                 return Verdict(f"{old.name} is an output of its own, {new.name} is an input or another output")
+            if _is_freer(value_of(old), value_of(new)) and self.leaves(old):
+                return Verdict(f"{old.name} leaves the graph and may be written, autograd forbids to write {new.name}")
             if not same and self._would_share_otherwise(old, new):
                 return Verdict(f"{old.name} leaves the graph, and with whom it shares memory would change")
         if not same and not is_backward(old) and self._would_be_seen_between(mine, other):
@@ -246,7 +251,7 @@ class Effects:
         return place in self._external or any(not is_backward(n) for n in self._outputs().get(place, ()))
 
     def _is_read_later(self, place: Node) -> bool:
-        return any(is_backward(user) for n in self._members[place] for user in n.users)
+        return any(is_backward(user) for n in self._in(place) for user in n.users)
 
     def _may_be(self, node: Node) -> set[Node]:
         """The values that may be the very same tensor: what need not copy may return its argument."""
@@ -303,32 +308,42 @@ class Effects:
 
     def _is_used_from(self, place: Node, mark: Node) -> bool:
         """Whether a value in a place is used at or after a node, or leaves the graph."""
-        return any(not user < mark for n in self._members[place] for user in n.users)
+        return any(not user < mark for n in self._in(place) for user in n.users)
 
     def _may_be_saved(self, place: Node) -> bool:
         """Whether autograd may keep a value in a place for its backward: something differentiable is computed from it."""
-        users = (user for n in self._members[place] for user in n.users)
+        users = (user for n in self._in(place) for user in n.users)
         return any(requires_grad(v) for user in users for v in _flat(value_of(user)))
 
     def _last_barrier(self, node: Node) -> Node | None:
         end = bisect.bisect_left(self._marks, sort_key(node), key=sort_key)
         return next((m for m in reversed(self._marks[:end]) if self.of(m).barrier), None)
 
+    def _in(self, place: Node) -> Sequence[Node]:
+        """The values in a place; only a place of several has a list of them, of which a large graph has few."""
+        return self._members.get(place, (place,))
+
     def _join(self, a: Node, b: Node) -> None:
         a, b = self.place(a), self.place(b)
         if a is b:
             return
-        if len(self._members[a]) > len(self._members[b]):
+        if len(self._in(a)) > len(self._in(b)):
             a, b = b, a
         self._parents[a] = b
         self._outputs_by_place = None
-        self._members[b] += self._members.pop(a)
+        self._members.setdefault(b, [b]).extend(self._members.pop(a, (a,)))
         if a in self._external:
             self._external.add(b)
 
 
 def _flat(value: Any) -> Iterable[Any]:
     return value if isinstance(value, (list, tuple)) else (value,)
+
+
+def _is_freer(old: Any, new: Any) -> bool:
+    """Whether autograd lets somebody write the first of two tensors, and not the second."""
+    both = isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor)
+    return both and must_not_be_written(new) and not must_not_be_written(old)
 
 
 def _picks(node: Node) -> bool:

@@ -57,11 +57,11 @@ def known_true(condition: Any) -> bool:
 
 def known_equal(a: Any, b: Any) -> bool:
     """Whether two sizes, or two sequences of them, are equal for certain."""
-    if isinstance(a, (list, tuple)) or isinstance(b, (list, tuple)):
-        both = isinstance(a, (list, tuple)) and isinstance(b, (list, tuple))
-        return both and len(a) == len(b) and all(known_equal(x, y) for x, y in zip(a, b, strict=True))
     if type(a) is int and type(b) is int:
         return a == b
+    if isinstance(a, (list, tuple)) or isinstance(b, (list, tuple)):
+        both = isinstance(a, (list, tuple)) and isinstance(b, (list, tuple))
+        return both and len(a) == len(b) and all(map(known_equal, a, b))
     return known_true(a == b)
 
 

@@ -173,7 +173,10 @@ _DROPOUTS = {"aten::dropout", "aten::alpha_dropout", "aten::feature_dropout", "a
 
 @dataclass(frozen=True, slots=True)
 class _Nature:
-    """What an operator does, whatever its arguments are; `doubtful` are those that it shares in some cases."""
+    """What an operator does, whatever its arguments are; `doubtful` are those that it shares in some cases.
+
+    One that is `pure` does nothing but compute, with any arguments.
+    """
 
     distrust: str
     writes: tuple[str, ...]
@@ -182,6 +185,8 @@ class _Nature:
     order: str
     is_view: bool
     reshapes: bool
+    is_random: bool
+    is_pure: bool
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -196,12 +201,18 @@ def _nature(op: OpOverload) -> _Nature:
         shares = everything
     elif _need_not_say(op):
         shares, doubtful = (), shares or (() if name in _FRESH else everything)
-    reshapes = torch.Tag.inplace_view in op.tags
-    return _Nature(_distrust(op), writes, shares, doubtful, _order(op), is_view, reshapes)
+    reshapes, is_random = torch.Tag.inplace_view in op.tags, torch.Tag.nondeterministic_seeded in op.tags
+    distrust, order = _distrust(op), _order(op)
+    is_pure = not (distrust or writes or shares or doubtful or order or is_random)
+    is_pure = is_pure and name not in _STATISTICS and name not in _KEPT
+    return _Nature(distrust, writes, shares, doubtful, order, is_view, reshapes, is_random, is_pure)
 
 
 def _by_schema(node: Node, bound: Bound) -> Effect:
-    nature, name = _nature(bound.op), bound.op._schema.name
+    nature = _nature(bound.op)
+    if nature.is_pure:
+        return PURE
+    name = bound.op._schema.name
     if nature.distrust:
         return Effect(barrier=f"{name}, {nature.distrust}")
     writes = [bound[p] for p in nature.writes]
@@ -210,7 +221,7 @@ def _by_schema(node: Node, bound: Bound) -> Effect:
     shares = [bound[p] for p in nature.shares]
     if nature.doubtful:
         shares += [n for n in tensors_among(bound[p] for p in nature.doubtful) if not _is_other_memory(node, n)]
-    ordered = RANDOM if _draws(bound) else nature.order
+    ordered = RANDOM if nature.is_random and _draws(bound) else nature.order
     kept = name if name in _KEPT or ordered in (COLLECTIVE, ACT) else ""
     if not (writes or shares or ordered or kept):
         return PURE
@@ -275,9 +286,9 @@ def _is_other_memory(node: Node, operand: Node) -> bool:
 
 
 def _draws(bound: Bound) -> bool:
-    """Whether random numbers are drawn: not where dropout is switched off, or drops nothing."""
+    """Whether a random operator draws: not where dropout is switched off, or drops nothing."""
     op, arguments = bound.op, bound.arguments
-    if torch.Tag.nondeterministic_seeded not in op.tags or arguments.get("train", arguments.get("training")) is False:
+    if arguments.get("train", arguments.get("training")) is False:
         return False
     probability = "p" if op._schema.name.removesuffix("_") in _DROPOUTS else "dropout_p"
     return not any(arguments.get(name, 1.0) == 0 for name in (probability, "dropout"))

@@ -12,7 +12,7 @@ from torch.fx import Node
 
 from eductor.compat import FakeTensor, FakeTensorMode, OpOverload, unset_fake_temporarily
 from eductor.graph.meta import value_of
-from eductor.graph.node_effects import Effect
+from eductor.graph.node_effects import effect_of
 
 
 class Remembered:
@@ -21,10 +21,8 @@ class Remembered:
     def __init__(self) -> None:
         self._results: dict[Any, _Result] = {}
 
-    def value(self, node: Node, effect: Effect, mode: FakeTensorMode, evaluate: Callable[[], Any]) -> Any:
+    def value(self, node: Node, mode: FakeTensorMode, evaluate: Callable[[], Any]) -> Any:
         """The fake value of a call: evaluated, unless a call like it was."""
-        if not effect.removable or not isinstance(node.target, OpOverload):
-            return evaluate()
         try:
             form = _form_of_call(node, mode)
         except _NotPlain:
@@ -35,7 +33,7 @@ class Remembered:
         value = evaluate()
         with suppress(_NotPlain):
             result = _Result(*_form_of_tensor(value, mode))
-            if not _is_part_of(value, map(value_of, node.all_input_nodes)):
+            if effect_of(node).removable and not _is_part_of(value, map(value_of, node.all_input_nodes)):
                 self._results[form] = result
         return value
 
@@ -51,6 +49,8 @@ def _is_part_of(value: torch.Tensor, operands: Iterable[Any]) -> bool:
 
 
 def _form_of_call(node: Node, mode: FakeTensorMode) -> Any:
+    if not isinstance(node.target, OpOverload):
+        raise _NotPlain
     args, kwargs = _form_of(node.args, mode), tuple((k, _form_of(v, mode)) for k, v in node.kwargs.items())
     return node.target, args, kwargs, torch.is_grad_enabled()
 
@@ -96,7 +96,8 @@ class _Result:
         with unset_fake_temporarily():
             if not self.requires_grad:
                 return self._made(mode)
-            found: torch.Tensor = _Computed.apply(torch.empty(0, requires_grad=True), self, mode)
+            source = torch.empty(0, requires_grad=True)
+            found: torch.Tensor = _Computed.apply(source, self, mode)  # type: ignore[no-untyped-call]
             return found
 
     def _made(self, mode: FakeTensorMode) -> torch.Tensor:

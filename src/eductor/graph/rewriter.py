@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,8 +16,6 @@ from eductor.graph import meta
 from eductor.graph.bind import Bound, NotUnderstood, bind, bind_call
 from eductor.graph.compare import same_value
 from eductor.graph.evaluate import evaluate, update
-from eductor.graph.node_effects import effect_of
-from eductor.graph.remembered import Remembered
 from eductor.graph.view import GraphView
 
 PROVENANCE = "eductor"
@@ -83,9 +82,11 @@ def provenance_of(node: Node) -> Provenance | None:
 
 def source_line(node: Node) -> str:
     """The last line of the user's program in a node's stack trace, as `file:line: code`."""
-    trace = node.stack_trace
-    if not trace:
-        return ""
+    return _last_line(node.stack_trace or "")
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _last_line(trace: str) -> str:
     lines = [line.strip() for line in trace.strip().splitlines()]
     files = [i for i, line in enumerate(lines) if line.startswith("File ")]
     if not files:
@@ -369,8 +370,7 @@ class Rewriter:
         mode = self._mode
         if mode is None or any(v is meta.UNKNOWN for v in operands):
             return
-        remembered: Remembered = self.view.memo.setdefault(Remembered, Remembered())
-        value = remembered.value(node, effect_of(node, self.view.bind), mode, lambda: self._run(node, mode))
+        value = self.view.remembered.value(node, mode, lambda: self._run(node, mode))
         if value is not meta.UNKNOWN:
             meta.set_value(node, value)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch.fx import Graph, GraphModule, Node, map_arg
@@ -63,26 +63,14 @@ class Snapshot:
 
     def changed_nodes(self, graph: Graph) -> list[Node]:
         """The nodes that are new or call something else, or with other arguments, than then."""
-        place = {node: i for i, node in enumerate(self._nodes)}
-        nodes = list(graph.nodes)
-        calls = list(calls_of(nodes))
-
-        def is_changed(i: int, node: Node) -> bool:
-            at = place.get(node)
-            same = (
-                map(operator.is_, self._calls[4 * at : 4 * at + 4], calls[4 * i : 4 * i + 4])
-                if at is not None
-                else [False]
-            )
-            return not all(same)
-
-        return [node for i, node in enumerate(nodes) if is_changed(i, node)]
+        then = dict(zip(self._nodes, _by_four(self._calls), strict=True))
+        now = zip(graph.nodes, _by_four(calls_of(graph.nodes)), strict=True)
+        return [node for node, call in now if node not in then or not all(map(operator.is_, then[node], call))]
 
     def rows(self) -> Iterator[tuple[Node, Any, Any, Any, Any]]:
         """The nodes as they were: each with its kind, target, positional and keyword arguments."""
-        for i, node in enumerate(self._nodes):
-            op, target, args, kwargs = self._calls[4 * i : 4 * i + 4]
-            yield node, op, target, args, kwargs
+        for node, call in zip(self._nodes, _by_four(self._calls), strict=True):
+            yield node, *call
 
     def graph(self) -> Graph:
         """The graph as it was, made of new nodes under the old names."""
@@ -126,3 +114,9 @@ def attribute(owner: Any, path: str) -> Any:
     for name in path.split("."):
         owner = getattr(owner, name, None)
     return owner
+
+
+def _by_four(calls: Iterable[Any]) -> Iterator[tuple[Any, Any, Any, Any]]:
+    """The entries of each node together: kind, target, positional and keyword arguments."""
+    each = iter(calls)
+    return zip(each, each, each, each, strict=True)

@@ -14,6 +14,7 @@ from eductor.compat import OpOverload, OpOverloadPacket, sort_key
 from eductor.errors import BadGraph
 from eductor.graph.bind import Bound, NotUnderstood, bind, packets_of
 from eductor.graph.effects import Effects
+from eductor.graph.remembered import Remembered
 
 
 class Scope(Protocol):
@@ -34,10 +35,12 @@ class GraphView:
         self.scope: Scope | None = None
         self.memo: dict[Any, Any] = {}
         """What a pass works out once for all its matches; it goes with the view."""
+        self.remembered = Remembered()
+        """What operators make of tensors of which form, for nodes that passes create."""
         self._inputs_distinct = inputs_distinct
         self._index: dict[Any, dict[Node, None]] | None = None
         self._filed: dict[Node, tuple[Any, ...]] = {}
-        self._readings: dict[Node, _Reading] = {}
+        self._readings: dict[Node, Bound | NotUnderstood] = {}
         self._effects: Effects | None = None
         self._derived: dict[str, Any] = {}
         self._queues: list[tuple[Callable[[Node], bool], deque[Node]]] = []
@@ -67,11 +70,11 @@ class GraphView:
         return self._effects
 
     def bind(self, node: Node) -> Bound | NotUnderstood:
-        """What `bind` says of a node, read once for as long as the node calls the same with the same arguments."""
-        reading = self._readings.get(node)
-        if reading is None or not reading.is_of(node):
-            reading = self._readings[node] = _Reading(node.target, node.args, node.kwargs, bind(node))
-        return reading.bound
+        """What `bind` says of a node, read once for as long as nobody edits the node."""
+        bound = self._readings.get(node)
+        if bound is None:
+            bound = self._readings[node] = bind(node)
+        return bound
 
     def find(self, *operators: OpOverloadPacket | OpOverload | Callable[..., Any]) -> Iterator[Node]:
         """The calls of any of the operators, in whichever form they are spelled, in the order of the graph.
@@ -81,7 +84,7 @@ class GraphView:
         """
         wanted = _wanted(operators)
         index = self._indexed()
-        found = {node for key in wanted.keys for node in index.get(key, ()) if self._is_call_of(node, wanted)}
+        found = {node for key in wanted.keys for node in index.get(key, ())}
         return self._visit(deque(sorted(found, key=sort_key)), lambda node: self._is_call_of(node, wanted))
 
     def keys(self, node: Node) -> tuple[Any, ...]:
@@ -96,16 +99,19 @@ class GraphView:
     def each(self, *kinds: str) -> Iterator[Node]:
         """The nodes of these kinds (`call_function`, `call_method`, ...) in the order of the graph, each a candidate."""
         return self._visit(
-            deque(n for n in self.graph.nodes if n.op in kinds), lambda node: node.op in kinds, again=False
+            deque(n for n in self.graph.nodes if n.op in kinds),
+            lambda node: self._holds(node) and node.op in kinds,
+            again=False,
         )
 
     def candidates(self, nodes: Iterable[Node]) -> Iterator[Node]:
         """Nodes that a pass chose by itself, each a candidate, as far as they are still there when their turn comes."""
-        return self._visit(deque(nodes), lambda node: True, again=False)
+        return self._visit(deque(nodes), self._holds, again=False)
 
     def is_call(self, node: Node, *operators: OpOverloadPacket | OpOverload | Callable[..., Any]) -> bool:
         """Whether a node is a call of any of the operators."""
-        return self._is_call_of(node, _wanted(operators))
+        keys = self.keys(node)
+        return any(key in operators for key in keys) or self._is_call_of(node, _wanted(operators))
 
     def _visit(self, queue: deque[Node], wanted: Callable[[Node], bool], again: bool = True) -> Iterator[Node]:
         limit = 10 * (len(self.graph.nodes) + 100)
@@ -119,7 +125,7 @@ class GraphView:
                 if limit < 0:
                     raise BadGraph("the pass does not settle: it keeps on creating what it looks for")
                 node = queue.popleft()
-                if not self._holds(node) or not wanted(node):
+                if not wanted(node):
                     continue
                 if scope is not None and not scope.open(node):
                     return
@@ -164,6 +170,7 @@ class GraphView:
     def added(self, node: Node) -> None:
         """A node was created, or an existing one now calls something else."""
         self._derived.clear()
+        self._readings.pop(node, None)
         if self._index is not None:
             self._enter(self._index, node)
         if self._effects is not None:
@@ -185,6 +192,7 @@ class GraphView:
     def rewired(self, node: Node) -> None:
         """A node reads other values than before: its effects may differ, its operator does not."""
         self._derived.clear()
+        self._readings.pop(node, None)
         if self._effects is not None:
             self._effects.add(node)
 
@@ -200,19 +208,6 @@ class GraphView:
         self._index = None
         self._filed.clear()
         self._effects = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """A call, and how it was read."""
-
-    target: Any
-    args: Any
-    kwargs: Any
-    bound: Bound | NotUnderstood
-
-    def is_of(self, node: Node) -> bool:
-        return node.args is self.args and node.kwargs is self.kwargs and node.target is self.target
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch.fx import GraphModule
 
+from eductor.graph.meta import tensor_of
 from eductor.graph.rewriter import source_line
 from eductor.observe.execution import Manner, Observation, observe
 from eductor.observe.values import unlike_bits, unlike_rounding
@@ -81,7 +83,17 @@ class Comparison:
         return ""
 
     def _unlike(self, a: Any, b: Any, truth: Any = None) -> str:
-        return unlike_bits(a, b) if self._is_exact else unlike_rounding(a, b, truth)
+        return unlike_bits(a, b) if self._is_exact else unlike_rounding(a, b, truth, self._narrowest)
+
+    @cached_property
+    def _narrowest(self) -> torch.dtype | None:
+        """The dtype that rounds most among those of the values of the graph."""
+        values = (tensor_of(node) for node in self.before.graph.nodes)
+        return max(
+            {v.dtype for v in values if v is not None and v.dtype.is_floating_point},
+            key=lambda dtype: torch.finfo(dtype).eps,
+            default=None,
+        )
 
     @cached_property
     def _truth(self) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from eductor.graph.printer import type_of
 
 FACTOR = 4.0
 """How much further from a float64 run than before may a result be that need not be exact."""
+ROUNDINGS = 64.0
+"""How many roundings of its dtype may part a result from a run that is no wider than itself, and rounds as much."""
 UNRELIABLE = {torch.float16: 1.0, torch.bfloat16: 1.0}
 """A result that is further than this part of its size from a float64 run says little about rounding; 0.1 for others."""
 TOLERANCES = {
@@ -28,9 +30,12 @@ def unlike_bits(a: Any, b: Any) -> str:
     return _unlike(a, b, None, exact=True)
 
 
-def unlike_rounding(a: Any, b: Any, truth: Any = None) -> str:
-    """What tells two values apart but for roundings; with a float64 `truth`, the second may be a little further from it."""
-    return _unlike(a, b, truth, exact=False)
+def unlike_rounding(a: Any, b: Any, truth: Any = None, narrowest: torch.dtype | None = None) -> str:
+    """What tells two values apart but for roundings; with a float64 `truth`, the second may be a little further from it.
+
+    The narrowest dtype that they were computed in, where it is not their own, rounded them as well.
+    """
+    return _unlike(a, b, truth, exact=False, narrowest=narrowest)
 
 
 def bits_equal(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -49,13 +54,13 @@ def is_bitwise_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and bool(bits_equal(a, b).all())
 
 
-def _unlike(a: Any, b: Any, truth: Any, *, exact: bool) -> str:
+def _unlike(a: Any, b: Any, truth: Any, *, exact: bool, narrowest: torch.dtype | None = None) -> str:
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         if len(a) != len(b):
             return f"{len(a)} values and {len(b)}"
         truths = truth if isinstance(truth, (list, tuple)) and len(truth) == len(a) else [None] * len(a)
         pairs = zip(a, b, truths, strict=True)
-        return next((u for x, y, t in pairs if (u := _unlike(x, y, t, exact=exact))), "")
+        return next((u for x, y, t in pairs if (u := _unlike(x, y, t, exact=exact, narrowest=narrowest))), "")
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
         return "" if _same_objects(a, b, exact=exact) else f"{_shown(a)} and {_shown(b)}"
     unlike = _unlike_types(a, b)
@@ -67,7 +72,8 @@ def _unlike(a: Any, b: Any, truth: Any, *, exact: bool) -> str:
         return ""
     judge = _plain(truth) if isinstance(truth, torch.Tensor) and truth.shape == a.shape else None
     if not exact and (a.dtype.is_floating_point or a.dtype.is_complex):
-        return _not_close(a, b) if judge is None else _grown(a, b, judge)
+        tolerance = max(TOLERANCES.get(dtype, 0.1) for dtype in (a.dtype, narrowest or a.dtype))
+        return _not_close(a, b, tolerance) if judge is None else _grown(a, b, judge, narrowest)
     if not exact and judge is not None and not bool((a == judge).all()):
         return _further(a, b, judge)
     at = int((~same).reshape(-1).nonzero()[0])
@@ -124,8 +130,7 @@ def strides_of(x: torch.Tensor) -> tuple[int, ...]:
     return tuple(step if size > 1 else 0 for size, step in zip(x.shape, x.stride(), strict=True))
 
 
-def _not_close(a: torch.Tensor, b: torch.Tensor, tolerance: float = 0.0) -> str:
-    tolerance = tolerance or TOLERANCES.get(a.dtype, 0.1)
+def _not_close(a: torch.Tensor, b: torch.Tensor, tolerance: float) -> str:
     wide = torch.complex128 if a.dtype.is_complex else torch.float64
     a, b = a.to(wide), b.to(wide)
     if torch.allclose(a, b, rtol=tolerance, atol=tolerance / 10, equal_nan=True):
@@ -133,7 +138,7 @@ def _not_close(a: torch.Tensor, b: torch.Tensor, tolerance: float = 0.0) -> str:
     return f"they differ by up to {float((a - b).abs().nan_to_num().max()):.3g}"
 
 
-def _grown(a: torch.Tensor, b: torch.Tensor, truth: torch.Tensor) -> str:
+def _grown(a: torch.Tensor, b: torch.Tensor, truth: torch.Tensor, narrowest: torch.dtype | None) -> str:
     finite = truth.isfinite() & a.isfinite()
     if bool((finite & ~b.isfinite()).any()):
         return "a number became infinite or no number"
@@ -146,10 +151,18 @@ def _grown(a: torch.Tensor, b: torch.Tensor, truth: torch.Tensor) -> str:
         return ""
     old, new = (float((v - t)[finite].abs().max()) for v in (x, y))
     scale = float(t[finite].abs().max())
-    if old > UNRELIABLE.get(a.dtype, 0.1) * scale:
+    rounding = _rounding(a.dtype, truth.dtype, narrowest) * scale
+    if old > UNRELIABLE.get(a.dtype, 0.1) * scale and new > rounding:
         return _not_close(x[finite], y[finite], 0.1)
-    allowed = FACTOR * old + torch.finfo(a.dtype).eps * scale
+    allowed = FACTOR * old + rounding
     return "" if new <= allowed else f"its error against float64 grew from {old:.3g} to {new:.3g}"
+
+
+def _rounding(dtype: torch.dtype, judge: torch.dtype, narrowest: torch.dtype | None) -> float:
+    """By which part of its size a result may be off, however near it was."""
+    own = torch.finfo(dtype).eps
+    own *= 1.0 if torch.finfo(judge).eps < own else ROUNDINGS
+    return max(own, torch.finfo(narrowest).eps) if narrowest is not None else own
 
 
 def _further(a: torch.Tensor, b: torch.Tensor, truth: torch.Tensor) -> str:

@@ -160,14 +160,14 @@ class _Runner:
                 return before
             self.view.forget()
             return Snapshot(graph)  # it may have tagged nodes in their meta, or changed attributes
-        check_whole(graph)
         if pass_.foreign:
+            check_whole(graph)
             self.view.forget()
             _tidy(graph)
             update(self.view.module, before.changed_nodes(graph))
+            check_sound(graph, before)
         else:
-            check_reported(graph, before, rewriter.matches)
-        check_sound(graph, before)
+            _check_edits(graph, before, rewriter.matches)
         self.interface.check(graph, self.context.stage)
         if self.context.options.debug:
             check_stage(graph, before, self.context.stage)
@@ -220,6 +220,15 @@ class _Matches:
     def fail(self, match: Match, error: Exception) -> None:
         for instrument in self.instruments:
             instrument.failed_match(self.run, match, error)
+
+
+def _check_edits(graph: Graph, before: Snapshot, matches: Sequence[Match]) -> None:
+    try:
+        check_reported(graph, before, matches)
+        check_sound(graph, before)
+    except ContractBroken:
+        check_whole(graph)  # if it is not, that is what to say
+        raise
 
 
 @contextmanager

@@ -207,7 +207,7 @@ def fuse(graph: GraphView, rewrite: Rewriter, nest: Nest, context: Context) -> N
         if not verdict:
             rewrite.reject(verdict.reason, nest.root)
             return
-    if nest.is_one and not is_row_major(value_of(nest.root)):
+    if not is_row_major(value_of(nest.root)):
         rewrite.reject("its result is not laid out row by row, which a view in its place would not restore", nest.root)
         return
     new = _as_one(graph, rewrite, nest) if nest.is_one else _as_cat(rewrite, nest)
@@ -223,9 +223,14 @@ def _as_one(graph: GraphView, rewrite: Rewriter, nest: Nest) -> Node:
     reads_memory = bool(graph.calls(aten.as_strided))  # it looks past the tensor, at the memory it lies in
     may_share = made.copies or bool(not reads_memory and graph.effects.may_alias(root, made.box.source))
     value = made.emit(rewrite, before=root, like=root)
-    if may_share and known_equal(tuple(value_of(value).stride()), tuple(value_of(root).stride())):
+    if may_share and _lies_alike(value_of(value), value_of(root), with_offset=graph.effects.leaves(root)):
         return value
     return rewrite.insert(aten.clone, value, before=root, like=root, memory_format=torch.contiguous_format)
+
+
+def _lies_alike(a: torch.Tensor, b: torch.Tensor, *, with_offset: bool) -> bool:
+    same = known_equal(tuple(a.stride()), tuple(b.stride()))
+    return same and (not with_offset or known_equal(a.storage_offset(), b.storage_offset()))
 
 
 def _as_cat(rewrite: Rewriter, nest: Nest) -> Node:
@@ -237,7 +242,10 @@ def _as_cat(rewrite: Rewriter, nest: Nest) -> Node:
             operands.append(rewrite.insert(aten.unsqueeze, run.operands[0], nest.dim, before=nest.root, like=nest.root))
         else:
             operands.append(run.operands[0])
-    return rewrite.insert(aten.cat, operands, nest.dim, before=nest.root, like=nest.root)
+    made = rewrite.insert(aten.cat, operands, nest.dim, before=nest.root, like=nest.root)
+    if is_row_major(value_of(made)):
+        return made
+    return rewrite.insert(aten.clone, made, before=nest.root, like=nest.root, memory_format=torch.contiguous_format)
 
 
 def _may_fuse(graph: GraphView, run: Run, root: Node) -> Verdict:
@@ -251,22 +259,21 @@ def _same_sum(run: Run, root: Node) -> Verdict:
     source = run.plan.box.source
     if not requires_grad(value_of(source)):
         return YES
-    gone = {*run.nodes, root}
-    others = uses(source, but=gone)
-    for operand, found in zip(run.operands, run.traces, strict=True):
-        beside = [use for node in found.nodes for use in _uses_of_the_same(node, found.nodes, gone)]
-        parts = uses(operand).count(root)
-        if (beside or parts > 1) and len(beside) + parts + len(others) > 2:
+    between = {*run.nodes}
+    others = uses(source, but=between)
+    for found in run.traces:
+        parts = [use for node in found.nodes for use in _uses_of_the_same(node, found.nodes, between)]
+        if len(parts) > 1 and len(parts) + len(others) > 2:
             return another_order(source)
     return same_sum(source, others, min(run.nodes), root)
 
 
-def _uses_of_the_same(node: Node, path: tuple[Node, ...], gone: set[Node]) -> list[Node]:
-    """Who else uses a view on a path; of several results, the one that is on the path."""
+def _uses_of_the_same(node: Node, path: tuple[Node, ...], between: set[Node]) -> list[Node]:
+    """Who uses a view on a path; of several results, the one that is on the path."""
     if tensor_of(node) is not None:
-        return uses(node, but=gone)
+        return uses(node, but=between)
     results, following = value_of(node), path[path.index(node) + 1]
-    same = [n for n in node.users if n not in gone and _result(results, n) is _result(results, following)]
+    same = [n for n in node.users if n not in between and _result(results, n) is _result(results, following)]
     return [use for n in same for use in uses(n)]
 
 

@@ -84,7 +84,9 @@ class Plan:
 
 
 def plan(box: Box) -> Plan | None:
-    """The operators that read a box; None if it is not read by slices, reshapes and a permutation."""
+    """The operators that read a box; None if it is empty, or not read by slices, reshapes and a permutation."""
+    if any(known_equal(mode.size, 0) for mode in box.modes):
+        return None
     memory: list[Mode] = []
     slices: list[Step] = []
     selects: list[Step] = []

@@ -56,14 +56,22 @@ def trace_through(graph: GraphView, node: Node, passes: Callable[[Node], bool]) 
     while (source is node or passes(source)) and (reading := read(graph, source)) is not None:
         readings.append((source, reading))
         source = reading.operand
-    found = _source(source)
+    found = _whole(graph, source)
     for node, reading in reversed(readings):
         box = reading.apply(found.box) if found is not None else None
         if found is None or box is None:
-            found = _source(node)
+            found = _whole(graph, node)
         else:
             found = Trace(box, (*found.nodes, *reading.through, node), found.kinds | {reading.kind})
     return found
+
+
+def _whole(graph: GraphView, node: Node) -> Trace | None:
+    """What `_source` says, once for all pieces of a value."""
+    found: dict[Node, Trace | None] = graph.derived("views.whole", dict)
+    if node not in found:
+        found[node] = _source(node)
+    return found[node]
 
 
 def _source(node: Node) -> Trace | None:

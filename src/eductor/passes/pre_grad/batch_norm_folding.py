@@ -18,6 +18,7 @@ from eductor.graph.meta import difference, known_equal, tensor_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.static import mark_static
 from eductor.graph.view import GraphView
+from eductor.views import is_row_major
 
 aten = torch.ops.aten
 
@@ -59,7 +60,10 @@ class Fold:
         return weight, bias
 
     def _folded(self, rewrite: Rewriter) -> tuple[Node, Node]:
-        """The new weight and bias, computed as a batch norm computes: on the CPU in float64, else in float32 at least."""
+        """The new weight and bias, computed as a batch norm computes: on the CPU in float64, else in float32 at least.
+
+        Only the first operand is cast, the others are promoted to its dtype where they meet it.
+        """
         weight = _tensor(self.weight)
         wide = torch.promote_types(weight.dtype, torch.float32)
         precise = torch.float64 if weight.device.type == "cpu" else wide
@@ -70,16 +74,16 @@ class Fold:
         def cast(node: Node, to: torch.dtype) -> Node:
             return node if _tensor(node).dtype == to else make(aten.to.dtype, node, to)
 
-        mean, var = (cast(node, precise) for node in self.statistics)
-        gamma, beta, bias = (
-            None if node is None else cast(node, precise)
-            for node in (self._norm["weight"], self._norm["bias"], self._call["bias"])
-        )
-        scale = make(aten.rsqrt, make(aten.add.Scalar, var, self._norm["eps"]))
+        mean, var = self.statistics
+        gamma, beta, bias = self._norm["weight"], self._norm["bias"], self._call["bias"]
+        scale = make(aten.rsqrt.default, make(aten.add.Scalar, cast(var, precise), self._norm["eps"]))
         scale = scale if gamma is None else make(aten.mul.Tensor, scale, gamma)
-        shift = make(aten.neg, mean) if bias is None else make(aten.sub.Tensor, bias, mean)
-        shift = make(aten.mul.Tensor, shift, scale)
-        shift = shift if beta is None else make(aten.add.Tensor, shift, beta)
+        if bias is None:
+            moved = make(aten.mul.Tensor, scale, mean)
+            shift = make(aten.neg.default, moved) if beta is None else make(aten.sub.Tensor, beta, moved)
+        else:
+            shift = make(aten.mul.Tensor, make(aten.sub.Tensor, cast(bias, precise), mean), scale)
+            shift = shift if beta is None else make(aten.add.Tensor, shift, beta)
         scaled = make(aten.mul.Tensor, cast(self.weight, wide), self._per_channel(cast(scale, wide), make))
         return cast(scaled, weight.dtype), cast(shift, weight.dtype)
 
@@ -88,13 +92,13 @@ class Fold:
         shape = _tensor(self.weight).shape
         ones = [1] * (len(shape) - 2)
         if self._call.packet not in TRANSPOSED:
-            return make(aten.reshape, scale, [-1, 1, *ones])
+            return make(aten.reshape.default, scale, [-1, 1, *ones])
         groups = self._call["groups"]
         if groups == 1:
-            return make(aten.reshape, scale, [1, -1, *ones])
-        by_group = make(aten.reshape, scale, [groups, 1, shape[1]])
-        rows = make(aten.expand, by_group, [groups, shape[0] // groups, shape[1]])
-        return make(aten.reshape, rows, [shape[0], shape[1], *ones])
+            return make(aten.reshape.default, scale, [1, -1, *ones])
+        by_group = make(aten.reshape.default, scale, [groups, 1, shape[1]])
+        rows = make(aten.expand.default, by_group, [groups, shape[0] // groups, shape[1]])
+        return make(aten.reshape.default, rows, [shape[0], shape[1], *ones])
 
 
 def folds(graph: GraphView, rewrite: Rewriter, *callers: Any) -> Iterator[Fold]:
@@ -145,7 +149,7 @@ def _of_the_call(graph: GraphView, fold: Fold, call: Bound) -> str | None:
         return "the sizes of the weight are not known"
     if unlike := difference(result, _tensor(fold.norm)):
         return f"the batch norm changes its input in {unlike}"
-    if not known_equal(torch.empty_like(weight).stride(), weight.stride()):
+    if not is_row_major(weight) and not known_equal(torch.empty_like(weight).stride(), weight.stride()):
         return "the weight is not dense"
     if not (verdict := graph.effects.may_move(fold.call, fold.norm)):
         return verdict.reason

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch.fx import Node
 
 from eductor.graph.bind import Bound
-from eductor.graph.meta import tensor_of
+from eductor.graph.meta import requires_grad, tensor_of, value_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 from eductor.passes.pre_grad.lce_forms import (
@@ -51,7 +51,9 @@ def _replace(graph: GraphView, rewrite: Rewriter, node: Node, linear: Node, boun
     ):
         rewrite.reject(reason, node)
     else:
-        turned = swapped(x) or rewrite.insert(aten.transpose.int, x, -2, -1, before=linear)
+        turned = swapped(x)
+        if turned is None or requires_grad(value_of(turned)) != requires_grad(value_of(x)):
+            turned = rewrite.insert(aten.transpose.int, x, -2, -1, before=linear)
         rewrite.replace(node, insert_product(rewrite, weight, turned, bias, before=node))
 
 

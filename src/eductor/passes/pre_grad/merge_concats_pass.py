@@ -121,14 +121,3 @@ def inner_without_gradient(a: torch.Tensor = f32(2, 3), b: torch.Tensor = f32(2,
     with torch.no_grad():
         inner = torch.cat([a, b], 1)
     return torch.cat([inner, a], 1)
-
-
-@merge_concats_pass.refuses("summed in another order")
-def operand_of_both(a: torch.Tensor = f32(2, 3)) -> torch.Tensor:
-    return torch.cat([torch.cat([a, a], 1), a], 1)
-
-
-@merge_concats_pass.refuses("summed in another order")
-def the_same_cat_twice(a: torch.Tensor = f32(2, 3)) -> torch.Tensor:
-    inner = torch.cat([a, a])
-    return torch.cat([inner, inner])

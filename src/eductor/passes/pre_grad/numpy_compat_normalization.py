@@ -38,7 +38,8 @@ def numpy_compat_normalization(graph: GraphView, rewrite: Rewriter) -> None:
 
 
 def _has_torch_names(node: Node) -> bool:
-    return _NUMPY.isdisjoint(node.kwargs) or isinstance(node.target, (OpOverload, OpOverloadPacket))
+    kwargs = node.kwargs
+    return not kwargs or _NUMPY.isdisjoint(kwargs) or isinstance(node.target, (OpOverload, OpOverloadPacket))
 
 
 def _renamed(node: Node) -> dict[str, Any] | str:

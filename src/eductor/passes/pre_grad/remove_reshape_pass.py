@@ -6,6 +6,7 @@ import torch
 from torch.fx import Node
 
 from eductor.graph.bind import Bound
+from eductor.graph.gradients import same_sum, same_sum_in_place_of, uses
 from eductor.graph.meta import difference, value_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
@@ -47,6 +48,10 @@ def _why_not(graph: GraphView, root: Node, found: Trace, made: Plan) -> str:
     verdict = effects.same_region((root, *found.nodes))
     if verdict:
         verdict = effects.unwritten((source, *found.nodes), found.nodes[0], root)
+    if verdict and made.steps:
+        verdict = same_sum(source, uses(source, but=found.nodes), found.nodes[0], root)
+    elif verdict:
+        verdict = same_sum_in_place_of(root, source, through=found.nodes[0])
     if not verdict:
         return verdict.reason
     unlike = difference(value_of(root), made.value)

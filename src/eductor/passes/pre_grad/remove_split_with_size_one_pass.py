@@ -59,16 +59,3 @@ def two_sections(x: torch.Tensor = f32(4, 8)) -> torch.Tensor:
 @remove_split_with_size_one_pass.refuses("an output of its own")
 def returned(x: torch.Tensor = f32(4, 8)) -> torch.Tensor:
     return torch.split(x, 8, 1)[0]
-
-
-@remove_split_with_size_one_pass.refuses("autograd follows only one")
-def cut_without_gradient(x: torch.Tensor = f32(4, 8)) -> torch.Tensor:
-    with torch.no_grad():
-        (a,) = x.chunk(1, 1)
-    return torch.cat([a, a])
-
-
-@remove_split_with_size_one_pass.refuses("summed in another order")
-def source_with_other_users(x: torch.Tensor = f32(4, 8)) -> torch.Tensor:
-    (a,) = x.chunk(1, 1)
-    return torch.cat([a, x, a])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch.fx import Node
 
+from eductor.compat import FakeTensor, enable_python_dispatcher
 from eductor.graph.bind import Bound
 from eductor.graph.meta import difference, tensor_of, value_of
 from eductor.graph.rewriter import Rewriter
@@ -35,8 +38,20 @@ def stack_to_unsqueeze_pass(graph: GraphView, rewrite: Rewriter) -> None:
         if isinstance(nest, str) or not nest.is_one or "reshape" not in nest.kinds:
             rewrite.reject("its operands are not reshaped parts of one tensor, so nothing would come of it", node)
             continue
+        if not _lies_alike(node, operands, dim):
+            rewrite.reject("a cat would lie otherwise in memory", node)
+            continue
         parts = [rewrite.insert(aten.unsqueeze, x, dim, before=node, like=node) for x in operands]
         rewrite.replace(node, aten.cat, parts, dim)
+
+
+def _lies_alike(node: Node, operands: Sequence[Node], dim: int) -> bool:
+    """Whether a cat has the strides of the stack: where several orders of the dimensions fit, they may choose others."""
+    values = [value_of(x).detach() for x in operands]
+    assert isinstance(values[0], FakeTensor)
+    with values[0].fake_mode, torch.no_grad(), enable_python_dispatcher():
+        made = torch.cat([value.unsqueeze(dim) for value in values], dim)
+    return difference(made, value_of(node)) is None
 
 
 def _unsqueeze_one(graph: GraphView, rewrite: Rewriter, node: Node, operand: Node, dim: int) -> None:
@@ -76,3 +91,8 @@ def stack_of_one_that_is_returned(x: torch.Tensor = f32(4, 3)) -> torch.Tensor:
 def stack_of_one_that_is_written(x: torch.Tensor = f32(4, 3)) -> torch.Tensor:
     y = torch.stack([x]).mul_(2)
     return x + y.sum()
+
+
+@stack_to_unsqueeze_pass.refuses("lie otherwise")
+def columns_of_a_transposed_tensor(x: torch.Tensor = f32(2, 6)) -> torch.Tensor:
+    return torch.stack([t.reshape(-1, 1, 1) for t in torch.chunk(x.t(), 2, 1)])

@@ -31,11 +31,11 @@ class Bucket:
 def buckets(graph: GraphView, rewrite: Rewriter, rules: Sequence[Rule]) -> list[Bucket]:
     """All calls of the rules, alike ones together, operands first."""
     found: dict[Any, Bucket] = {}
-    for rule, nodes, level in _likely(graph, rewrite, rules):
+    for rule, nodes, level, form in _likely(graph, rewrite, rules):
         for node in nodes:
             call = _call(graph, rule, node)
             if isinstance(call, Call):
-                key = (rule.name, level, gradients(graph).get(node), _key(call))
+                key = (rule.name, level, form, gradients(graph).get(node), _key(call))
                 found.setdefault(key, Bucket(rule, [], level)).calls.append(call)
             else:
                 with rewrite.rule(rule.name):
@@ -45,15 +45,15 @@ def buckets(graph: GraphView, rewrite: Rewriter, rules: Sequence[Rule]) -> list[
 
 def _likely(
     graph: GraphView, rewrite: Rewriter, rules: Sequence[Rule]
-) -> Iterator[tuple[Rule, list[Node], tuple[int, int, int]]]:
+) -> Iterator[tuple[Rule, list[Node], tuple[int, int, int], Any]]:
     """Calls that may be alike, by what is cheap to see: rule, level, result. What is alone there is not looked at."""
     rule_of = _rules_of(graph, rules)
     groups: dict[Any, list[Node]] = {}
     for node, level in _levels(graph, rule_of) if rule_of else ():
         groups.setdefault((rule_of[node].name, level, _form(tensor_of(node))), []).append(node)
-    for (name, level, _), nodes in groups.items():
+    for (name, level, form), nodes in groups.items():
         if len(nodes) > 1:
-            yield rule_of[nodes[0]], nodes, level
+            yield rule_of[nodes[0]], nodes, level, form
         else:
             with rewrite.rule(name):
                 rewrite.reject(ALONE, *nodes)
@@ -120,12 +120,11 @@ def _levels(graph: GraphView, rule_of: dict[Node, Rule]) -> list[tuple[Node, tup
 
 
 def _key(call: Call) -> Any:
-    operands = tuple(None if c is None else _form(tensor_of(c)) for c in call.columns)
-    return call.reading.attributes, operands, _form(call.result)
+    return call.reading.attributes, tuple([None if c is None else _form(tensor_of(c)) for c in call.columns])
 
 
 def _form(value: torch.Tensor | None) -> Any:
     if value is None:
         return None
-    shape = tuple(size if isinstance(size, int) else str(size) for size in value.shape)
+    shape = tuple([size if type(size) is int else str(size) for size in value.shape])
     return value.dtype, value.device, value.layout, value.requires_grad, shape

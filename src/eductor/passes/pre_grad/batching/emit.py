@@ -14,9 +14,9 @@ from eductor.graph.rewriter import Rewriter
 from eductor.graph.static import pack
 from eductor.graph.view import GraphView
 from eductor.passes.pre_grad.batching.layout import own_copy
-from eductor.passes.pre_grad.batching.plan import Batch, Copy, Join, Planner, Run, Shared, Source, View
+from eductor.passes.pre_grad.batching.plan import Batch, Join, Planner, Run, Shared, Source, View
 from eductor.passes.pre_grad.batching.rule import Column, Emission
-from eductor.views import is_row_major, stacked
+from eductor.views import is_row_major
 
 aten = torch.ops.aten
 
@@ -92,14 +92,11 @@ class Emitter:
             return Column(self._now(source.node), is_shared=True)
         if isinstance(source, Run):
             return Column(self._run(emission, source), is_shared=False)
-        operands = [self._now(node) for node in source.operands]
         if isinstance(source, View):
-            found = stacked(self.graph, operands, 0, before=emission.before)
-            if found is not None:
-                node = found.emit(self.rewrite, before=emission.before, like=emission.like)
-                return Column(node, is_shared=False)
-        stack = emission(aten.stack, operands, 0)
-        if isinstance(source, Copy) and source.is_packed:
+            node = source.plan.emit(self.rewrite, before=emission.before, like=emission.like)
+            return Column(node, is_shared=False)
+        stack = emission(aten.stack, [self._now(node) for node in source.operands], 0)
+        if source.is_packed:
             pack(stack)
         return Column(stack, is_shared=False)
 
@@ -122,11 +119,18 @@ class Emitter:
         ]
         if len(operands) > 1:
             return emission(aten.cat, operands, join.dim)
-        value = tensor_of(operands[0])
-        leading = [] if value is None else value.shape[: join.dim]
-        if join.is_stack or all(known_equal(size, 1) for size in leading) or value is None or not is_row_major(value):
+        alone = join.operands[0]
+        if join.is_stack or not isinstance(alone, Run) or not self._is_copied(alone, operands[0], join.dim):
             return own_copy(self.rewrite, operands[0], before=join.node, like=join.node)
         return operands[0]
+
+    def _is_copied(self, run: Run, flat: Node, dim: int) -> bool:
+        """Whether the results of a batch, side by side, have memory of their own, row by row."""
+        batch, value = run.batch.result, tensor_of(flat)
+        if batch is None or value is None or not is_row_major(value):
+            return False
+        lies_in_rows = (made := tensor_of(batch)) is not None and is_row_major(made)
+        return lies_in_rows and not all(known_equal(size, 1) for size in value.shape[:dim])
 
     def _flat(self, emission: Emission, run: Run, join: Join) -> Node:
         """The results of a batch side by side: the batch's dimension is moved to the cat's, and merged with it."""

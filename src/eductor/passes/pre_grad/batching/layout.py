@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import operator
-
 import torch
 from torch.fx import Node
 
@@ -51,13 +48,16 @@ def gradients(graph: GraphView) -> dict[Node, int]:
     """From which outputs a value gets gradients, a bit for each: a parameter that gets none is not to get zeros."""
 
     def find() -> dict[Node, int]:
+        effects = graph.effects
         bits = {node: 2 << i for i, node in enumerate(graph.output.all_input_nodes)}
         found: dict[Node, int] = {}
         for node in reversed(graph.graph.nodes):
             values = value_of(node)
             if any(requires_grad(v) for v in (values if isinstance(values, (list, tuple)) else [values])):
-                seen = bits.get(node, 0) | (not graph.effects.of(node).removable)
-                found[node] = functools.reduce(operator.or_, (found.get(user, 0) for user in node.users), seen)
+                seen = bits.get(node, 0) | (not effects.of(node).removable)
+                for user in node.users:
+                    seen |= found.get(user, 0)
+                found[node] = seen
         return found
 
     found: dict[Node, int] = graph.derived("batching.gradients", find)

@@ -31,6 +31,8 @@ def _unusual(x: torch.Tensor | None, weight: torch.Tensor | None, bias: torch.Te
         return "its bias is not a vector with one number for each output"
     if sum(not isinstance(size, int) for size in x.shape[1:-1]) > (1 if isinstance(x.shape[0], int) else 0):
         return "more than one leading size of its input is symbolic"
+    if any(known_equal(size, 0) for size in (*x.shape, *weight.shape)):
+        return "it has no elements"
     return ""
 
 

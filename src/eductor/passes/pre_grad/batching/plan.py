@@ -23,7 +23,7 @@ from eductor.passes.pre_grad.batching.buckets import ALONE, Bucket
 from eductor.passes.pre_grad.batching.placing import Placing
 from eductor.passes.pre_grad.batching.rule import Call, Rule
 from eductor.pipeline.base import Context
-from eductor.views import is_row_major, stacked, trace
+from eductor.views import Plan, is_row_major, stacked, trace
 
 aten = torch.ops.aten
 
@@ -42,7 +42,7 @@ class Shared:
 class View:
     """Parts of one tensor, of which their stack is a view."""
 
-    operands: tuple[Node, ...]
+    plan: Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Planner:
         if isinstance(found, str):
             return found
         before, moved = found
-        sources = [self._source(column) for column in zip(*(call.columns for call in calls), strict=True)]
+        sources = [self._source(column, before) for column in zip(*(call.columns for call in calls), strict=True)]
         if all(source is None or isinstance(source, Shared) for source in sources):
             return "they compute the same, from the same operands"
         copies = [source for source in sources if isinstance(source, Copy)]
@@ -161,7 +161,8 @@ class Planner:
             return None
         return found.box.source, found.box.starts
 
-    def _source(self, column: Sequence[Node | None]) -> Source | None:
+    def _source(self, column: Sequence[Node | None], before: Node) -> Source | None:
+        """What a batch in front of a node takes as one operand of its calls."""
         operands = tuple(node for node in column if node is not None)
         if not operands:
             return None
@@ -171,9 +172,9 @@ class Planner:
         if len(runs) == 1 and isinstance(runs[0], Run):
             return runs[0]
         if not any(node in self.member_of or node.op in _GIVEN for node in operands):
-            found = stacked(self.graph, operands, 0, before=max(operands).next)
+            found = stacked(self.graph, operands, 0, before=max(before, max(operands).next))
             if found is not None and found.is_view:
-                return View(operands)
+                return View(found)
         return Copy(operands, self.context.packs and all(map(is_static, operands)))
 
     def _feed_one(self, calls: list[Call]) -> bool:

@@ -1,0 +1,83 @@
+"""Values of new nodes that are made without running their operator again are those that it would give."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from eductor.graph import GraphView, Rewriter, capture, value_of
+from eductor.graph.meta import difference, tensor_of
+
+aten = torch.ops.aten
+
+CALLS = [
+    (aten.rsqrt.default, ("w",), {}),
+    (aten.mul.Tensor, ("w", "x"), {}),
+    (aten.to.dtype, ("w", torch.float64), {}),
+    (aten.sum.dim_IntList, ("w", [1]), {"dtype": torch.float64}),
+    (aten.stack.default, (["w", "x", "w"], 1), {}),
+    (aten.mm.default, ("w", "t"), {}),
+    (aten.gt.Scalar, ("w", 0.5), {}),
+    (aten.clone.default, ("t",), {}),
+    (aten.transpose.int, ("w", 0, 1), {}),
+    (aten.reshape.default, ("w", [3, 2]), {}),
+]
+
+
+def editing(grad: bool = True):
+    w, x = torch.randn(2, 3, requires_grad=grad), torch.randn(2, 3)
+    module = capture(lambda w, x: (w + x).t(), [w, x], "torch")
+    view = GraphView(module)
+    inputs = module.graph.find_nodes(op="placeholder")
+    nodes = {"w": inputs[0], "x": inputs[1], "t": module.graph.output_node().all_input_nodes[0]}
+    return view, Rewriter(view), nodes
+
+
+def named(given, nodes):
+    if isinstance(given, list):
+        return [named(g, nodes) for g in given]
+    return nodes.get(given, given) if isinstance(given, str) else given
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize(("op", "args", "kwargs"), CALLS, ids=[str(op) for op, *_ in CALLS])
+def test_the_second_value_is_like_the_first(op, args, kwargs, grad):
+    view, rewrite, nodes = editing(grad)
+    args = [named(a, nodes) for a in args]
+    first, second = (rewrite.insert(op, *args, before=view.output, **kwargs) for _ in range(2))
+    a, b = tensor_of(first), tensor_of(second)
+    assert a is not b
+    assert difference(a, b) is None
+    assert (a.requires_grad, a.is_leaf) == (b.requires_grad, b.is_leaf)
+    operands = [value_of(n).untyped_storage() for n in first.all_input_nodes]
+    assert [a.untyped_storage() is s for s in operands] == [b.untyped_storage() is s for s in operands]
+
+
+def test_a_remembered_value_may_be_written():
+    view, rewrite, nodes = editing()
+    for _ in range(2):
+        made = rewrite.insert(aten.rsqrt.default, nodes["w"], before=view.output)
+    written = rewrite.insert(aten.add_.Tensor, made, nodes["x"], before=view.output)
+    assert tensor_of(written).requires_grad
+
+
+def test_a_value_under_no_grad_is_not_followed():
+    view, rewrite, nodes = editing()
+    with torch.no_grad():
+        silent = rewrite.insert(aten.rsqrt.default, nodes["w"], before=view.output)
+    followed = [rewrite.insert(aten.rsqrt.default, nodes["w"], before=view.output) for _ in range(2)]
+    assert not tensor_of(silent).requires_grad
+    assert all(tensor_of(node).requires_grad for node in followed)
+
+
+def test_a_reading_lasts_until_the_call_is_edited():
+    view, rewrite, nodes = editing()
+    add = next(view.find(aten.add))
+    first = view.bind(add)
+    assert view.bind(add) is first
+    rewrite.update(add, args=(nodes["x"], nodes["x"]))
+    assert view.bind(add)["self"] is nodes["x"]
+    twice = rewrite.insert(aten.mul.Tensor, nodes["w"], 2, before=add)
+    rewrite.replace(nodes["t"], aten.mul.Tensor, add, add)
+    rewrite.replace(add, twice)
+    assert all(view.bind(user)["self"] is twice for user in twice.users)
