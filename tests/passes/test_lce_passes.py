@@ -258,7 +258,7 @@ def mixed(x, w, b):
 @pytest.mark.parametrize(
     ("program", "because"),
     [
-        (written_between, "writes an operand"),
+        (written_between, "may write what is read"),
         (without_gradients, "stands between"),
         (autocast, "one dtype"),
         (mixed, "one dtype"),

@@ -51,7 +51,7 @@ def in_double_precision(x: torch.Tensor = f64(4, 8, 6), w: torch.Tensor = f64(3,
     return F.linear(x.mT, w).mT.flatten(1)
 
 
-@use_triton_lce_replace_simple_LCE.refuses("writes an operand")
+@use_triton_lce_replace_simple_LCE.refuses("may write what is read")
 def embeddings_that_are_written(x: torch.Tensor = f32(4, 8, 6), w: torch.Tensor = f32(3, 8)) -> torch.Tensor:
     x = x + 1
     rows = F.linear(x.mT, w)

@@ -94,8 +94,8 @@ def _noticed(graph: GraphView, node: Node, result: torch.Tensor) -> str:
     effects = graph.effects
     if effects.place(node) in touched(graph):
         return "its result is written, or an unknown callable may write it"
-    if effects.of(node).shares:
-        return "it is a view that leaves the graph" if effects.leaves(node) else ""
+    if effects.of(node).shares and effects.leaves(node):
+        return "it is a view that leaves the graph"
     return "" if is_row_major(result) else "its result is not laid out row by row"
 
 
