@@ -14,8 +14,8 @@ from eductor.graph.bind import Bound, bind
 from eductor.graph.meta import known_equal, tensor_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
-from eductor.passes.pre_grad.layouts import may_lie_otherwise
-from eductor.passes.pre_grad.lce_forms import einsum_terms, of_one_kind
+from eductor.passes.pre_grad.products.compress import einsum_terms, of_one_kind
+from eductor.passes.pre_grad.products.layouts import may_lie_otherwise
 from eductor.pipeline.base import f32, graph_pass
 
 aten = torch.ops.aten

@@ -10,14 +10,14 @@ from eductor.graph.bind import Bound
 from eductor.graph.meta import requires_grad, tensor_of, value_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
-from eductor.passes.pre_grad.lce_forms import (
+from eductor.passes.pre_grad.products.compress import (
     insert_product,
     may_be_product,
     of_one_kind,
     undisturbed,
     used_elsewhere,
 )
-from eductor.passes.pre_grad.swaps import SWAPS, swapped
+from eductor.passes.pre_grad.products.swaps import SWAPS, swapped
 from eductor.pipeline.base import f32, graph_pass
 
 aten = torch.ops.aten

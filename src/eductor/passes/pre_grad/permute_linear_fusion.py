@@ -10,8 +10,8 @@ from eductor.graph.bind import Bound
 from eductor.graph.meta import tensor_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
-from eductor.passes.pre_grad.lce_forms import insert_expanded, may_be_product, of_one_kind
-from eductor.passes.pre_grad.swaps import swapped
+from eductor.passes.pre_grad.products.compress import insert_expanded, may_be_product, of_one_kind
+from eductor.passes.pre_grad.products.swaps import swapped
 from eductor.pipeline.base import f32, graph_pass
 
 aten = torch.ops.aten

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import torch
 from torch.fx import Node
 
@@ -15,17 +18,19 @@ from eductor.views import Plan, Trace, check_equal, is_row_major, plan, trace_th
 
 aten = torch.ops.aten
 
-_RESHAPES = (
+_RESHAPES = {
     *(aten.reshape, aten.view, aten._unsafe_view, aten.flatten, aten.unflatten, aten.squeeze, aten.unsqueeze),
     *(aten.view_as, aten.reshape_as, aten.permute, aten.transpose, aten.t, aten.mT, aten.numpy_T, aten.movedim),
-)
+}
 
 
 @graph_pass(stage="pre_grad", numerics="exact")
 def remove_reshape_pass(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
     """Reduces a chain of reshapes, squeezes and permutations to the shortest one that reads the same."""
     for root in graph.find(*_RESHAPES):
-        found = trace_through(graph, root, lambda node: len(node.users) == 1 and graph.is_call(node, *_RESHAPES))
+        # The cheap question first: most reshapes stand alone.
+        is_chain = _is_link(graph, _operand(graph, root))
+        found = trace_through(graph, root, functools.partial(_is_link, graph)) if is_chain else None
         if found is None or len(found.nodes) < 2:
             rewrite.reject("it is no chain of reshapes, or others use what is between", root)
             continue
@@ -41,6 +46,17 @@ def remove_reshape_pass(graph: GraphView, rewrite: Rewriter, context: Context) -
         if context.options.debug:
             check_equal(root, new, {made.box.source})
         rewrite.replace(root, new)
+
+
+def _operand(graph: GraphView, node: Node) -> Any:
+    bound = graph.bind(node)
+    return bound.get("self") if isinstance(bound, Bound) else None
+
+
+def _is_link(graph: GraphView, node: Any) -> bool:
+    """Whether a value is a reshape that only the chain uses."""
+    bound = graph.bind(node) if isinstance(node, Node) and len(node.users) == 1 else None
+    return isinstance(bound, Bound) and bound.packet in _RESHAPES
 
 
 def _why_not(graph: GraphView, root: Node, found: Trace, made: Plan) -> str:

@@ -14,7 +14,7 @@ from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 from eductor.ops.dot_compress import dot_compress
 from eductor.ops.launching import KERNEL_DTYPES
-from eductor.passes.pre_grad.lce_forms import (
+from eductor.passes.pre_grad.products.compress import (
     Compress,
     may_be_product,
     of_one_kind,
@@ -22,7 +22,7 @@ from eductor.passes.pre_grad.lce_forms import (
     undisturbed,
     used_elsewhere,
 )
-from eductor.passes.pre_grad.swaps import swapped
+from eductor.passes.pre_grad.products.swaps import swapped
 from eductor.pipeline.base import f32, f64, graph_pass
 
 aten = torch.ops.aten

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
-from eductor.passes.pre_grad.lce_forms import LCE_OPERATORS, read_lce, replace_by_kernel, with_relu
+from eductor.passes.pre_grad.products.compress import LCE_OPERATORS, read_lce, replace_by_kernel, with_relu
 from eductor.pipeline.base import f32, graph_pass
 
 

@@ -18,8 +18,8 @@ from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 from eductor.ops.launching import KERNEL_DTYPES
 from eductor.ops.lce import lce
-from eductor.passes.pre_grad.layouts import contiguous_like, may_lie_otherwise
-from eductor.passes.pre_grad.swaps import SWAPS, swapped
+from eductor.passes.pre_grad.products.layouts import contiguous_like, may_lie_otherwise
+from eductor.passes.pre_grad.products.swaps import SWAPS, swapped
 
 aten = torch.ops.aten
 
