@@ -11,6 +11,7 @@ from eductor.cost import device_of
 from eductor.graph.bind import Bound
 from eductor.graph.effects import YES
 from eductor.graph.meta import difference, fake_mode_of, is_row_major, requires_grad, tensor_of, value_of
+from eductor.graph.pointwise import on, operand_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 from eductor.passes.pre_grad.reshapes import RESHAPES, may_be_view
@@ -34,7 +35,7 @@ def sink_cat_after_pointwise(graph: GraphView, rewrite: Rewriter, context: Conte
     for cat in graph.find(aten.cat):
         views, users = _down(graph, cat)
         functions = [graph.bind(user) for user in users]
-        if not any(isinstance(f, Bound) and _is_elementwise(f) for f in functions):
+        if not any(isinstance(f, Bound) and operand_of(f) is not None for f in functions):
             continue
         if len(users) > 1:
             rewrite.reject("the result of the cat is used more than once", cat, *users)
@@ -54,7 +55,7 @@ def sink_cat_after_pointwise(graph: GraphView, rewrite: Rewriter, context: Conte
         done = {
             operand: rewrite.insert(function.op, *args, before=cat, like=user, **kwargs)
             for operand in dict.fromkeys(bound["tensors"])
-            for args, kwargs in [_call(function, operand)]
+            for args, kwargs in [on(function, operand)]
         }
         joined = rewrite.replace(cat, aten.cat, [done[n] for n in bound["tensors"]], bound["dim"])
         rewrite.replace(user, views[-1] if views else joined)
@@ -68,21 +69,6 @@ def _down(graph: GraphView, cat: Node) -> tuple[list[Node], list[Node]]:
         views.append(users[0])
         users = list(users[0].users)
     return views, users
-
-
-def _is_elementwise(function: Bound) -> bool:
-    """Whether a call computes each element of one tensor by itself, and writes or draws nothing."""
-    op, operands = function.op, [v for v in function.arguments.values() if isinstance(v, Node)]
-    is_pure = not op._schema.is_mutable and torch.Tag.nondeterministic_seeded not in op.tags
-    return (
-        torch.Tag.pointwise in op.tags and is_pure and len(operands) == 1 and "memory_format" not in function.arguments
-    )
-
-
-def _call(function: Bound, operand: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of the function with another operand in the place of its tensor."""
-    arguments = {name: operand if isinstance(v, Node) else v for name, v in function.arguments.items()}
-    return Bound(function.op, arguments, function.given).call()
 
 
 def _why_not_legal(
@@ -110,7 +96,7 @@ def _why_other_layout(graph: GraphView, bound: Bound, value: torch.Tensor, funct
         return "the layout of the result is not known"
 
     def run(operand: Any) -> Any:
-        args, kwargs = _call(function, operand)
+        args, kwargs = on(function, operand)
         return function.op(*args, **kwargs)
 
     with mode, torch.no_grad():
