@@ -275,7 +275,8 @@ def test_a_pass_of_ones_own_at_a_named_place():
     recorder = Recorder()
     x = torch.randn(3)
     assert torch.equal(compile(lambda x: torch.sin(x), passes=[double_sine], instruments=[recorder])(x), x.cos())
-    assert ran(recorder) == ["normalize_node_kwargs_pass", "double_sine"]
+    names = ran(recorder)
+    assert names.index("double_sine") > names.index("normalize_node_kwargs_pass")
     assert torch.equal(compile(lambda x: torch.sin(x) + 0)(x), x.sin() + 0)
 
 
@@ -339,7 +340,7 @@ def test_two_threads_do_not_see_each_other():
     assert torch.equal(results["to_cos"][0], torch.ones(3).cos())
     assert torch.equal(results["to_tan"][0], torch.ones(3).tan())
     assert torch.equal(results["to_exp"][0], torch.ones(3).exp())
-    assert all(names == ["normalize_node_kwargs_pass", name] for name, (_, names) in results.items())
+    assert all(results.keys() & names == {name} for name, (_, names) in results.items())
 
 
 def test_nothing_is_warned_about_in_an_ordinary_compile():

@@ -302,7 +302,7 @@ OPS = {
 }
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(sorted(OPS)), st.integers(0, 7)), min_size=1, max_size=8),
     st.lists(st.integers(0, 8), min_size=1, max_size=3),
