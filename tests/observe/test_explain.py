@@ -17,7 +17,7 @@ from eductor.graph import capture
 from eductor.observe.diff import diff_of_graphs
 from eductor.pipeline import graph_pass
 
-ATEN = {"engine": "aten"}
+ATEN = {"engine": "aten", "disable": "remove_noop_pass"}
 SCHEMA_PAGE = Path(__file__).parents[2] / "docs" / "explain_json.md"
 
 

@@ -136,9 +136,9 @@ class Host:
         return _with_values(GraphModule(holder, host), self.inputs)
 
     def pipeline(self, pass_: Pass | None = None) -> Pipeline:
-        """All passes that are on, and this one; not in its other stages, where it would take the matches away."""
-        steps = Registry.default().steps()
-        elsewhere = [s.address for s in steps if s.name == self.step.name and s.address != self.step.address]
+        """This pass, and all that are on behind autograd; none elsewhere that would take its matches away."""
+        steps = [s for s in Registry.default().steps() if not s.is_slot and s.address != self.step.address]
+        elsewhere = [s.address for s in steps if s.name == self.step.name or s.stage == "pre_grad"]
         pipeline = Pipeline.default(enable=[self.step.address], disable=elsewhere)
         return pipeline.replaced(self.step.address, pass_) if pass_ is not None else pipeline
 
