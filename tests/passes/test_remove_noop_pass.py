@@ -219,12 +219,22 @@ def test_the_very_argument_is_returned_and_written(call):
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad])
 def test_a_copy_without_a_gradient_stays(mode):
     def program(x):
+        h = x.sin()
         with mode():
-            y = x * 1
-        return y * x
+            y = h * 1
+        return y * h
 
     ran = run(remove_noop_pass, program, leaf(2, 3))
     assert ran.record.changed is (mode is torch.enable_grad), reasons(ran)
+
+
+def test_a_copy_of_what_the_caller_holds_stays_where_autograd_saves_it():
+    def program(x):
+        y = x.clone()
+        return y * y
+
+    refuses("autograd may save", remove_noop_pass, program, leaf(2, 3))
+    assert run(remove_noop_pass, program, torch.randn(2, 3)).record.changed
 
 
 def test_gradients_are_added_in_the_same_order():

@@ -170,6 +170,8 @@ class Effects:
                 return Verdict(f"{old.name} leaves the graph, and with whom it shares memory would change")
         if not same and not is_backward(old) and self._would_be_seen_between(mine, other):
             return Verdict(f"the backward reads {old.name} or {new.name}, and the caller holds the other one meanwhile")
+        if not same and self._would_be_saved_and_held(mine, other):
+            return Verdict(f"autograd may save {old.name} or {new.name}, and the caller holds the other one meanwhile")
         for mark in self.marks_between(old, None):
             effect = self.of(mark)
             written = self.writes(mark) if effect.writes else set()
@@ -245,6 +247,12 @@ class Effects:
         """Whether a caller who writes one of two places after the forward would write what the backward reads."""
         return (self._is_held_between(other) and self._is_read_later(mine)) or (
             self._is_held_between(mine) and self._is_read_later(other)
+        )
+
+    def _would_be_saved_and_held(self, mine: Node, other: Node) -> bool:
+        """The same before autograd, where nobody knows yet what the backward reads."""
+        return (self._is_held_between(other) and self._may_be_saved(mine)) or (
+            self._is_held_between(mine) and self._may_be_saved(other)
         )
 
     def _is_held_between(self, place: Node) -> bool:
