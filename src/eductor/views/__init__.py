@@ -4,7 +4,6 @@
 of a cat or stack, `checking` compares both sides on tensors of indices.
 """
 
-from eductor.graph.meta import is_row_major as is_row_major
 from eductor.views.checking import check_equal as check_equal
 from eductor.views.nest import Nest as Nest
 from eductor.views.nest import concatenated as concatenated
@@ -14,6 +13,7 @@ from eductor.views.nest import nest_of as nest_of
 from eductor.views.nest import stacked as stacked
 from eductor.views.plan import Plan as Plan
 from eductor.views.plan import plan as plan
+from eductor.views.reading import RESHAPES as RESHAPES
 from eductor.views.reading import SPLITS as SPLITS
 from eductor.views.reading import Division as Division
 from eductor.views.reading import Trace as Trace

@@ -196,6 +196,10 @@ _VIEWS: dict[Any, tuple[str, Make]] = {
 }
 
 
+RESHAPES = frozenset(packet for packet, (kind, _) in _VIEWS.items() if kind not in ("split", "unbind"))
+"""What has every element of its operand once, in another shape or order."""
+
+
 # --------------------------------------------------------------------------------- one of several results, an index
 
 SPLITS = (

@@ -14,11 +14,10 @@ import torch
 from torch.fx import GraphModule, Node
 
 from eductor.graph.bind import Bound
-from eductor.graph.meta import difference, known_equal, tensor_of
+from eductor.graph.meta import difference, is_row_major, known_equal, tensor_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.static import mark_static
 from eductor.graph.view import GraphView
-from eductor.views import is_row_major
 
 aten = torch.ops.aten
 

@@ -12,12 +12,12 @@ from torch.fx import Node
 
 from eductor.cost import Device, Gemm, bytes_of, copy_time, device_of, gemm_of, gemm_time, loss
 from eductor.graph.bind import Bound
-from eductor.graph.meta import known_equal, requires_grad, tensor_of
+from eductor.graph.meta import is_row_major, known_equal, requires_grad, tensor_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.static import is_static, pack
 from eductor.graph.view import GraphView
 from eductor.pipeline.base import Context, f32, graph_pass
-from eductor.views import Plan, concatenated, is_row_major, trace
+from eductor.views import Plan, concatenated, trace
 
 aten = torch.ops.aten
 

@@ -59,20 +59,17 @@ def _merge(rewrite: Rewriter, inner: Node, found: Division, outer: Node, around:
     sizes = [*around.sizes[:at], *found.sizes, *around.sizes[at + 1 :]]
     merged = rewrite.insert(aten.split_with_sizes, around.operand, sizes, around.dim, before=outer, like=outer)
     for user in list(inner.users):
-        _replace(rewrite, user, merged, at + _index(user, found))
+        rewrite.replace(user, operator.getitem, merged, at + _index(user, found))
     for user in [user for user in outer.users if user is not found.operand]:
         place = _index(user, around)
-        _replace(rewrite, user, merged, place if place < at else place + len(found.sizes) - 1)
+        shifted = place if place < at else place + len(found.sizes) - 1
+        rewrite.replace(user, operator.getitem, merged, shifted)
 
 
 def _index(piece: Node, of: Division) -> int:
     index = piece.args[1]
     assert isinstance(index, int)
     return index % len(of.sizes)
-
-
-def _replace(rewrite: Rewriter, piece: Node, merged: Node, index: int) -> None:
-    rewrite.replace(piece, operator.getitem, merged, index)
 
 
 @merge_splits_pass.example

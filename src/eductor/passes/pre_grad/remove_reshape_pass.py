@@ -10,24 +10,17 @@ from torch.fx import Node
 
 from eductor.graph.bind import Bound
 from eductor.graph.gradients import same_sum, same_sum_in_place_of, uses
-from eductor.graph.meta import difference, value_of
+from eductor.graph.meta import difference, is_row_major, value_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 from eductor.pipeline.base import Context, f32, graph_pass
-from eductor.views import Plan, Trace, check_equal, is_row_major, plan, trace_through
-
-aten = torch.ops.aten
-
-_RESHAPES = {
-    *(aten.reshape, aten.view, aten._unsafe_view, aten.flatten, aten.unflatten, aten.squeeze, aten.unsqueeze),
-    *(aten.view_as, aten.reshape_as, aten.permute, aten.transpose, aten.t, aten.mT, aten.numpy_T, aten.movedim),
-}
+from eductor.views import RESHAPES, Plan, Trace, check_equal, plan, trace_through
 
 
 @graph_pass(stage="pre_grad", numerics="exact")
 def remove_reshape_pass(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
     """Reduces a chain of reshapes, squeezes and permutations to the shortest one that reads the same."""
-    for root in graph.find(*_RESHAPES):
+    for root in graph.find(*RESHAPES):
         # The cheap question first: most reshapes stand alone.
         is_chain = _is_link(graph, _operand(graph, root))
         found = trace_through(graph, root, functools.partial(_is_link, graph)) if is_chain else None
@@ -56,7 +49,7 @@ def _operand(graph: GraphView, node: Node) -> Any:
 def _is_link(graph: GraphView, node: Any) -> bool:
     """Whether a value is a reshape that only the chain uses."""
     bound = graph.bind(node) if isinstance(node, Node) and len(node.users) == 1 else None
-    return isinstance(bound, Bound) and bound.packet in _RESHAPES
+    return isinstance(bound, Bound) and bound.packet in RESHAPES
 
 
 def _why_not(graph: GraphView, root: Node, found: Trace, made: Plan) -> str:

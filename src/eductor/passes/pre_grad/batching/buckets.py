@@ -11,12 +11,11 @@ from torch.fx import Node
 
 from eductor.compat import is_wrapper_subclass
 from eductor.graph.bind import Bound
-from eductor.graph.meta import tensor_of
+from eductor.graph.meta import is_row_major, tensor_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView, key_of
 from eductor.passes.pre_grad.batching.layout import gradients, needed, touched
 from eductor.passes.pre_grad.batching.rule import Call, Rule
-from eductor.views import is_row_major
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from torch.fx import Node
 
 from eductor.cost import bytes_of, copy_time, device_of, loss
 from eductor.graph.bind import Bound
-from eductor.graph.meta import requires_grad, tensor_of
+from eductor.graph.meta import is_row_major, requires_grad, tensor_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.static import is_static
 from eductor.graph.view import GraphView
@@ -23,7 +23,7 @@ from eductor.passes.pre_grad.batching.buckets import ALONE, Bucket
 from eductor.passes.pre_grad.batching.placing import Placing
 from eductor.passes.pre_grad.batching.rule import Call, Rule
 from eductor.pipeline.base import Context
-from eductor.views import Plan, is_row_major, stacked, trace
+from eductor.views import Plan, stacked, trace
 
 aten = torch.ops.aten
 

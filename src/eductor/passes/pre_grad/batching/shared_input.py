@@ -14,7 +14,7 @@ from torch.fx import Node
 from eductor.compat import is_wrapper_subclass, sort_key
 from eductor.cost import Device, Gemm, bytes_of, copy_time, device_of, gemm_of, gemm_time, is_pointwise, loss
 from eductor.graph.bind import Bound
-from eductor.graph.meta import known_equal, requires_grad, tensor_of
+from eductor.graph.meta import is_row_major, known_equal, requires_grad, tensor_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.static import is_static, pack
 from eductor.graph.view import GraphView
@@ -22,7 +22,6 @@ from eductor.passes.pre_grad.batching.layout import gradients, needed, own_copy,
 from eductor.passes.pre_grad.batching.placing import Placing
 from eductor.passes.pre_grad.batching.rule import Emission
 from eductor.pipeline.base import Context
-from eductor.views import is_row_major
 
 aten = torch.ops.aten
 
