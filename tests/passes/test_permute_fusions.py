@@ -71,13 +71,13 @@ def test_each_spelling(swap, dtype):
     check_fires(permute_linear_fusion, lambda x, w, b: F.linear(swap(x), w, b), [x, w, b])
     check_fires(permute_linear_fusion, lambda x, w: F.linear(input=swap(x), weight=w), [x, w])
     a, b = made((4, 8, 6), (4, 8, 3), dtype=dtype)
-    check_fires(permute_matmul_fusion, lambda a, b: torch.bmm(swap(a).contiguous(), b), [a, b])
+    check_fires(permute_matmul_fusion, lambda a, b: torch.bmm(swap(a.sin()).contiguous(), b), [a, b])
 
 
 def test_a_batched_product_stays_one():
     module = check_fires(
         permute_matmul_fusion,
-        lambda a, b: torch.bmm(a.mT.contiguous(), b.mT.clone(memory_format=torch.contiguous_format)),
+        lambda a, b: torch.bmm(a.sin().mT.contiguous(), b.sin().mT.clone(memory_format=torch.contiguous_format)),
         made((4, 8, 6), (4, 3, 8)),
     )
     assert [n.target for n in module.graph.nodes if n.op == "call_function"][-1] is aten.bmm.default
@@ -86,9 +86,9 @@ def test_a_batched_product_stays_one():
 @pytest.mark.parametrize(
     ("program", "shapes"),
     [
-        (lambda a, b: a.mT.contiguous() @ b, ((4, 8, 6), (4, 8, 3))),
-        (lambda a, b: a.t().contiguous() @ b, ((8, 6), (8, 3))),
-        (lambda a, b: torch.mm(a, b.T.contiguous()), ((6, 8), (3, 8))),
+        (lambda a, b: a.sin().mT.contiguous() @ b, ((4, 8, 6), (4, 8, 3))),
+        (lambda a, b: a.sin().t().contiguous() @ b, ((8, 6), (8, 3))),
+        (lambda a, b: torch.mm(a, b.sin().T.contiguous()), ((6, 8), (3, 8))),
         (lambda a, b: a.mT @ b, ((4, 8, 6), (8, 3))),
         (lambda a, b: torch.matmul(b, other=a.mT), ((4, 6, 8), (3, 8))),
         (lambda a, b: a.mT @ b, ((2, 4, 8, 6), (8, 3))),
@@ -144,6 +144,13 @@ def half_without_gradients(x, w):
 )
 def test_stays(pass_, program, because):
     assert_refused(pass_, program, [f32(4, 6, 8), f32(3, 8)], because)
+
+
+def test_a_copy_that_autograd_saves_of_an_input_stays():
+    module = capture(lambda a, b: torch.bmm(a.mT.contiguous(), b), made((4, 8, 6), (4, 8, 3)))
+    record = run_pass(permute_matmul_fusion, "pre_grad", module).record
+    assert not record.changed
+    assert "the caller holds the other one" in record.rejects[0].reason
 
 
 @pytest.mark.parametrize(
