@@ -43,6 +43,7 @@ bench: $(STAMP)
 	$(BIN)/python bench/kernels.py
 	$(BIN)/python bench/pre_grad.py --stage-cost
 	$(BIN)/python bench/pre_grad.py
+	$(BIN)/python bench/pad_mm.py
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

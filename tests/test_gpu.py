@@ -49,6 +49,25 @@ def test_seeded_randomness_stays_on_the_device():
     assert abs(first.mean() - 0.5) < 0.2
 
 
+def test_seeded_draws_wait_for_nobody():
+    def program(x):
+        drawn = torch.rand_like(x), torch.randn_like(x), torch.randint_like(x, 5), torch.empty_like(x).bernoulli_(0.5)
+        return *drawn, torch.nn.functional.dropout(x + 1, 0.5)
+
+    x = torch.zeros(100_000, device="cuda")
+    module = capture(program, [x], "aten")
+    eductor.joint_graph_passes(module)
+    module(x)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        drawn = module(x)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for numbers, mean, variance in zip(drawn, (0.5, 0, 2, 0.5, 1), (1 / 12, 1, 2, 0.25, 1), strict=True):
+        assert abs(numbers.mean() - mean) < 0.03
+        assert abs(numbers.var() - variance) < 0.05 * variance
+
+
 def test_all_stages_run_on_device_graphs():
     module = capture(lambda x: x.clone().view(x.shape).sin()[:, 0:4] + 1, [torch.randn(4, 4, device="cuda")], "aten")
     eductor.joint_graph_passes(module, options={"strict": True, "debug": True})

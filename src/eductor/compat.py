@@ -26,6 +26,8 @@ from torch.fx.experimental.proxy_tensor import make_fx as make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv as ShapeEnv
 from torch.fx.experimental.symbolic_shapes import statically_known_true as statically_known_true
 from torch.fx.proxy import _COPY_META_FIELDS
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 # What a node made in place of another inherits: torch's own list, and what Dynamo and export add.
 INHERITED_META: tuple[str, ...] = (*_COPY_META_FIELDS, "stack_trace", "seq_nr")
@@ -144,8 +146,6 @@ def with_history(value: Any) -> Any:
 
 def is_wrapper_subclass(tensor: torch.Tensor) -> bool:
     """Whether a tensor wraps others (DTensor, nested, quantized), so that it is more than its data."""
-    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-
     return type(tensor) is not FakeTensor and bool(is_traceable_wrapper_subclass(tensor))
 
 
@@ -313,6 +313,11 @@ def tracing_autograd(mode: FakeTensorMode) -> Iterator[None]:
 def set_versions(tensors: list[torch.Tensor], versions: list[int]) -> None:
     """Sets what autograd takes for the number of writes to a tensor."""
     torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
+
+
+def has_inductor_table() -> bool:
+    """Whether anybody asked for the decompositions of torch's code generator: otherwise no graph was made with them."""
+    return "torch._inductor.decomposition" in sys.modules
 
 
 def keeps_graph() -> bool:

@@ -68,6 +68,7 @@ def check_run(
     pass_: Pass, stage: Stage, example: Example, where: str, *, dynamic: bool = False, inputs: list[Any] | None = None
 ) -> ExampleRun:
     """Runs the pass: the graph after it does what the graph before it does, and a second run changes nothing."""
+    pass_ = pass_.configured(**example.options)
     module = capture_example(stage, example, dynamic=dynamic, inputs=inputs)
     verifier = Verifier([_differentiable(x, stage) for x in inputs or example.make_inputs()])
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,15 +12,18 @@ from eductor.cost import (
     Gemm,
     bytes_of,
     copy_time,
+    cuda_device,
     device_of,
     flops_of,
     gemm_of,
     gemm_time,
+    is_bound_by_memory,
     is_pointwise,
     launches_of,
     loss,
     time_of,
 )
+from eductor.cost.operators import UNALIGNED_FACTOR, UNALIGNED_RESULT
 from eductor.graph import capture
 from eductor.graph.meta import tensor_of
 from eductor.options import Options
@@ -121,3 +126,29 @@ def test_a_loss_is_said_with_its_figures():
     assert loss("it", 50e-6, 12e-6) == ""
     assert loss("it", 12e-6, 40e-6) == "it saves 12 us and costs 40 us"
     assert loss("it", 1.1e-6, 1e-6)
+
+
+def test_products_that_are_not_aligned_run_at_a_part_of_the_rate():
+    device = cuda_device("NVIDIA H200", 132, 141 << 30)
+    aligned = Gemm(4096, 4096, 4096, torch.bfloat16)
+    result, factors = replace(aligned, aligned_result=False), replace(aligned, aligned_factors=False)
+    times = [gemm_time(gemm, device) - device.launch for gemm in (aligned, result, factors)]
+    assert times == pytest.approx([times[0], times[0] / UNALIGNED_RESULT, times[0] / UNALIGNED_FACTOR])
+    assert times == sorted(times)
+
+
+def test_alignment_counts_where_matrix_units_are_used():
+    device = cuda_device("NVIDIA H200", 132, 141 << 30)
+    assert device.alignment(torch.bfloat16) == device.alignment(torch.float16) == 8
+    assert device.alignment(torch.float32) == device.alignment(torch.float64) == 1
+    assert cuda_device("NVIDIA H200", 132, 141 << 30, tf32=True).alignment(torch.float32) == 4
+    assert cuda_device("Tesla T4", 40, 16 << 30, tf32=True).alignment(torch.float32) == 1, "it has no TF32"
+    single = Gemm(4096, 4096, 4096, torch.float32, aligned_factors=False)
+    assert gemm_time(single, device) == gemm_time(replace(single, aligned_factors=True), device)
+    assert device_of(CPU).alignment(torch.bfloat16) == 1
+
+
+def test_slim_products_are_bound_by_memory():
+    device = cuda_device("NVIDIA H200", 132, 141 << 30)
+    assert is_bound_by_memory(Gemm(8, 4096, 4096, torch.bfloat16), device)
+    assert not is_bound_by_memory(Gemm(4096, 4096, 4096, torch.bfloat16), device)

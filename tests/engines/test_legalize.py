@@ -472,3 +472,27 @@ def test_a_wide_cat_through_inductor():
 
 def test_a_wide_cat_is_a_good_operator():
     torch.library.opcheck(ops.wide_cat.wide_cat.default, ([torch.randn(2, 3), torch.randn(4, 3)], 0))
+
+
+def test_a_small_mask_is_stored_once():
+    """It is computed for its own few elements, and expanded as a view for the kernel that reads it."""
+
+    def attention(q, k, v, mask):
+        bias = (mask * -100.0).expand(2, 4, 64, 64)
+        return torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, bias, False)[0]
+
+    with FakeTensorMode():
+        q, k, v = (torch.randn(2, 4, 64, 32, device="cuda") for _ in range(3))
+        mask = torch.rand(2, 1, 1, 64, device="cuda")
+        module = make_fx(attention)(q, k, v, mask)
+    legalize(module)
+    (kept,) = module.graph.find_nodes(op="call_function", target=ops.stored.stored.default)
+    assert kept.meta["val"].shape == (2, 1, 1, 64)
+    (expanded,) = kept.users
+    assert expanded.target is torch.ops.aten.expand.default
+    assert [user.target.overloadpacket for user in expanded.users] == [
+        torch.ops.aten._scaled_dot_product_efficient_attention
+    ]
+    nodes = len(module.graph.nodes)
+    legalize(module)
+    assert len(module.graph.nodes) == nodes

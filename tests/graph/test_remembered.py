@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.fx import Graph
 
+from eductor.compat import FakeTensorMode
 from eductor.graph import GraphView, Rewriter, capture, value_of
 from eductor.graph.meta import difference, tensor_of
+from eductor.graph.remembered import Remembered
 
 aten = torch.ops.aten
 
@@ -81,3 +84,38 @@ def test_a_reading_lasts_until_the_call_is_edited():
     rewrite.replace(nodes["t"], aten.mul.Tensor, add, add)
     rewrite.replace(add, twice)
     assert all(view.bind(user)["self"] is twice for user in twice.users)
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (), (0, 2), (2, 0, 3), (5,)])
+@pytest.mark.parametrize("followed", [False, True])
+def test_stacks_of_alike_tensors_are_known_without_running(shape, followed):
+    mode = FakeTensorMode()
+    with mode:
+        tensors = [torch.empty(shape, requires_grad=followed) * 1 for _ in range(3)]
+    graph = Graph()
+    nodes = [graph.placeholder(f"x{i}") for i in range(3)]
+    for node, tensor in zip(nodes, tensors, strict=True):
+        node.meta["val"] = tensor
+    for dim in range(-len(shape) - 1, len(shape) + 1):
+        with mode:
+            expected = torch.stack(tensors, dim)
+        for args, kwargs in (((nodes, dim), {}), ((nodes,), {"dim": dim})):
+            call = graph.call_function(torch.ops.aten.stack.default, args, kwargs)
+            got = Remembered().value(call, mode, lambda: pytest.fail("it was run"))
+            assert difference(got, expected) is None
+            assert got.requires_grad == expected.requires_grad
+
+
+def test_stacks_of_other_tensors_are_run():
+    mode = FakeTensorMode()
+    with mode:
+        rows, columns = torch.empty(3, 4), torch.empty(4, 3).t()
+    graph = Graph()
+    nodes = [graph.placeholder("x"), graph.placeholder("y")]
+    for pair in ((rows, columns), (columns, columns)):
+        for node, tensor in zip(nodes, pair, strict=True):
+            node.meta["val"] = tensor
+        call = graph.call_function(torch.ops.aten.stack.default, (nodes,))
+        ran = []
+        Remembered().value(call, mode, lambda pair=pair, ran=ran: ran.append(1) or torch.stack(pair))
+        assert ran

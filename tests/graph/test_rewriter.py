@@ -136,6 +136,17 @@ def test_rejects_keep_their_reason():
     assert not rewrite.matches
 
 
+def test_a_note_belongs_to_the_match_at_hand():
+    _, view, rewrite = editing(lambda x: x.clone().sin() + x.clone())
+    with pytest.raises(BadGraph, match="nothing was edited yet"):
+        rewrite.note("too early")
+    for node in view.find(aten.clone):
+        rewrite.replace(node, node.args[0])
+        if node.name == "clone":
+            rewrite.note("it is Monday")
+    assert [m.note for m in rewrite.matches] == ["it is Monday", ""]
+
+
 def test_order_is_checked():
     _, view, rewrite = editing(lambda x: x.sin().cos())
     (sin,), (cos,) = view.find(aten.sin), view.find(aten.cos)
@@ -218,3 +229,22 @@ def test_a_view_is_not_dropped_across_a_change_of_geometry():
     _, view, _ = editing(program, torch.randn(2, 2), dialect="torch")
     (flat,) = view.find(aten.view)
     assert "geometry" in view.effects.may_alias(flat, flat.args[0]).reason
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
+def test_a_piece_has_a_value_though_its_whole_was_written_since(mode):
+    """Autograd does not let what was split be written; a new node that reads a piece stands in front of the write."""
+
+    def program(x):
+        y = x * 1
+        with mode():
+            piece, _ = y.chunk(2, 1)
+        row = piece.sin()
+        y.mul_(2)
+        return row
+
+    _, view, rewrite = editing(program, torch.randn(2, 4, requires_grad=True), dialect="torch")
+    sin = next(view.find(aten.sin))
+    new = rewrite.insert(aten.unsqueeze, sin.all_input_nodes[0], 0, before=sin)
+    assert value_of(new).shape == (1, 2, 2)
+    assert value_of(new).requires_grad

@@ -177,6 +177,16 @@ def test_joins_along_any_dimension(join, dim):
     assert expected.stride() == got.stride()
 
 
+def test_a_cat_of_results_that_are_views_has_memory_of_its_own():
+    def program(x):
+        return torch.cat([piece.detach() for piece in pieces_of(x)], 1)
+
+    x = leaf(3, N * D)
+    got = compiled(batching, program)(x)
+    assert torch.equal(got, x)
+    assert got.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
+
+
 def test_other_operands_of_a_cat_keep_their_place():
     def program(x, w, y):
         rows = [F.linear(piece, w[i]) for i, piece in enumerate(pieces_of(x))]
@@ -375,6 +385,25 @@ def test_zero_sizes_are_ordinary():
     x, w = torch.randn(0, N * D), torch.randn(N, H, D)
     got = compiled(batching, program)(x, w)
     assert got.shape == (0, N * H)
+
+
+def test_linears_without_elements_are_left():
+    def program(x, w, b):
+        return torch.cat([F.linear(piece, w[i], b[i]) for i, piece in enumerate(x.unbind(1))], 1)
+
+    for shape, weight in [((3, N, 0), (N, H, 0)), ((3, N, D), (N, 0, D)), ((0, N, D), (N, H, D))]:
+        refuses("it has no elements", batching, program, leaf(*shape), leaf(*weight), leaf(*weight[:2]))
+
+
+def test_results_that_do_not_lie_row_by_row_are_left():
+    def program(x):
+        turned = (x * 2).permute(0, 2, 1).split(1)
+        return [piece.detach().to(torch.bfloat16) for piece in turned]
+
+    x = torch.randn(N, D, H)
+    refuses("not laid out row by row", batching, program, x)
+    expected, got = program(x), compiled(batching, program)(x)
+    assert [t.stride() for t in expected] == [t.stride() for t in got]
 
 
 def test_duplicated_operands():

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from both_dialects import DIALECTS, compiled, fires, leaf, reasons, refuses, run
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -313,6 +313,8 @@ OPS = {
 
 
 @settings(max_examples=5, deadline=None)
+@example([("clone", 0), ("clone", 0), ("clone", 0)], [1])
+@example([("t", 0), ("contiguous", 0), ("write", 0), ("clone", 1), ("clone", 0)], [5])
 @given(
     st.lists(st.tuples(st.sampled_from(sorted(OPS)), st.integers(0, 7)), min_size=1, max_size=8),
     st.lists(st.integers(0, 8), min_size=1, max_size=3),

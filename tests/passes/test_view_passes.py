@@ -238,3 +238,12 @@ def test_exact_profile_keeps_the_order_of_gradient_sums():
     torch._dynamo.reset()
     x = torch.randn(64, 8)
     assert_same(program, compiled, x)
+
+
+def test_what_leaves_begins_where_its_memory_begins():
+    def program(x):
+        rows = (x * 2).unbind(0)
+        return torch.stack([rows[1], rows[2]])
+
+    got = eductor.compile(program, engine="aten", strict=True)(torch.randn(4, 3))
+    assert got.storage_offset() == 0

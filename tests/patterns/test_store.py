@@ -13,11 +13,11 @@ from pattern_tools import facts, graph_of, matches
 
 from eductor.errors import BadPattern
 from eductor.graph import GraphView
-from eductor.patterns import ANY, _serialize_pattern, const, fwd_only, gen_pattern, op, precompile, var
+from eductor.patterns import ANY, _serialize_pattern, const, fwd_only, gen_pattern, op, pattern_pass, precompile, var
 from eductor.patterns.language import Op, Outputs
 from eductor.patterns.precompile import shipped, texts
 from eductor.patterns.rules import Rules
-from eductor.patterns.store import HOME, Store, dumps, required_by
+from eductor.patterns.store import Store, dumps, required_by
 from eductor.patterns.trace import pattern_of, signature
 from eductor.pipeline import f32
 
@@ -202,9 +202,23 @@ def test_the_patterns_of_the_package_are_up_to_date():
     assert not stale
 
 
+def rows_rule(home):
+    """A rule whose pattern is stored: some rows of a vector, drawn without replacement."""
+
+    @pattern_pass(stage="joint", numerics="exact")
+    def shuffled():
+        """Says it otherwise."""
+
+    def rows(x, count):
+        return x[torch.randperm(x.shape[0])[:count]]
+
+    rule = shuffled.replace(rows, rows, inputs=[f32(6), 4], name="rows", stored="own.rows")
+    rule.source.home = home
+    return rule
+
+
 def test_precompile_writes_and_checks(capsys, monkeypatch, tmp_path):
-    (rule, *_) = shipped()
-    monkeypatch.setattr(rule.source, "home", tmp_path / "new")
+    rule = rows_rule(tmp_path / "new")
     monkeypatch.setattr(precompile, "shipped", lambda: [rule])
     assert precompile.main(["--check"]) == 1
     assert "is stale: run `make patterns`" in capsys.readouterr().out
@@ -212,12 +226,14 @@ def test_precompile_writes_and_checks(capsys, monkeypatch, tmp_path):
     assert precompile.main(["--check"]) == 0
 
 
-def test_nothing_is_traced_where_a_stored_pattern_cannot_be():
+def test_nothing_is_traced_where_a_stored_pattern_cannot_be(tmp_path):
     def search(x, count):
         raise AssertionError("it is stored")
 
-    (rule, *_) = shipped()
-    source = replace(rule.source, fn=search, home=HOME)
+    rule = rows_rule(tmp_path)
+    for path, text in texts([rule]).items():
+        path.write_text(text)
+    source = replace(rule.source, fn=search)
     rules = Rules([replace(rule, source=source)])
     assert not rules.index.candidates(GraphView(graph_of(lambda a: a.sin(), [X])))
     rows = graph_of(lambda a: a[torch.randperm(4)[:2]], [X])

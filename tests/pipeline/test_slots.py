@@ -92,7 +92,7 @@ def test_one_of_two_slots_by_its_number():
     pipeline = Pipeline.default().with_pass(plain_nothing, at="joint_custom_pre_pass#2")
     names = [s.name for s in pipeline.stage("joint")]
     assert names.count("plain_nothing") == 1
-    assert names[names.index("plain_nothing") - 2 :][:2] == ["remove_noop_ops", "joint_custom_pre_pass"]
+    assert names[names.index("plain_nothing") - 2 :][:2] == ["constant_fold_uniform_value", "joint_custom_pre_pass"]
 
 
 @pytest.mark.parametrize("inference", [True, False])

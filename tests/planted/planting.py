@@ -12,7 +12,7 @@ from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 from eductor.pipeline.base import Context, Contract, Pass, Stage
 
-EDITS = ("insert", "replace", "update", "move", "erase")
+EDITS = ("insert", "replace", "update", "respell", "move", "erase")
 
 
 class Planted(Pass):

@@ -646,3 +646,20 @@ def input_written_with_what_it_holds():
         return x + 1
 
     return Case(fn, (plain(3, 4),))
+
+
+def leaf_that_is_a_view(*shape):
+    return torch.randn(*shape, 2)[..., 0].requires_grad_()
+
+
+@program(lines=(26, 20))
+def row_of_a_leaf_that_is_a_view_written_without_gradients():
+    """Autograd takes the row for a view of the base, to which no gradient goes; of another leaf it could not be read."""
+
+    def fn(x):
+        with torch.no_grad():
+            row = x[0]
+            row.relu_()
+        return row, row * 3, x * 2
+
+    return Case(fn, (leaf_that_is_a_view(3, 4),))

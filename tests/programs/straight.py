@@ -86,9 +86,7 @@ class Input:
             made = made.permute(*reversed(range(made.dim())))
         elif self.layout == "sliced":
             made = made[..., ::2]
-        return made.detach().requires_grad_(
-            self.requires_grad
-        )  # no view: autograd treats leaves that are in its own way
+        return made.requires_grad_(self.requires_grad)
 
 
 @dataclass(frozen=True)

@@ -337,3 +337,41 @@ def dropout_that_drops_nothing_of_a_slice():
 @program(lines=(15,))
 def dropout_that_drops_nothing_of_an_input():
     return Case(lambda x: (F.dropout(x, 0.0), x * 2), (plain(3, 4),))
+
+
+@program(lines=(16,))
+def detached_before_its_source():
+    def fn(x):
+        y = torch.cat([x, x])
+        return y.detach(), y
+
+    return Case(fn, (plain(3, 4),))
+
+
+@program(lines=(16,))
+def detached_views_of_a_value_that_is_not_returned():
+    def fn(x):
+        y = x * 2
+        return y[1:].detach(), y.t().detach(), y[:, 1:]
+
+    return Case(fn, (plain(3, 4),))
+
+
+@program(lines=(16, 7))
+def detached_and_written():
+    def fn(x):
+        y = x * 2
+        first = y.t().detach()
+        first.zero_()
+        return first, y
+
+    return Case(fn, (plain(3, 4),))
+
+
+@program(lines=(16,))
+def detached_without_the_sizes_that_its_views_read():
+    def fn(x, w, b):
+        y = F.linear(x, w, b)
+        return y.detach(), y
+
+    return Case(fn, (plain(3, 4, 2), plain(5, 2), leaf(5)))

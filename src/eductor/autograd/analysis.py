@@ -279,7 +279,8 @@ def _stand_in(value: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
     if not value.requires_grad:
         return copy
     if value.is_leaf:
-        return copy.requires_grad_()
+        # A leaf that is a view stays one: autograd takes what is viewed of it for views of its base, without gradients.
+        return (copy.view_as(copy) if value._is_view() else copy).requires_grad_()
     with torch.enable_grad():
         rooted: torch.Tensor = _Rooted.apply(anchor, [copy])  # type: ignore[no-untyped-call]
     return rooted

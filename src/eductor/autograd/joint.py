@@ -7,7 +7,7 @@ does, with eager's rules and errors. The ATen graph that this leaves is function
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from eductor.autograd.decompose import decompose
 from eductor.autograd.functional import NewValues, functionalize, listed_writes, may_write
 from eductor.autograd.provenance import ForwardRun, mark_backward
 from eductor.autograd.tables import for_autograd
-from eductor.autograd.views import Place, Views, Wanted, storage_node
+from eductor.autograd.views import Place, Views, Wanted, origin_of, storage_node
 from eductor.compat import make_fx
 from eductor.errors import Unsupported
 from eductor.graph.meta import BACKWARD, output_of, value_of
@@ -89,7 +89,7 @@ def aot_dispatch_autograd_graph(captured: Captured, fakes: Fakes, decompositions
             traced = make_fx(trace.run, decomposition_table={} if later else for_autograd(table))(*primals, *values)
         _refuse_effects(traced)
         analysis = analysis.noticing(listed_writes(traced))
-        views = _take_views(traced, analysis)
+        analysis, views = _take_views(traced, analysis)
         new = NewValues()
         with compat.enable_python_dispatcher(), torch.no_grad():
             if may_write(traced) or (later and table and has_symbols([value_of(n) for n in traced.graph.nodes])):
@@ -161,29 +161,54 @@ def _tangents(analysis: Analysis) -> tuple[tuple[Tangent, ...], list[torch.Tenso
     return tuple(tangents), values
 
 
-def _take_views(traced: GraphModule, analysis: Analysis) -> tuple[Views | None, Views | None]:
+def _take_views(traced: GraphModule, analysis: Analysis) -> tuple[Analysis, tuple[Views | None, Views | None]]:
     """Takes the outputs that are views out of the traced graph, into small graphs of their own."""
     returns, views, gradients, unused = output_of(traced)
+    nodes = dict(zip((j for j, o in enumerate(analysis.outputs) if o.kind == "view"), views, strict=True))
+    analysis, returns = _rooted_at_origins(analysis, returns, nodes)
     traced.graph.output_node().args = ((returns, gradients, unused),)
     if not views:
-        return None, None
+        return analysis, (None, None)
     placeholders = traced.graph.find_nodes(op="placeholder")[: len(analysis.inputs)]
     leaves: dict[Node, Place] = {p: ("input", i) for i, p in enumerate(placeholders)}
     for k, (result, node) in enumerate(zip(analysis.returns, returns, strict=True)):
         if isinstance(node, Node):
             place: Place = ("input", result.index) if result.source == "input" else ("return", k)
             leaves.setdefault(storage_node(node), place)
-    outputs = [o for o in analysis.outputs if o.kind == "view"]
     wanted = [
-        Wanted(node, (o.root, o.index), o.recorded, not o.requires_grad and _root_requires_grad(o, analysis))
-        for node, o in zip(views, outputs, strict=True)
+        Wanted(nodes[j], (o.root, o.index), o.recorded, not o.requires_grad and _root_requires_grad(o, analysis))
+        for j, o in enumerate(analysis.outputs)
+        if o.kind == "view"
     ]
 
     def made(*, recorded: bool) -> Views | None:
         some = [w for w in wanted if w.recorded == recorded]
         return Views.of(some, leaves) if some else None
 
-    return made(recorded=True), made(recorded=False)
+    return analysis, (made(recorded=True), made(recorded=False))
+
+
+def _rooted_at_origins(
+    analysis: Analysis, returns: Sequence[Any], views: dict[int, Node]
+) -> tuple[Analysis, list[Any]]:
+    """Returns what several outputs without gradients are made from, where one of these was taken for it.
+
+    To autograd, what `detach` gives is nobody's view: only the trace knows which of two such values was there first.
+    `views` are the nodes of outputs that are views; outputs that turn out to be views are added.
+    """
+    outputs, values, returns = list(analysis.outputs), list(analysis.values), list(returns)
+    for k in {o.index for o in outputs if o.kind == "view" and o.root == "return"}:
+        node = storage_node(returns[k])
+        origin = origin_of(node)
+        if analysis.returns[k].requires_grad or origin is node:
+            continue
+        for j, output in enumerate(outputs):
+            if output.kind == "return" and output.index == k:
+                outputs[j], views[j] = Output("view", k), node
+            elif output.kind == "view" and storage_node(views[j]) is origin:
+                outputs[j] = Output("return", k)
+        returns[k], values[k] = origin, value_of(origin)
+    return replace(analysis, outputs=tuple(outputs), values=tuple(values)), returns
 
 
 def _root_requires_grad(output: Output, analysis: Analysis) -> bool:

@@ -59,6 +59,16 @@ def storage_node(node: Node) -> Node:
     return node
 
 
+def origin_of(node: Node) -> Node:
+    """The value from which a value can be made again by views alone; where nothing was viewed, itself."""
+    while True:
+        node = storage_node(node)
+        call = node.all_input_nodes[0] if node.target is operator.getitem else node
+        if not effect_of(call).is_view:
+            return node
+        node = call.all_input_nodes[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """A view to be made again: its node in the traced graph, what it is a view of, what autograd knows of it."""
@@ -123,7 +133,8 @@ class _Builder:
 
     def _new(self, node: Node) -> Node | None:
         if node in self._leaves:
-            return self._leaf(self._leaves[node])
+            place = self._leaves[node]
+            return self._leaf(place) if tensor_of(node) is not None else self._given(place)
         is_size = isinstance(value_of(node), (int, torch.SymInt)) and node.op == "call_function"
         if not (effect_of(node).is_view or is_size or node.target is operator.getitem):
             return None
@@ -133,12 +144,18 @@ class _Builder:
         return self.graph.node_copy(node, lambda operand: operands[operand])
 
     def _leaf(self, place: Place) -> Node:
+        """A tensor that is there already, without its history where that is wanted."""
+        given = self._given(place)
+        if not self._detached:
+            return given
+        if place not in self._without_gradient:
+            self._without_gradient[place] = self.graph.call_function(torch.ops.aten.detach.default, (given,))
+        return self._without_gradient[place]
+
+    def _given(self, place: Place) -> Node:
         if place not in self._found:
             first = next(iter(self.graph.nodes), None)
             with self.graph.inserting_before(first):
                 self._found[place] = self.graph.placeholder(f"{place[0]}_{place[1]}")
             self._found[place].meta["place"] = place
-        if self._detached and place not in self._without_gradient:
-            node = self.graph.call_function(torch.ops.aten.detach.default, (self._found[place],))
-            self._without_gradient[place] = node
-        return self._without_gradient[place] if self._detached else self._found[place]
+        return self._found[place]

@@ -4,7 +4,7 @@ The figures are for choosing between two forms of the same computation, not for 
 cancels, so that a launch, the bandwidth and the rate of the matrix units need only be of the right size.
 """
 
-from eductor.cost.device import Device, device_of
+from eductor.cost.device import VECTOR, Device, cuda_device, device_of
 from eductor.cost.operators import (
     Gemm,
     bytes_of,
@@ -12,6 +12,7 @@ from eductor.cost.operators import (
     flops_of,
     gemm_of,
     gemm_time,
+    is_bound_by_memory,
     is_pointwise,
     launches_of,
     loss,
@@ -20,14 +21,17 @@ from eductor.cost.operators import (
 )
 
 __all__ = [
+    "VECTOR",
     "Device",
     "Gemm",
     "bytes_of",
     "copy_time",
+    "cuda_device",
     "device_of",
     "flops_of",
     "gemm_of",
     "gemm_time",
+    "is_bound_by_memory",
     "is_pointwise",
     "launches_of",
     "loss",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,10 @@ import torch
 
 from eductor.options import Options
 
-TERA = 1e12
+TERA, GIB = 1e12, 1 << 30
+
+VECTOR = 16
+"""Matrix units are fed by loads of so many bytes, and lose much of their speed where rows begin elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +35,18 @@ class Device:
     """The side of such a tile."""
     fuses: bool
     """Whether pointwise operators become one kernel with their neighbours."""
+    memory: float = math.inf
+    """Bytes that it can hold, where that is known."""
+    aligned: frozenset[torch.dtype] = frozenset()
+    """Dtypes whose products run on matrix units, which want rows that begin at multiples of `VECTOR` bytes."""
 
     def rate(self, dtype: torch.dtype) -> float:
         """Flops per second in a dtype; one without a figure is computed in float32."""
         return self.flops.get(dtype, self.flops[torch.float32])
+
+    def alignment(self, dtype: torch.dtype) -> int:
+        """Of how many elements the rows of a matrix should begin at multiples; 1 where it does not matter."""
+        return VECTOR // dtype.itemsize if dtype in self.aligned else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +71,7 @@ _CHIPS: dict[str, _Chip] = {
     "T4": _Chip(0.3 * TERA, 65 * TERA, 8.1 * TERA, 8.1 * TERA, 0.25 * TERA),
 }
 _OTHER_CHIP = _Chip(1.0 * TERA, 150 * TERA, 40 * TERA, 20 * TERA, 1 * TERA)
-_OTHER_UNITS = 108
+_OTHER_UNITS, _OTHER_MEMORY = 108, 16 * GIB
 
 _ACHIEVED = 0.7
 """The part of a data sheet's figures that good kernels reach."""
@@ -78,6 +90,32 @@ def device_of(device: torch.device, options: Options | None = None) -> Device:
     return _cpu(torch.get_num_threads(), fuses)
 
 
+def cuda_device(
+    name: str, units: int, memory: int, *, graphs: bool = False, fuses: bool = True, tf32: bool = False
+) -> Device:
+    """A CUDA device by its name, with so many multiprocessors; `tf32` says that float32 may use the matrix units."""
+    chip = next((chip for key, chip in _CHIPS.items() if key in name), _OTHER_CHIP)
+    single = chip.tf32 if tf32 else chip.single
+    rates = {
+        torch.float16: chip.half,
+        torch.bfloat16: chip.half,
+        torch.float32: single,
+        torch.float64: chip.double,
+    }
+    on_units = {torch.float16, torch.bfloat16} | ({torch.float32} if single > chip.single else set())
+    return Device(
+        name=name,
+        launch=_GRAPH_LAUNCH if graphs else _CUDA_LAUNCH,
+        bandwidth=chip.bandwidth * _ACHIEVED,
+        flops={dtype: rate * _ACHIEVED for dtype, rate in rates.items()},
+        units=units,
+        tile=128,
+        fuses=fuses,
+        memory=memory,
+        aligned=frozenset(on_units),
+    )
+
+
 @functools.cache
 def _cpu(threads: int, fuses: bool) -> Device:
     single = _CORE_FLOPS * threads
@@ -94,29 +132,12 @@ def _cpu(threads: int, fuses: bool) -> Device:
 
 @functools.cache
 def _cuda(index: int | None, graphs: bool, fuses: bool, tf32: bool) -> Device:
-    name, units = _read(index)
-    chip = next((chip for key, chip in _CHIPS.items() if key in name), _OTHER_CHIP)
-    single = chip.tf32 if tf32 else chip.single
-    rates = {
-        torch.float16: chip.half,
-        torch.bfloat16: chip.half,
-        torch.float32: single,
-        torch.float64: chip.double,
-    }
-    return Device(
-        name=name,
-        launch=_GRAPH_LAUNCH if graphs else _CUDA_LAUNCH,
-        bandwidth=chip.bandwidth * _ACHIEVED,
-        flops={dtype: rate * _ACHIEVED for dtype, rate in rates.items()},
-        units=units,
-        tile=128,
-        fuses=fuses,
-    )
+    return cuda_device(*_read(index), graphs=graphs, fuses=fuses, tf32=tf32)
 
 
-def _read(index: int | None) -> tuple[str, int]:
-    """The name and the multiprocessors of a device; a graph may also name one that is not in this machine."""
+def _read(index: int | None) -> tuple[str, int, int]:
+    """Name, multiprocessors and memory of a device; a graph may also name one that is not in this machine."""
     if not torch.cuda.is_available() or (index or 0) >= torch.cuda.device_count():
-        return "an unknown CUDA device", _OTHER_UNITS
+        return "an unknown CUDA device", _OTHER_UNITS, _OTHER_MEMORY
     found: Any = torch.cuda.get_device_properties(torch.cuda.current_device() if index is None else index)
-    return found.name, found.multi_processor_count
+    return found.name, found.multi_processor_count, found.total_memory

@@ -29,6 +29,9 @@ class Gemm:
     inner: int
     dtype: torch.dtype
     batch: int = 1
+    aligned_factors: bool = True
+    """Whether the rows of both factors begin where matrix units want them; see `Device.alignment`."""
+    aligned_result: bool = True
 
     @property
     def flops(self) -> int:
@@ -133,7 +136,17 @@ _CONVOLUTIONS = frozenset({"aten::convolution", "aten::conv1d", "aten::conv2d", 
 
 
 def gemm_time(gemm: Gemm, device: Device) -> float:
-    """Seconds of a matrix product: its flops or its bytes, whichever take longer, and a launch.
+    """Seconds of a matrix product: its flops or its bytes, whichever take longer, and a launch."""
+    return max(_computing(gemm, device), gemm.bytes / device.bandwidth) + device.launch
+
+
+def is_bound_by_memory(gemm: Gemm, device: Device) -> bool:
+    """Whether a product waits for its bytes, so that it gains nothing from computing faster."""
+    return _computing(gemm, device) <= gemm.bytes / device.bandwidth
+
+
+def _computing(gemm: Gemm, device: Device) -> float:
+    """Seconds of the flops of a product.
 
     The result is computed in tiles, as many at a time as the device has units; the last round may fill only some. Where
     all tiles together are fewer than the units, the inner dimension is split among those that are left.
@@ -143,8 +156,20 @@ def gemm_time(gemm: Gemm, device: Device) -> float:
     rounds = -(-tiles // device.units)
     splits = min(max(device.units // max(tiles, 1), 1), -(-gemm.inner // _SPLIT) or 1)
     flops_per_tile = 2 * high * wide * gemm.inner / splits
-    computing = rounds * flops_per_tile * device.units / device.rate(gemm.dtype)
-    return max(computing, gemm.bytes / device.bandwidth) + device.launch
+    return rounds * flops_per_tile * device.units / (device.rate(gemm.dtype) * _reached(gemm, device))
+
+
+def _reached(gemm: Gemm, device: Device) -> float:
+    """The part of the device's rate that a product reaches, by where the rows of its matrices begin."""
+    if gemm.dtype not in device.aligned or (gemm.aligned_factors and gemm.aligned_result):
+        return 1.0
+    return UNALIGNED_RESULT if gemm.aligned_factors else UNALIGNED_FACTOR
+
+
+UNALIGNED_FACTOR, UNALIGNED_RESULT = 0.4, 0.4
+"""The part of the rate of matrix units that is left where the rows of a factor, or those of the result alone, begin
+between two vectors of `VECTOR` bytes: the kernels then load or store element by element, and without the units that copy
+whole blocks. `bench/pad_mm.py` measures it."""
 
 
 _STEP, _SPLIT = 16, 256

@@ -148,21 +148,38 @@ def _install_lowerings() -> None:
     those refuse where they do not. One graph may hold both, so ours borrow the primitives with that switch turned.
     """
     from torch._inductor import config, inductor_prims
-    from torch._inductor.lowering import fallback_handler, lowerings, register_lowering, to_dtype
+    from torch._inductor.lowering import fallback_handler, lowerings, mul, register_lowering, to_dtype
 
     def seeds(count: int, *, device: torch.device) -> Any:
         return lowerings[inductor_prims.seeds](count, device)
 
-    def random(seeds: Any, index: int, size: Sequence[Any], distribution: str, *, dtype: torch.dtype) -> Any:
+    def seed(seeds: Any, index: int) -> Any:
         seeds.realize()
+        return lowerings[inductor_prims.lookup_seed](seeds, index)
+
+    def random(seeds: Any, index: int, size: Sequence[Any], distribution: str, *, dtype: torch.dtype) -> Any:
         with config.patch(fallback_random=False):
-            seed = lowerings[inductor_prims.lookup_seed](seeds, index)
-            drawn = lowerings[inductor_prims.random](size, seed, distribution)
+            drawn = lowerings[inductor_prims.random](size, seed(seeds, index), distribution)
+        if distribution == "rand" and torch.finfo(dtype).eps > torch.finfo(torch.float32).eps:
+            # Rounded to fewer digits, a number just below 1 would be 1.
+            steps = 2 / torch.finfo(dtype).eps
+            drawn = mul(lowerings[torch.ops.aten.floor.default](mul(drawn, steps)), 1 / steps)
         return to_dtype(drawn, dtype)
 
+    def random_integers(seeds: Any, index: int, size: Sequence[Any], low: Any, high: Any, *, dtype: torch.dtype) -> Any:
+        with config.patch(fallback_random=False):
+            drawn = lowerings[inductor_prims.randint](low, high, size, seed(seeds, index))
+        return to_dtype(drawn, dtype)
+
+    def stored(x: Any) -> Any:
+        x.realize()
+        return x
+
     register = functools.partial(register_lowering, type_promotion_kind=None)
+    register(ops.stored.stored.default)(stored)
     register(ops.random.seeds.default)(seeds)
     register(ops.random.random.default)(random)
+    register(ops.random.random_integers.default)(random_integers)
     register(ops.random.drawn_in_order.default)(_order)
     register(ops.wide_cat.wide_cat.default)(fallback_handler(torch.ops.aten.cat.default, add_to_fallback_set=False))
 

@@ -8,8 +8,9 @@ as `NotUnderstood`, with the reason; it never guesses.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch.fx import Node
@@ -17,7 +18,7 @@ from torch.fx import Node
 from eductor.compat import OpOverload, OpOverloadPacket, is_dispatched
 from eductor.graph import spellings
 from eductor.graph.meta import value_of
-from eductor.graph.schema import Parameter, accepts, candidates, code_of, parameters
+from eductor.graph.schema import NUMBERS, Parameter, accepts, candidates, code_of, parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +77,13 @@ def bind(node: Node) -> Bound | NotUnderstood:
 
 def bind_call(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Bound | NotUnderstood:
     """`bind` for a call that is no node yet: a target (a method by its name) and its arguments."""
-    if isinstance(target, OpOverload):
-        return _match((target,), args, kwargs, exact=True)
-    if isinstance(target, OpOverloadPacket):
-        return _match(candidates(target), args, kwargs, exact=True)
+    if isinstance(target, (OpOverload, OpOverloadPacket)):
+        return _match(_overloads(target), args, kwargs, exact=True)
     form = _form_of(target)
     if isinstance(form, NotUnderstood):
         return form
     if isinstance(form, _Direct):
-        return _match(candidates(form.packet), args, kwargs, receiver=form.receiver)
+        return _match(form.overloads, args, kwargs, receiver=form.receiver)
     try:
         spelled = form(*args, **kwargs)
     except TypeError as error:
@@ -92,7 +91,7 @@ def bind_call(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     if isinstance(spelled, str):
         return NotUnderstood(spelled)
     packet, args, kwargs = spelled
-    return _match(candidates(packet), args, kwargs)
+    return _match(_overloads(packet), args, kwargs)
 
 
 def packets_of(target: Any) -> tuple[OpOverloadPacket, ...] | None:
@@ -114,6 +113,7 @@ class _Direct:
     """A function or a method that has the name of its operator; a method's receiver is the schema's `self`."""
 
     packet: OpOverloadPacket
+    overloads: _Overloads
     receiver: bool
 
 
@@ -135,12 +135,25 @@ def _form(target: Any) -> _Form:
         return adapter
     packet = spellings.packet_of(target)
     if packet is not None and candidates(packet):
-        return _Direct(packet, receiver=spellings.is_method(target))
+        return _Direct(packet, _overloads(packet), receiver=spellings.is_method(target))
     return NotUnderstood(f"{spellings.name_of(target)} is not a known operator")
 
 
+@dataclass(frozen=True, slots=True)
+class _Overloads:
+    """The overloads that a call may mean, and how calls with arguments of which kinds are read, once that came up."""
+
+    ops: tuple[OpOverload, ...]
+    plans: dict[Any, _Plan | NotUnderstood] = field(default_factory=dict)
+
+
+@functools.cache
+def _overloads(target: OpOverload | OpOverloadPacket) -> _Overloads:
+    return _Overloads((target,) if isinstance(target, OpOverload) else candidates(target))
+
+
 def _match(
-    overloads: tuple[OpOverload, ...],
+    overloads: _Overloads,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     exact: bool = False,
@@ -150,33 +163,36 @@ def _match(
     if "out" in kwargs or "requires_grad" in kwargs:
         if kwargs.get("out") is not None:
             return NotUnderstood("out= writes into a tensor of the caller's")
-        kwargs = {k: v for k, v in kwargs.items() if k != "out" and not (k == "requires_grad" and v is False)}
+        kwargs = {k: v for k, v in kwargs.items() if k != "out" and (exact or k != "requires_grad" or v is not False)}
     values = [*args, *kwargs.values()]
-    codes = tuple([code_of(value_of(v)) for v in values])
-    plan = _plan(overloads, len(args), tuple(kwargs), codes, exact, receiver)
+    kinds = (len(args), tuple(kwargs), tuple([code_of(value_of(v)) for v in values]), exact, receiver)
+    plan = overloads.plans.get(kinds)
+    if plan is None:
+        plan = overloads.plans[kinds] = _plan(overloads.ops, *kinds)
     if isinstance(plan, NotUnderstood):
         return plan
-    arguments: dict[str, Any] = {}
-    for p, source in plan.sources:
-        if source is None:
-            arguments[p.name] = list(p.default) if isinstance(p.default, list) else p.default
-        elif isinstance(source, slice):
-            arguments[p.name] = list(values[source])
-        else:
-            arguments[p.name] = p.coerce(values[source])
+    arguments = dict(plan.defaults)
+    for name, source in plan.sources:
+        arguments[name] = values[source]
+    for name, make in plan.lists:
+        arguments[name] = make(values)
     return Bound(plan.op, arguments, plan.given)
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Where each parameter of an overload finds its value among the arguments of a call."""
+    """Where each parameter of an overload finds its value among the arguments of a call.
+
+    It has its default, or the argument of a number, or a new list that is made of the arguments.
+    """
 
     op: OpOverload
-    sources: tuple[tuple[Parameter, int | slice | None], ...]
+    defaults: Mapping[str, Any]
+    sources: tuple[tuple[str, int], ...]
+    lists: tuple[tuple[str, Callable[[list[Any]], list[Any]]], ...]
     given: frozenset[str]
 
 
-@functools.lru_cache(maxsize=1 << 16)
 def _plan(
     overloads: tuple[OpOverload, ...],
     positional: int,
@@ -185,7 +201,7 @@ def _plan(
     exact: bool,
     receiver: bool,
 ) -> _Plan | NotUnderstood:
-    """The reading of all calls with arguments of these kinds: worked out once, then looked up."""
+    """The reading of all calls with arguments of these kinds."""
     found: list[_Plan] = []
     reasons: dict[str, None] = {}
     for op in overloads:
@@ -259,8 +275,27 @@ def _fit(
     if checked and not exact and unread and any("Tensor" in p.kind and not p.optional for p in params):
         return NotUnderstood("it takes no tensors")
     op = spellings.canonical_overload(op)
-    filled = tuple((q, sources.get(p.name)) for p, q in zip(params, parameters(op), strict=True))
-    return _Plan(op, filled, frozenset(q.name for q, source in filled if source is not None))
+    sources_of = [(q, sources.get(p.name)) for p, q in zip(params, parameters(op), strict=True)]
+    lists = {q.name: make for q, source in sources_of if (make := _list_maker(q, source, codes)) is not None}
+    return _Plan(
+        op,
+        {q.name: q.default for q, _ in sources_of},
+        tuple((q.name, source) for q, source in sources_of if isinstance(source, int) and q.name not in lists),
+        tuple(lists.items()),
+        frozenset(q.name for q, source in sources_of if source is not None),
+    )
+
+
+def _list_maker(
+    p: Parameter, source: int | slice | None, codes: tuple[str, ...]
+) -> Callable[[list[Any]], list[Any]] | None:
+    """How the list is made that a parameter gets, if it gets one that is no argument as it stands."""
+    if isinstance(source, slice):
+        return operator.itemgetter(source)
+    if source is None:
+        return (lambda values: list(p.default)) if isinstance(p.default, list) else None
+    repeated = p.broadcast if p.kind.startswith("List[") and codes[source] in NUMBERS else None
+    return (lambda values: [values[source]] * repeated) if repeated else None  # one number stands for the whole list
 
 
 def _spelled_out(in_order: list[Parameter], codes: tuple[str, ...]) -> bool | None:

@@ -65,6 +65,8 @@ def same_value(a: Any, b: Any) -> bool:
 
 
 def _same(a: Any, b: Any, twin: dict[Node, Node] | None) -> bool:
+    if a is b and twin is None:
+        return True
     if isinstance(a, Node):
         return a is b if twin is None else twin.get(a) is b
     if isinstance(a, (list, tuple)):

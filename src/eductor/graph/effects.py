@@ -68,9 +68,7 @@ class Effects:
         effect = self._effects[node] = effect_of(node, self._bind)
         if node.op == "output":
             self._outputs_by_place = None
-        for known in (node, *node.all_input_nodes):
-            if known not in self._parents:
-                self._parents[known] = known
+        self._parents.setdefault(node, node)
         if effect is PURE and node.op not in ("placeholder", "get_attr"):
             return
         is_opaque = effect.opaque
@@ -83,6 +81,11 @@ class Effects:
                 self._join(node, self._stranger)
         if _is_mark(effect):
             bisect.insort(self._marks, node, key=sort_key)
+
+    def rewired(self, node: Node, *, alike: bool) -> None:
+        """Reads a node anew that has other operands, unless it touches no memory: with operands `alike` it does not."""
+        if not alike or self._effects[node] is not PURE or node.op == "output":
+            self.add(node)
 
     def remove(self, node: Node) -> None:
         """Forgets an erased node."""
@@ -332,13 +335,15 @@ class Effects:
         return self._members.get(place, (place,))
 
     def _join(self, a: Node, b: Node) -> None:
+        self._parents.setdefault(b, b)  # in a graph that is not sorted, it may come later
         a, b = self.place(a), self.place(b)
         if a is b:
             return
         if len(self._in(a)) > len(self._in(b)):
             a, b = b, a
         self._parents[a] = b
-        self._outputs_by_place = None
+        if self._outputs_by_place and (moved := self._outputs_by_place.pop(a, None)):
+            self._outputs_by_place.setdefault(b, []).extend(moved)
         self._members.setdefault(b, [b]).extend(self._members.pop(a, (a,)))
         if a in self._external:
             self._external.add(b)

@@ -60,9 +60,15 @@ def known_equal(a: Any, b: Any) -> bool:
     if type(a) is int and type(b) is int:
         return a == b
     if isinstance(a, (list, tuple)) or isinstance(b, (list, tuple)):
-        both = isinstance(a, (list, tuple)) and isinstance(b, (list, tuple))
-        return both and len(a) == len(b) and all(map(known_equal, a, b))
+        if not isinstance(a, (list, tuple)) or not isinstance(b, (list, tuple)) or len(a) != len(b):
+            return False
+        if {*map(type, a), *map(type, b)} <= _PLAIN:  # most sizes: compared at once, not one by one
+            return list(a) == list(b)
+        return all(map(known_equal, a, b))
     return known_true(a == b)
+
+
+_PLAIN = {int}
 
 
 def difference(a: Any, b: Any) -> str | None:

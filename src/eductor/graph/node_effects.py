@@ -10,8 +10,8 @@ import functools
 import inspect
 import operator
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, is_dataclass
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -35,8 +35,7 @@ COLLECTIVE = "is a collective"
 ACT = "is called for what it does, not for a result"
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
+class Effect(NamedTuple):
     """What one node does besides computing its result.
 
     `writes` are the operands it changes, `shares` those with which its result may share memory (and does, for a view).
@@ -89,12 +88,13 @@ def effect_of(node: Node, bind: Callable[[Node], Bound | NotUnderstood] = bind) 
         return Effect(writes=tensors_among(node.args[:1]), kept="an assignment to an index")
     if is_context_switch(target):
         return Effect(barrier="a switch of grad mode, inference mode or autocast", is_switch=True)
-    if isinstance(target, HigherOrderOperator) and target.name() in _FUNCTIONAL_WRAPPERS:
-        return Effect(kept=ACT)
-    if isinstance(target, HigherOrderOperator):
-        return Effect(barrier=f"the higher-order operator {target}")
     bound = bind(node)
-    return _by_schema(node, bound) if isinstance(bound, Bound) else _by_spelling(node, bound.reason)
+    if isinstance(bound, Bound):
+        return _by_schema(node, bound)
+    if isinstance(target, HigherOrderOperator):
+        is_functional = target.name() in _FUNCTIONAL_WRAPPERS
+        return Effect(kept=ACT) if is_functional else Effect(barrier=f"the higher-order operator {target}")
+    return _by_spelling(node, bound.reason)
 
 
 # ------------------------------------------------------------------------------------------------------- by schema
@@ -340,6 +340,8 @@ def _by_spelling(node: Node, reason: str) -> Effect:
         return Effect(shares=tensors_among(node.all_input_nodes))
     if target is getattr and tensor_of(node.args[0]) is not None and node.args[1] in _METADATA:
         return PURE
+    if _is_plain_data(target) and not node.all_input_nodes:
+        return PURE
     if all(_is_number(value_of(n)) for n in node.all_input_nodes):
         if _is_in(target, SIZE_CHECKS):
             return Effect(kept="a check of sizes")
@@ -348,6 +350,11 @@ def _by_spelling(node: Node, reason: str) -> Effect:
     if name in ("manual_seed", "seed", "set_rng_state", "get_rng_state"):
         return Effect(barrier="a change of the state of random numbers")
     return Effect(barrier=f"an unknown callable ({reason})")
+
+
+def _is_plain_data(target: Any) -> bool:
+    """Whether a call makes nothing but a record of constants: the options of a quantized region are one."""
+    return isinstance(target, type) and is_dataclass(target) and bool(target.__dataclass_params__.frozen)  # type: ignore[attr-defined]
 
 
 def _has_out(node: Node) -> bool:

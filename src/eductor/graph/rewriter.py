@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch.fx import GraphModule, Node, map_arg
 
@@ -21,8 +21,7 @@ from eductor.graph.view import GraphView
 PROVENANCE = "eductor"
 
 
-@dataclass(frozen=True, slots=True)
-class Provenance:
+class Provenance(NamedTuple):
     """Which match made a node, from which nodes, and where those stand in the user's program."""
 
     address: str
@@ -31,8 +30,7 @@ class Provenance:
     origins: tuple[Provenance, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One edit: `created`, `replaced`, `updated`, `moved` or `erased`, of which node, within which match."""
 
     kind: str
@@ -41,8 +39,7 @@ class Event:
     address: str
 
 
-@dataclass(frozen=True, slots=True)
-class Reject:
+class Reject(NamedTuple):
     """A candidate that was looked at and left, and why."""
 
     reason: str
@@ -58,6 +55,8 @@ class Match:
     rule: str
     node: str
     events: list[Event] = field(default_factory=list)
+    note: str = ""
+    """Why it was made, where that is not plain from the rule."""
 
 
 class LimitReached(Exception):
@@ -121,6 +120,7 @@ class Rewriter:
         self._depth = 0
         self._match: Match | None = None
         self._numbers: dict[str, int] = {}
+        self._path = ""
         self._dirty: dict[Node, None] = {}
         self._orphans: dict[Node, None] = {}
         self._mode: FakeTensorMode | None = None
@@ -157,13 +157,14 @@ class Rewriter:
             raise BadGraph(
                 f"{old.name} cannot be replaced by {new.name}, which is defined only after its user {late.name}"
             )
-        self._event("replaced", old, f"by {new.name}")
+        self._event("replaced", old, f"by {self._name(new)}")
         users = list(old.users)
-        if meta.difference(meta.value_of(old), meta.value_of(new)):
+        alike = meta.difference(meta.value_of(old), meta.value_of(new)) is None
+        if not alike:
             self._dirty.update(dict.fromkeys(users))
         old.replace_all_uses_with(new)
         for user in users:
-            self.view.rewired(user)
+            self.view.rewired(user, alike=alike)
         self.erase(old)
         return new
 
@@ -184,6 +185,20 @@ class Rewriter:
         spelled = bind(node) if not respelled else None
         self._orphans.update(dict.fromkeys(node.all_input_nodes))
         self.view.removed(node)
+        self._set(node, target, args, kwargs)
+        self.view.added(node)
+        if spelled is not None and node.op != "output" and not _is_respelled(spelled, bind(node)):
+            self._dirty[node] = None
+
+    def respell(
+        self, node: Node, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], reading: Bound
+    ) -> None:
+        """Spells a call in another form, which is read as the very operator and values that it had."""
+        self._event("updated", node, "")
+        self._set(node, target, args, kwargs)
+        self.view.respelled(node, reading)
+
+    def _set(self, node: Node, target: Any, args: tuple[Any, ...] | None, kwargs: Mapping[str, Any] | None) -> None:
         if target is not None:
             node.op = "call_method" if isinstance(target, str) else "call_function"
             node.target = target
@@ -192,15 +207,12 @@ class Rewriter:
         if kwargs is not None:
             node.kwargs = dict(kwargs)
         self._stamp(node, (node,))
-        self.view.added(node)
-        if spelled is not None and node.op != "output" and not _is_respelled(spelled, bind(node)):
-            self._dirty[node] = None
 
     def move(self, node: Node, *, before: Node) -> None:
         """Moves a node in front of another one; ask `effects.may_move` first."""
         if node.next is before:
             return
-        self._event("moved", node, f"before {before.name}")
+        self._event("moved", node, f"before {self._name(before)}")
         self.view.removed(node)
         before.prepend(node)
         self.view.added(node)
@@ -216,7 +228,13 @@ class Rewriter:
 
     def reject(self, reason: str, *nodes: Node) -> None:
         """Says why a candidate is left as it is."""
-        self.rejects.append(Reject(str(reason), tuple(n.name for n in nodes), self._rule))
+        self.rejects.append(Reject(str(reason), tuple([self._path + node.name for node in nodes]), self._rule))
+
+    def note(self, reason: str) -> None:
+        """Says why the edits were made that belong to the match at hand."""
+        if self._match is None:
+            raise BadGraph(f"nothing was edited yet of which to note: {reason}")
+        self._match.note = str(reason)
 
     def edited_by_hand(
         self,
@@ -249,39 +267,45 @@ class Rewriter:
         for node in made:
             self._stamp(node, (node,))
 
-    @contextmanager
-    def rule(self, name: str) -> Iterator[None]:
+    def rule(self, name: str) -> AbstractContextManager[None]:
         """Edits inside are made by the rule of this name: `stage/pass:rule@match`."""
-        outer, self._rule = self._rule, name
-        try:
-            yield
-        finally:
-            self._rule = outer
+        return _InRule(self, name)
 
     @contextmanager
-    def inside(self, body: GraphModule) -> Iterator[tuple[GraphView, Rewriter]]:
-        """A rewriter for the body of a higher-order operator: its matches and refusals are the pass's own."""
-        view = GraphView(body)
+    def inside(self, path: str, body: GraphModule) -> Iterator[Rewriter]:
+        """A rewriter for the body of a higher-order operator: its matches and refusals are the pass's own.
+
+        They name a node by the path of the body in its module and the node's own name.
+        """
+        view = self.view.body(body)
         inner = Rewriter(view, self.address, limit=self._limit, listener=self._listener)
         inner.matches, inner.rejects, inner._numbers = self.matches, self.rejects, self._numbers
-        inner._rule = self._rule
+        inner._rule, inner._path = self._rule, f"{self._path}{path}."
         view.scope = inner
         try:
-            yield view, inner
+            yield inner
         except LimitReached:
-            inner.finish()
+            inner._finish_body()
             raise
         except Exception as error:
             inner.failed(error)
             raise
-        inner.finish()
+        finally:
+            view.scope = None
+        inner._finish_body()
+
+    def _finish_body(self) -> None:
+        self.finish()
+        if self.edits:
+            self.view.module.recompile()
 
     # ------------------------------------------------------------------------------- candidates, as `find` shows them
 
     def open(self, node: Node) -> bool:
         """A candidate comes up. No more of them once the limit of matches is reached."""
         if self._depth == 0:
-            self._finish_match()
+            if self._match is not None:
+                self._finish_match()
             if self._limit is not None and len(self.matches) >= self._limit:
                 return False
             self.place = node
@@ -291,7 +315,7 @@ class Rewriter:
     def close(self) -> None:
         """The candidate was dealt with."""
         self._depth -= 1
-        if self._depth == 0:
+        if self._depth == 0 and self._match is not None:
             self._finish_match()
 
     def leave(self) -> None:
@@ -396,14 +420,33 @@ class Rewriter:
             self._numbers[self._rule] = number + 1
             rule = f":{self._rule}" if self._rule else ""
             place = self.place if self._depth and self.place is not None else node
-            self._match = Match(f"{self.address}{rule}@{number}", self._rule, place.name)
+            self._match = Match(f"{self.address}{rule}@{number}", self._rule, self._name(place))
             self.matches.append(self._match)
             if self._listener is not None:
                 self._listener.begin(self._match)
         if self._depth == 0:
             self.place = node
         self.edits += 1
-        self._match.events.append(Event(kind, node.name, detail, self._match.address))
+        self._match.events.append(Event(kind, self._name(node), detail, self._match.address))
+
+    def _name(self, node: Node) -> str:
+        """How matches and refusals call a node."""
+        return f"{self._path}{node.name}"
+
+
+class _InRule(AbstractContextManager[None]):
+    """A rewriter works for a rule: entered for each candidate of each rule, it is no generator, which takes longer."""
+
+    __slots__ = ("name", "outer", "rewriter")
+
+    def __init__(self, rewriter: Rewriter, name: str) -> None:
+        self.rewriter, self.name = rewriter, name
+
+    def __enter__(self) -> None:
+        self.outer, self.rewriter._rule = self.rewriter._rule, self.name
+
+    def __exit__(self, *error: object) -> None:
+        self.rewriter._rule = self.outer
 
 
 def _resolve(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

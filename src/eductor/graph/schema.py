@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from eductor.compat import OpOverload, OpOverloadPacket, is_dispatched
+from eductor.compat import FakeTensor, OpOverload, OpOverloadPacket, is_dispatched
 from eductor.graph.meta import UNKNOWN, value_of
 
 # Where eager's argument parser takes a Python number for a tensor (and an ATen graph shows it so).
@@ -33,14 +33,9 @@ class Parameter:
     written: bool
     shared: bool
 
-    def coerce(self, value: Any) -> Any:
-        """A single number where a list is wanted stands for the whole list."""
-        if self.broadcast and self.kind.startswith("List[") and code_of(value_of(value)) in _NUMBERS:
-            return [value] * self.broadcast
-        return value
 
-
-_NUMBERS = ("i", "f", "b", "c")
+NUMBERS = ("i", "f", "b", "c")
+"""The kinds of values that are single numbers."""
 
 
 @functools.cache
@@ -108,32 +103,35 @@ def _element(kind: str) -> str:
 
 def code_of(value: Any) -> str:
     """A short name of the kind of a value, as far as overloads are told apart by it."""
-    if isinstance(value, torch.Tensor):
-        return "T"
-    if value is None:
-        return "N"
-    if isinstance(value, (bool, torch.SymBool)):
-        return "b"
-    if isinstance(value, (int, torch.SymInt)):
-        return "i"
-    if isinstance(value, (float, torch.SymFloat)):
-        return "f"
+    code = _CODES.get(type(value))
+    if code is not None:
+        return code
     if isinstance(value, (list, tuple)):
         return "[" + "".join(sorted({code_of(value_of(v)) for v in value})) + "]"
     if value is UNKNOWN:
         return "?"
-    return next((code for kind, code in _CODES if isinstance(value, kind)), "x")
+    return next((code for kind, code in _CODES.items() if isinstance(value, kind)), "x")
 
 
-_CODES: tuple[tuple[type, str], ...] = (
-    (complex, "c"),
-    (str, "s"),
-    (torch.dtype, "d"),
-    (torch.layout, "l"),
-    (torch.memory_format, "m"),
-    (torch.device, "D"),
-    (torch.Generator, "G"),
-)
+_CODES: dict[type, str] = {
+    FakeTensor: "T",
+    torch.Tensor: "T",
+    type(None): "N",
+    bool: "b",
+    torch.SymBool: "b",
+    int: "i",
+    torch.SymInt: "i",
+    float: "f",
+    torch.SymFloat: "f",
+    complex: "c",
+    str: "s",
+    torch.dtype: "d",
+    torch.layout: "l",
+    torch.memory_format: "m",
+    torch.device: "D",
+    torch.Generator: "G",
+}
+"""By the very type first, which is one look; then, in this order, by what a value is an instance of."""
 
 _ACCEPTED: dict[str, frozenset[str]] = {
     "Tensor": frozenset("T"),

@@ -33,11 +33,12 @@ class Snapshot:
     def __init__(self, graph: Graph) -> None:
         self._nodes = list(graph.nodes)
         self._calls = list(calls_of(self._nodes))
-        self._meta_sizes = [len(node.meta) for node in self._nodes]
+        metas = [node.meta for node in self._nodes]
+        self._meta_sizes = list(map(len, metas))
         self._meta_items: list[Any] = []
-        for node in self._nodes:
-            self._meta_items.extend(node.meta)
-            self._meta_items.extend(node.meta.values())
+        for meta in metas:
+            self._meta_items += meta
+            self._meta_items += meta.values()
         self._codegen = codegen_of(graph)
         self._nested = {path: Snapshot(module.graph) for path, module in subgraphs(graph).items()}
 
@@ -46,9 +47,22 @@ class Snapshot:
 
     def growth(self, graph: Graph) -> int:
         """How many nodes a graph has more than then, with those in the bodies that it had then."""
-        now = subgraphs(graph) if self._nested else {}
-        nested = sum(then.growth(now[path].graph) for path, then in self._nested.items() if path in now)
+        nested = sum(then.growth(body.graph) for _, then, body in self.bodies(graph))
         return len(graph.nodes) - len(self) + nested
+
+    def bodies(self, graph: Graph) -> Iterator[tuple[str, Snapshot, GraphModule]]:
+        """The bodies of higher-order operators that a graph had then and still has: path, as it was, as it is."""
+        now = subgraphs(graph) if self._nested else {}
+        return ((path, then, now[path]) for path, then in self._nested.items() if path in now)
+
+    def module(self, root: GraphModule) -> GraphModule:
+        """The graph as it was with its bodies as they were, in a module of its own; all else is the root's."""
+        module = GraphModule(root, self.graph())
+        for path, then in self._nested.items():
+            body, (parent, _, name) = attribute(root, path), path.rpartition(".")
+            if isinstance(body, GraphModule):
+                setattr(module.get_submodule(parent), name, then.module(body))
+        return module
 
     def is_same(self, graph: Graph) -> bool:
         """Whether nothing was added, removed, moved or rewired since, in the graph and in its subgraphs."""
@@ -58,8 +72,8 @@ class Snapshot:
 
     def has_same_subgraphs(self, graph: Graph) -> bool:
         """Whether the bodies of higher-order operators are as they were."""
-        now = subgraphs(graph) if self._nested else {}
-        return all(path in now and then.is_same(now[path].graph) for path, then in self._nested.items())
+        same = [then.is_same(body.graph) for _, then, body in self.bodies(graph)]
+        return len(same) == len(self._nested) and all(same)
 
     def changed_nodes(self, graph: Graph) -> list[Node]:
         """The nodes that are new or call something else, or with other arguments, than then."""
@@ -92,21 +106,28 @@ class Snapshot:
 
     def restore(self, module: GraphModule) -> None:
         """Brings the graph of a module back to what it was, and its subgraphs."""
-        for path, body in subgraphs(module.graph).items():
-            then = self._nested.get(path)
-            if then is not None and not then.is_same(body.graph):
+        for path, then in self._nested.items():  # of which some may have left the graph
+            body = attribute(module, path)
+            if isinstance(body, GraphModule) and not then.is_same(body.graph):
                 then.restore(body)
         module.graph = self.graph()
 
 
 def subgraphs(graph: Graph) -> dict[str, GraphModule]:
-    """The modules with graphs of their own that a graph takes from its module: bodies of higher-order operators."""
+    """The modules with graphs of their own that a graph takes from its module: bodies of higher-order operators.
+
+    One that several operators share is there once.
+    """
     owner = graph.owning_module
     if owner is None:
         return {}
     paths = dict.fromkeys(str(node.target) for node in graph.find_nodes(op="get_attr"))
-    found = {path: attribute(owner, path) for path in paths}
-    return {path: module for path, module in found.items() if isinstance(module, GraphModule)}
+    found: dict[Any, str] = {}
+    for path in paths:
+        module = attribute(owner, path)
+        if isinstance(module, GraphModule):
+            found.setdefault(module, path)
+    return {path: module for module, path in found.items()}
 
 
 def attribute(owner: Any, path: str) -> Any:

@@ -43,6 +43,7 @@ class GraphView:
         self._readings: dict[Node, Bound | NotUnderstood] = {}
         self._effects: Effects | None = None
         self._derived: dict[str, Any] = {}
+        self._bodies: dict[GraphModule, GraphView] = {}
         self._queues: list[tuple[Callable[[Node], bool], deque[Node]]] = []
 
     def derived(self, name: str, make: Callable[[], Any]) -> Any:
@@ -62,6 +63,12 @@ class GraphView:
     @property
     def output(self) -> Node:
         return self.graph.output_node()
+
+    def body(self, module: GraphModule) -> GraphView:
+        """The body of a higher-order operator of the graph, as a pass sees it; the next pass gets the same view."""
+        if module not in self._bodies:
+            self._bodies[module] = GraphView(module)
+        return self._bodies[module]
 
     @property
     def effects(self) -> Effects:
@@ -155,12 +162,17 @@ class GraphView:
         return self._holds(node)
 
     def _holds(self, node: Node) -> bool:
-        return bool(self.keys(node))
+        if self._index is None:
+            self._indexed()
+        return bool(self._filed.get(node))
 
     def _is_call_of(self, node: Node, wanted: _Wanted) -> bool:
-        if wanted.keys.isdisjoint(self.keys(node)):
+        if self._index is None:
+            self._indexed()
+        keys = self._filed.get(node, ())
+        if wanted.keys.isdisjoint(keys):
             return False
-        if not wanted.overloads:
+        if not wanted.overloads or wanted.packets.isdisjoint(keys):
             return True
         bound = self.bind(node)
         return isinstance(bound, Bound) and (bound.op in wanted.overloads or bound.packet not in wanted.packets)
@@ -189,12 +201,21 @@ class GraphView:
         if self._effects is not None:
             self._effects.remove(node)
 
-    def rewired(self, node: Node) -> None:
-        """A node reads other values than before: its effects may differ, its operator does not."""
+    def respelled(self, node: Node, reading: Bound) -> None:
+        """A node calls the operator that it called, on the same values, in another form, which is read so."""
+        self._derived.clear()
+        self._readings[node] = reading
+        if self._index is not None and keys_of(node, self.bind) != (known := self._filed[node]):
+            for key in known:
+                self._index[key].pop(node, None)
+            self._enter(self._index, node)
+
+    def rewired(self, node: Node, *, alike: bool = False) -> None:
+        """A node reads other values than before, maybe `alike` ones: its effects may differ, its operator does not."""
         self._derived.clear()
         self._readings.pop(node, None)
         if self._effects is not None:
-            self._effects.add(node)
+            self._effects.rewired(node, alike=alike)
 
     def revalued(self) -> None:
         """Fake values changed, and with them, maybe, how calls are read that take them."""
@@ -207,6 +228,7 @@ class GraphView:
         self._readings.clear()
         self._index = None
         self._filed.clear()
+        self._bodies.clear()
         self._effects = None
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from eductor import ops
 from eductor.compat import is_transform
 from eductor.graph import meta
 from eductor.graph.effects import Effects
@@ -82,7 +83,7 @@ def check_effects(before: Graph, after: Graph) -> None:
 
 def _source(node: Node) -> tuple[Any, Any] | None:
     """The seed of a draw that is a function of one; the same seed gives the same numbers."""
-    return node.args[:2] if node.target is torch.ops.eductor.random.default else None  # type: ignore[return-value]
+    return node.args[:2] if node.target in ops.random.SEEDED else None  # type: ignore[return-value]
 
 
 def _readers_by_place(effects: Effects) -> dict[Node, list[Node]]:

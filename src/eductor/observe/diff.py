@@ -40,7 +40,7 @@ def _record(r: PassRecord) -> Iterator[str]:
         return
     yield f"{place}: {len(r.matches)} {'match' if len(r.matches) == 1 else 'matches'}"
     for match in r.matches:
-        yield f"  {match.address}: at {match.node}"
+        yield f"  {match.address}: at {match.node}" + (f", {match.note}" if match.note else "")
         yield from (f"    {e.kind} {e.node} {e.detail}".rstrip() for e in match.events)
     changed = diff_of_graphs(r.before.graph(), r.after.graph())
     yield from changed or ["  the change is in the body of a higher-order operator"]

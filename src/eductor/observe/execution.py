@@ -13,6 +13,7 @@ from torch import nn
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils._pytree import tree_leaves, tree_map
 
+from eductor import ops
 from eductor.compat import (
     HigherOrderOperator,
     OpOverload,
@@ -23,7 +24,7 @@ from eductor.compat import (
 from eductor.graph.meta import value_of
 from eductor.graph.node_effects import effect_of
 from eductor.graph.snapshot import subgraphs
-from eductor.observe.draws import draw_of, drawn, seed_of
+from eductor.observe.draws import is_redrawn, redrawn, seed_of
 from eductor.observe.tensors import NARROW, gradients, handed, keeping_states, own_copies, places, widened
 from eductor.observe.values import is_bitwise_equal
 
@@ -130,9 +131,8 @@ class _Watcher(Interpreter):
         if effect_of(n).random:
             torch.manual_seed(seed_of(n))
         value = super().run_node(n)
-        draw = draw_of(n)
-        if draw is not None:
-            value = drawn(value, draw, seed_of(n))
+        if is_redrawn(n):
+            value = redrawn(n, value, *self.fetch_args_kwargs_from_env(n))
         if _is_unset(n):
             value.zero_()
         if self.wide:
@@ -144,8 +144,8 @@ class _Watcher(Interpreter):
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs = self._adapted(args, kwargs)
-        if target is torch.ops.eductor.random.default:
-            seeds, _, size, _ = args
+        if target in ops.random.SEEDED:
+            seeds, _, size, *_ = args
             return torch.empty(size, device=seeds.device, **kwargs)
         return super().call_function(target, args, kwargs)
 

@@ -77,7 +77,13 @@ def _pass(r: PassRecord) -> dict[str, Any]:
 
 def _match(match: Match) -> dict[str, Any]:
     events = [{"kind": e.kind, "node": e.node, "detail": e.detail} for e in match.events]
-    return {"address": match.address, "rule": match.rule or None, "node": match.node, "events": events}
+    return {
+        "address": match.address,
+        "rule": match.rule or None,
+        "node": match.node,
+        "note": match.note or None,
+        "events": events,
+    }
 
 
 def _text(snapshot: Snapshot | None) -> str | None:

@@ -31,11 +31,13 @@ def run_example(
     pass_: Pass, stage: Stage, example: Example, *, dynamic: bool = False, inputs: list[Any] | None = None
 ) -> ExampleRun:
     """Captures an example in the dialect of the stage and runs the pass over it, strictly."""
-    return run_pass(pass_, stage, capture_example(stage, example, dynamic=dynamic, inputs=inputs))
+    return run_pass(
+        pass_.configured(**example.options), stage, capture_example(stage, example, dynamic=dynamic, inputs=inputs)
+    )
 
 
 def run_pass(pass_: Pass, stage: Stage, module: GraphModule, *instruments: Instrument) -> ExampleRun:
-    """Runs one pass over a graph, strictly."""
+    """Runs one pass over a graph, strictly, on whichever device the graph is."""
     before = to_function(module.graph)
     recorder = Recorder()
     context = Context(
@@ -44,7 +46,7 @@ def run_pass(pass_: Pass, stage: Stage, module: GraphModule, *instruments: Instr
         is_inference=pass_.contract.inference_only,
         packs=pass_.contract.inference_only,
     )
-    run_steps([Step(stage, pass_.name, 1, "", "", pass_)], stage, module, context, [recorder, *instruments])
+    run_steps([Step(stage, pass_.name, 1, "", "", pass_.anywhere())], stage, module, context, [recorder, *instruments])
     return ExampleRun(before, to_function(module.graph), module, recorder.records[0])
 
 
@@ -121,6 +123,7 @@ def _doc(p: Pass) -> str:
 def _shown(p: Pass, stage: Stage, example: Example) -> str:
     ran = run_example(p, stage, example)
     title = example.name.replace("_", " ")
+    title += f", with `{p.name}{describe_options(example.options)}`" if example.options else ""
     if example.because:
         why = "; ".join(r.reason for r in ran.record.rejects)
         return f"## Left alone: {title}\n```python\n{ran.before}```\nIts reason: {why}."

@@ -97,7 +97,7 @@ class Prefix(Instrument):
         """Keeps the graph before the pass in which the last allowed rewrite happened."""
         if self.limit is None or len(self.made) != self.limit or self._first == self.limit or self.scene is not None:
             return
-        module = GraphModule(run.module, run.before.graph())
+        module = run.before.module(run.module)
         try:
             inputs = next(self._given.inputs(run, module))
         except CannotRun:

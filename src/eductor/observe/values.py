@@ -159,9 +159,9 @@ def _grown(a: torch.Tensor, b: torch.Tensor, truth: torch.Tensor, narrowest: tor
 
 
 def _rounding(dtype: torch.dtype, judge: torch.dtype, narrowest: torch.dtype | None) -> float:
-    """By which part of its size a result may be off, however near it was."""
+    """By which part of its size a result may be off, however near it was: a sum and its addend are rounded, both."""
     own = torch.finfo(dtype).eps
-    own *= 1.0 if torch.finfo(judge).eps < own else ROUNDINGS
+    own *= 2.0 if torch.finfo(judge).eps < own else ROUNDINGS
     return max(own, torch.finfo(narrowest).eps) if narrowest is not None else own
 
 

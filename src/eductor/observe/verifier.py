@@ -73,7 +73,7 @@ class Verifier(Instrument):
         self.ran += 1
         self._judged = run
         try:
-            before = GraphModule(run.module, run.before.graph())
+            before = run.before.module(run.module)
             sort_in_place(before.graph)
             if run.status == "changed":
                 self.checked += 1

@@ -10,6 +10,7 @@ from torch.fx import Graph
 
 from eductor.errors import UnknownName
 from eductor.graph.rewriter import Reject, source_line
+from eductor.graph.snapshot import subgraphs
 from eductor.observe.explain import Explanation
 from eductor.observe.interception import CompiledFunction
 from eductor.observe.table import described, indent
@@ -181,13 +182,21 @@ def _rules(run: PassRun, wanted: str) -> Iterator[RuleAnswer]:
     pass_ = run.step.load()
     before = run.before.graph()
     before.owning_module = run.module
-    lines = {node.name: source_line(node) for node in before.nodes}
+    lines = _lines(before)
     for name in rules_of(pass_) or dict.fromkeys(_rules_used(run)) or [""]:
         if wanted in ("", name):
             matches = sum(match.rule == name for match in run.matches)
             left = tuple(_left(reject, lines) for reject in run.rejects if reject.rule == name)
             nothing = not matches and not left and isinstance(pass_, PatternPass)
             yield RuleAnswer(name or pass_.name, matches, left, _nearest(pass_, name, before) if nothing else None)
+
+
+def _lines(graph: Graph, path: str = "") -> dict[str, str]:
+    """Where the nodes stand in the user's program, by the names under which a pass speaks of them."""
+    found = {f"{path}{node.name}": source_line(node) for node in graph.nodes}
+    for name, body in subgraphs(graph).items():
+        found |= _lines(body.graph, f"{path}{name}.")
+    return found
 
 
 def _nearest(pass_: Pass, name: str, graph: Graph) -> WhyNot:

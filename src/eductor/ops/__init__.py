@@ -3,4 +3,5 @@
 from eductor.ops import dot_compress as dot_compress
 from eductor.ops import lce as lce
 from eductor.ops import random as random
+from eductor.ops import stored as stored
 from eductor.ops import wide_cat as wide_cat

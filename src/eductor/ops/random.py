@@ -1,11 +1,12 @@
 """Seeded randomness: one draw of seeds a device, then random tensors that are functions of their seed.
 
 `eductor::seeds` draws from the generator of its device, so `torch.manual_seed` still decides everything.
-`eductor::random` draws nothing: computed twice, it gives the same numbers twice.
+`eductor::random` and `eductor::random_integers` draw nothing: computed twice, they give the same numbers twice.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -22,9 +23,18 @@ torch.library.define(
     "(Tensor seeds, int index, SymInt[] size, str distribution, *, ScalarType dtype) -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
+torch.library.define(
+    "eductor::random_integers",
+    "(Tensor seeds, int index, SymInt[] size, SymInt low, SymInt high, *, ScalarType dtype) -> Tensor",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
 
 seeds = torch.ops.eductor.seeds
 random = torch.ops.eductor.random
+random_integers = torch.ops.eductor.random_integers
+
+SEEDED = (random.default, random_integers.default)
+"""Operators whose numbers are a function of their first two arguments, the seeds and which one of them."""
 
 
 @torch.library.impl("eductor::seeds", "CompositeExplicitAutograd")
@@ -43,9 +53,20 @@ def _random(
 ) -> torch.Tensor:
     if distribution not in DISTRIBUTIONS:
         raise ValueError(f"distribution {distribution!r}: it must be one of {', '.join(DISTRIBUTIONS)}")
-    generator = torch.Generator(seeds.device).manual_seed(int(seeds[index].item()))
-    draw = torch.rand if distribution == "rand" else torch.randn
-    return draw(size, generator=generator, dtype=dtype, device=seeds.device)
+    if seeds.is_cpu:
+        draw = torch.rand if distribution == "rand" else torch.randn
+        return draw(size, generator=_generator(seeds, index), dtype=dtype)
+    make = uniform if distribution == "rand" else normal
+    return make(bits(seeds[index], math.prod(size)), dtype).view(size)
+
+
+@torch.library.impl("eductor::random_integers", "CompositeExplicitAutograd")
+def _random_integers(
+    seeds: torch.Tensor, index: int, size: Sequence[int], low: int, high: int, *, dtype: torch.dtype
+) -> torch.Tensor:
+    if seeds.is_cpu:
+        return torch.randint(low, high, size, generator=_generator(seeds, index), dtype=dtype)
+    return integers(bits(seeds[index], math.prod(size)), low, high).to(dtype).view(size)
 
 
 @torch.library.register_fake("eductor::random")  # type: ignore[untyped-decorator]
@@ -53,6 +74,57 @@ def _fake_random(
     seeds: torch.Tensor, index: int, size: Sequence[int], distribution: str, *, dtype: torch.dtype
 ) -> torch.Tensor:
     return torch.empty(size, dtype=dtype, device=seeds.device)
+
+
+@torch.library.register_fake("eductor::random_integers")  # type: ignore[untyped-decorator]
+def _fake_random_integers(
+    seeds: torch.Tensor, index: int, size: Sequence[int], low: int, high: int, *, dtype: torch.dtype
+) -> torch.Tensor:
+    return torch.empty(size, dtype=dtype, device=seeds.device)
+
+
+def _generator(seeds: torch.Tensor, index: int) -> torch.Generator:
+    """On the CPU a generator of its own is fastest; elsewhere nobody may wait for a seed, and `bits` makes the numbers."""
+    return torch.Generator().manual_seed(int(seeds[index].item()))
+
+
+# ----------------------------------------------------------------- numbers out of a seed that the host does not know
+
+_STEP, _FIRST, _SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
+"""Odd factors, of which each spreads a change of one bit over those above it."""
+
+
+def bits(seed: torch.Tensor, count: int) -> torch.Tensor:
+    """So many numbers of 64 random bits: each place in the tensor, mixed with the seed (the mixing of SplitMix64)."""
+    mixed = torch.arange(count, dtype=torch.int64, device=seed.device).mul_(_STEP).add_(seed)
+    mixed.bitwise_xor_(_upper(mixed, 34)).mul_(_FIRST)
+    # The seed once more: otherwise two seeds were two places in one sequence.
+    mixed.bitwise_xor_(seed).bitwise_xor_(_upper(mixed, 37)).mul_(_SECOND)
+    return mixed.bitwise_xor_(_upper(mixed, 33))
+
+
+def _upper(numbers: torch.Tensor, count: int) -> torch.Tensor:
+    """The upper bits, moved down; the shift of torch copies the sign."""
+    return (numbers >> (64 - count)).bitwise_and_((1 << count) - 1)
+
+
+def uniform(bits: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """In [0, 1): as many bits as the dtype has digits, so that nothing is rounded up to 1."""
+    digits = 1 - round(math.log2(torch.finfo(dtype).eps))
+    return _upper(bits, digits).to(dtype).mul_(2.0**-digits)
+
+
+def normal(bits: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """By Box and Muller: the upper half of the bits gives the radius, the lower half the angle."""
+    wide = torch.promote_types(dtype, torch.float32)
+    radius = _upper(bits, 32).add_(1).to(wide).mul_(2.0**-32).log_().mul_(-2).sqrt_()
+    angle = bits.bitwise_and(2**32 - 1).to(wide).mul_(math.tau * 2.0**-32)
+    return radius.mul_(angle.cos_()).to(dtype)
+
+
+def integers(bits: torch.Tensor, low: int, high: int) -> torch.Tensor:
+    """In [low, high)."""
+    return _upper(bits, 63).remainder_(high - low).add_(low)
 
 
 torch.library.define("eductor::drawn_in_order", "(Tensor[] draws) -> ()", tags=(torch.Tag.pt2_compliant_tag,))

@@ -44,6 +44,9 @@ class PatternPass(Pass):
     def version(self) -> str:
         return self._version or digest(self._source, *(f"{r.name} {r.version}" for r in self.rules.rules))
 
+    def enters_bodies(self, stage: Stage) -> bool:
+        return True
+
     def run(self, view: GraphView, rewriter: Rewriter, context: Context) -> None:
         if context.options.debug:
             self.check_rules()

@@ -16,7 +16,6 @@ from eductor.compat import FakeTensorMode
 from eductor.errors import BadGraph, BadPattern
 from eductor.graph.meta import fake_mode_of, form_of, requires_grad, value_of
 from eductor.graph.rewriter import Provenance, Rewriter, provenance_of
-from eductor.graph.snapshot import subgraphs
 from eductor.graph.view import GraphView
 from eductor.patterns.forms import Form, forms
 from eductor.patterns.index import Candidate, Index
@@ -242,11 +241,8 @@ class Rules:
         return self._index
 
     def apply(self, view: GraphView, rewrite: Rewriter) -> int:
-        """Applies the rules until none applies any more, bodies of higher-order operators first; how often one did."""
+        """Applies the rules until none applies any more; how often one did."""
         made = 0
-        for body in subgraphs(view.graph).values():
-            with rewrite.inside(body) as (inner, inside):
-                made += self.apply(inner, inside)
         before, limit = len(rewrite.rejects), len(view.graph.nodes) + 100
         while (now := self._sweep(view, rewrite)) > 0:
             made += now

@@ -60,7 +60,7 @@ class Traced:
     def fresh(self) -> Pattern:
         """The pattern as the function says it now: for each table, and for other ranks where they are wanted."""
         found: dict[str, Pattern] = {}
-        cases = [(table, inputs) for table in _tables(self.dialect) for inputs in self.examples()]
+        cases = [(table, inputs) for table in tables(self.dialect) for inputs in self.examples()]
         for i, (table, inputs) in enumerate(cases):
             try:
                 one = pattern_of(
@@ -87,7 +87,7 @@ class Traced:
 _MOST_DIMENSIONS = 4
 
 
-def _tables(dialect: str) -> Iterator[Table]:
+def tables(dialect: str, *, fallback_random: bool = False) -> Iterator[Table]:
     """The decompositions with which the graphs of a stage may have been traced."""
     yield {}
     if dialect == "aten":
@@ -96,6 +96,6 @@ def _tables(dialect: str) -> Iterator[Table]:
         from eductor.options import Options
 
         try:
-            yield INDUCTOR.decompositions(Options())
+            yield INDUCTOR.decompositions(Options(fallback_random=fallback_random))
         except ImportError:  # it wants packages that nothing else here needs
             return

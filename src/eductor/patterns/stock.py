@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from eductor.compat import FakeTensor
 from eductor.errors import BadPattern
+from eductor.graph.bodies import inner_first
 from eductor.graph.meta import known_equal
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.snapshot import subgraphs
@@ -58,7 +59,7 @@ class PatternMatcherPass(PatternPass):
         view = GraphView(module)
         rewriter = Rewriter(view, self.name)
         view.scope = rewriter
-        made = self.rules.apply(view, rewriter)
+        made = sum(inner_first(rewriter, self.rules.apply))
         rewriter.finish()
         if made:
             view.graph.lint()

@@ -344,10 +344,9 @@ def _joint_graph(
         return list(found) if isinstance(found, (list, tuple)) else [found]
 
     with torch.enable_grad():
-        differentiable = [i for i, r in enumerate(results(primals)) if isinstance(r, torch.Tensor) and r.requires_grad]
-        taken = list(
-            tangents or [torch.empty_like(r).detach() for r in map(results(primals).__getitem__, differentiable)]
-        )
+        values = results(primals)
+        differentiable = [i for i, r in enumerate(values) if isinstance(r, torch.Tensor) and r.requires_grad]
+        taken = list(tangents or [torch.empty_like(values[i]).detach() for i in differentiable])
 
         def joint(*given: Any) -> Any:
             made, there = results(given[: len(flat)]), given[len(flat) :]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import keyword
 import sys
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -106,6 +107,8 @@ class Example:
     inputs: tuple[TensorSpec, ...]
     because: str = ""
     prepare: Callable[[GraphModule], None] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options that the pass has on it."""
 
     def make_inputs(self) -> list[torch.Tensor]:
         return [spec.make(seed) for seed, spec in enumerate(self.inputs)]
@@ -228,17 +231,25 @@ class Pass:
             raise BadPass(f"the pass {self.name!r} is declared for {', '.join(self.stages)}, not for {missing}.")
         return self._with(stages=stages)
 
+    def anywhere(self) -> Pass:
+        """The same pass on any device: its examples are on the CPU."""
+        return self._with(contract=replace(self.contract, devices=()))
+
     def wishes(self, what: Literal["after", "before"], stage: Stage) -> list[str]:
         """What the pass asks to run after, or before, in a stage: `joint/name` is asked for in the joint stage alone."""
         asked = self.after if what == "after" else self.before
         return [name for name in asked if name.rpartition("/")[0] in ("", stage)]
+
+    def enters_bodies(self, stage: Stage) -> bool:
+        """Whether it runs over the bodies of higher-order operators, too: over functional graphs, inner ones first."""
+        return stage != "pre_grad"
 
     def run(self, view: GraphView, rewriter: Rewriter, context: Context) -> None:
         """Runs the function: with the graph and the rewriter, and with the context if it asks for it."""
         _check_result(view, self.fn(view, rewriter, **self._wanted(context), **self.options))
 
     def _wanted(self, context: Context | None) -> dict[str, Any]:
-        return {"context": context} if "context" in inspect.signature(self.fn).parameters else {}
+        return {"context": context} if _takes_context(self.fn) else {}
 
     def _with(self, **changed: Any) -> Pass:
         copy = object.__new__(type(self))
@@ -247,28 +258,37 @@ class Pass:
         return copy
 
     def example(
-        self, fn: Callable[..., Any] | None = None, *, prepare: Callable[[GraphModule], None] | None = None
+        self,
+        fn: Callable[..., Any] | None = None,
+        *,
+        prepare: Callable[[GraphModule], None] | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> Callable[..., Any]:
         """Declares a program that the pass changes; its inputs are the defaults of its parameters.
 
-        `prepare` edits the captured graph first, for what no program is captured as.
+        `prepare` edits the captured graph first, for what no program is captured as. With `options` it shows the pass
+        so configured.
         """
 
         def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
-            self.examples.append(_example(self, fn, "", prepare))
+            self.examples.append(_example(self, fn, "", prepare, options))
             return fn
 
         return declare if fn is None else declare(fn)
 
     def refuses(
-        self, because: str, *, prepare: Callable[[GraphModule], None] | None = None
+        self,
+        because: str,
+        *,
+        prepare: Callable[[GraphModule], None] | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Declares a program that the pass must leave, with (a part of) the reason that it gives."""
         if not isinstance(because, str) or not because.strip():
             raise BadPass(f"pass {self.name!r}: a refusal states its reason: @{self.name}.refuses('the reason').")
 
         def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
-            self.refusals.append(_example(self, fn, because, prepare))
+            self.refusals.append(_example(self, fn, because, prepare, options))
             return fn
 
         return declare
@@ -325,21 +345,49 @@ class RulePass(Pass):
         return declare
 
     def run(self, view: GraphView, rewriter: Rewriter, context: Context) -> None:
-        operators = [op for rule in self.rules for op in rule.operators]
-        places: dict[Any, set[int]] = {}
-        for place, rule in enumerate(self.rules):
-            for op in rule.operators:
-                places.setdefault(key_of(op), set()).add(place)
-        for node in view.find(*operators):
-            # A node may be filed under several keys; each rule is tried once, in the order of declaration.
-            for place in sorted({p for key in view.keys(node) for p in places.get(key, ())}):
-                rule = self.rules[place]
+        wanted = [{key_of(op) for op in rule.operators} for rule in self.rules]
+        by_keys: dict[tuple[Any, ...], list[tuple[Rule, bool]]] = {}
+        left: dict[Node, int] = {}
+        for node in view.find(*(op for rule in self.rules for op in rule.operators)):
+            refusals = len(rewriter.rejects)
+            keys = view.keys(node)
+            rules = by_keys.get(keys)
+            if rules is None:
+                # A node may be filed under several keys; each rule is tried once, in the order of declaration. One that
+                # asks for a key itself takes all that is filed there; of others, each call has to be looked at.
+                rules = by_keys[keys] = [
+                    (rule, any(key in rule.operators for key in keys))
+                    for rule, ops in zip(self.rules, wanted, strict=True)
+                    if not ops.isdisjoint(keys)
+                ]
+            for rule, takes_all in rules:
+                if not takes_all and not view.is_call(node, *rule.operators):
+                    continue
                 edits = len(rewriter.matches)
-                if view.is_call(node, *rule.operators):
-                    with rewriter.rule(rule.name):
-                        rule.fn(view, rewriter, node)
+                with rewriter.rule(rule.name):
+                    rule.fn(view, rewriter, node)
                 if len(rewriter.matches) > edits:
                     break
+            if len(rewriter.rejects) > refusals:
+                left[node] = len(rewriter.matches)
+        if any(made < len(rewriter.matches) for made in left.values()):
+            self._look_again(view, rewriter, left)
+
+    def _look_again(self, view: GraphView, rewriter: Rewriter, left: Mapping[Node, int]) -> None:
+        """What was refused may be allowed after a later match; the first refusal of what then is rewritten is void."""
+        edits = -1
+        while edits < len(rewriter.matches):
+            edits = len(rewriter.matches)
+            for node in view.candidates(list(left)):
+                refusals, before = len(rewriter.rejects), len(rewriter.matches)
+                name = node.name
+                for rule in self.rules:
+                    if len(rewriter.matches) == before and view.is_call(node, *rule.operators):
+                        with rewriter.rule(rule.name):
+                            rule.fn(view, rewriter, node)
+                del rewriter.rejects[refusals:]
+                if len(rewriter.matches) > before:
+                    rewriter.rejects[:] = [r for r in rewriter.rejects if r.nodes[:1] != (name,)]
 
 
 class ForeignPass(Pass):
@@ -360,6 +408,10 @@ class ForeignPass(Pass):
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
         return {}
+
+    def enters_bodies(self, stage: Stage) -> bool:
+        """The function is given the graph, and enters bodies by itself if it wants to."""
+        return False
 
     def run(self, view: GraphView, rewriter: Rewriter, context: Context) -> None:
         """Runs the function with the graph, and with `is_inference` if it asks for it."""
@@ -414,6 +466,11 @@ def describe_options(options: Mapping[str, Any]) -> str:
 # -------------------------------------------------------------------------------------------------------- declarations
 
 
+@functools.lru_cache(maxsize=1 << 10)
+def _takes_context(fn: Callable[..., Any]) -> bool:
+    return "context" in inspect.signature(fn).parameters
+
+
 def _check_result(view: GraphView, result: Any) -> None:
     """What a pass returns is ignored, which whoever returns a graph or a generator does not expect."""
     if isinstance(result, (Graph, GraphModule, Generator, Coroutine)) and result not in (view.graph, view.module):
@@ -442,7 +499,11 @@ def _is_literal(value: Any) -> bool:
 
 
 def _example(
-    pass_: Pass, fn: Callable[..., Any], because: str, prepare: Callable[[GraphModule], None] | None
+    pass_: Pass,
+    fn: Callable[..., Any],
+    because: str,
+    prepare: Callable[[GraphModule], None] | None,
+    options: Mapping[str, Any] | None,
 ) -> Example:
     inputs = [p.default for p in inspect.signature(fn).parameters.values()]
     if not all(isinstance(spec, TensorSpec) for spec in inputs):
@@ -450,4 +511,4 @@ def _example(
             f"pass {pass_.name!r}, example {_name_of(fn)!r}: give each parameter a default such as f32(2, 3), its dtype "
             "and shape."
         )
-    return Example(_name_of(fn), fn, tuple(inputs), because, prepare)
+    return Example(_name_of(fn), fn, tuple(inputs), because, prepare, dict(options or {}))

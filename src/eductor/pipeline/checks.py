@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch.fx import Graph, Node, map_arg
@@ -56,11 +56,32 @@ def check_reported(graph: Graph, before: Snapshot, matches: Sequence[Match]) -> 
     stand_ins = {event.detail.removeprefix("by ") for event in events if event.kind == "replaced"}
     kinds = [event.kind for event in events]
     behind_the_back = "it edited the graph behind the rewriter's back: use rewrite.insert, replace, update, move, erase"
-    for node in before.changed_nodes(graph):
-        if node.name not in touched and stand_ins.isdisjoint(n.name for n in node.all_input_nodes):
-            raise ContractBroken(behind_the_back, node)
+    for path, node in _changed(graph, before):
+        reads = (f"{path}{n.name}" for n in node.all_input_nodes)
+        if f"{path}{node.name}" not in touched and stand_ins.isdisjoint(reads):
+            raise ContractBroken(behind_the_back, None if path else node)
     if not events or kinds.count("created") - kinds.count("erased") != before.growth(graph):
         raise ContractBroken(behind_the_back)
+
+
+def _changed(graph: Graph, before: Snapshot, path: str = "") -> Iterator[tuple[str, Node]]:
+    """The nodes that are new or call something else, with those in bodies, each with the path to its graph."""
+    yield from ((path, node) for node in before.changed_nodes(graph))
+    for name, then, body in before.bodies(graph):
+        yield from _changed(body.graph, then, f"{path}{name}.")
+
+
+def check_bodies(graph: Graph, before: Snapshot, stage: Stage) -> None:
+    """A body of a higher-order operator is sound, and takes and returns what it did."""
+    for path, then, body in before.bodies(graph):
+        if then.is_same(body.graph):
+            continue
+        try:
+            check_sound(body.graph, then)
+            Interface(then.graph()).check(body.graph, stage)
+            check_bodies(body.graph, then, stage)
+        except ContractBroken as broken:
+            raise ContractBroken(f"in {path}: {broken}") from broken
 
 
 def check_stage(graph: Graph, before: Snapshot, stage: Stage) -> None:

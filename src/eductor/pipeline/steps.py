@@ -41,6 +41,10 @@ class Step:
     def is_slot(self) -> bool:
         return self.pass_ is None and not self.module
 
+    @property
+    def is_built_in(self) -> bool:
+        return bool(self.module)
+
     def load(self) -> Pass:
         """The pass itself; a built-in one is imported when it is first needed."""
         if self.pass_ is not None:
@@ -59,8 +63,8 @@ def numbered(steps: Iterable[Step]) -> list[Step]:
     seen: dict[str, int] = {}
     result = []
     for step in steps:
-        seen[step.name] = seen.get(step.name, 0) + 1
-        result.append(replace(step, number=seen[step.name]))
+        number = seen[step.name] = seen.get(step.name, 0) + 1
+        result.append(step if step.number == number else replace(step, number=number))
     return result
 
 

@@ -18,5 +18,6 @@ from eductor.views.reading import SPLITS as SPLITS
 from eductor.views.reading import Division as Division
 from eductor.views.reading import Trace as Trace
 from eductor.views.reading import division as division
+from eductor.views.reading import order_of as order_of
 from eductor.views.reading import trace as trace
 from eductor.views.reading import trace_through as trace_through

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch.fx import Node
@@ -66,15 +66,15 @@ class Box:
     # ------------------------------------------------------------------------------------------- views of the view
 
     def permute(self, order: Sequence[int]) -> Box:
-        return replace(self, dims=tuple(self.dims[d] for d in order))
+        return self._with(tuple([self.dims[d] for d in order]))
 
     def unsqueeze(self, dim: int) -> Box:
-        return replace(self, dims=(*self.dims[:dim], (), *self.dims[dim:]))
+        return self._with((*self.dims[:dim], (), *self.dims[dim:]))
 
     def squeeze(self, dim: int) -> Box | None:
         """Without a dimension of size 1; of a larger one, itself; None if its size is not known."""
         if not self.dims[dim]:
-            return replace(self, dims=(*self.dims[:dim], *self.dims[dim + 1 :]))
+            return self._with((*self.dims[:dim], *self.dims[dim + 1 :]))
         return self if known_true(self.shape[dim] != 1) else None
 
     def select(self, dim: int, index: Size) -> Box | None:
@@ -90,12 +90,12 @@ class Box:
             return None
         if len(modes) == 1:
             (mode,) = modes
-            return self._moved(dim, mode, start, (replace(mode, step=mode.step * step, size=length),))
+            return self._moved(dim, mode, start, (Mode(mode.dim, mode.step * step, length),))
         inner = math.prod(mode.size for mode in modes[1:])
         if step != 1 or not all(isinstance(n, int) for n in (inner, start, length)) or not inner:
             return None
         if start % inner == 0 and length % inner == 0:
-            outer = replace(modes[0], size=length // inner)
+            outer = Mode(modes[0].dim, modes[0].step, length // inner)
             return self._moved(dim, modes[0], start // inner, (outer, *modes[1:]))
         if length and start // inner == (start + length - 1) // inner:  # all of it within one step of the outer mode
             found = self._moved(dim, modes[0], start // inner, modes[1:])
@@ -105,7 +105,7 @@ class Box:
     def _moved(self, dim: int, mode: Mode, by: Size, modes: Modes) -> Box:
         starts = list(self.starts)
         starts[mode.dim] = starts[mode.dim] + by * mode.step
-        return replace(self, starts=tuple(starts), dims=(*self.dims[:dim], _tidy(modes), *self.dims[dim + 1 :]))
+        return Box(self.source, self.sizes, tuple(starts), (*self.dims[:dim], _tidy(modes), *self.dims[dim + 1 :]))
 
     def reshape(self, shape: Sequence[Size]) -> Box | None:
         """The same elements in row-major order, in another shape."""
@@ -119,7 +119,7 @@ class Box:
                 left += parts[:-1]
                 taken.append(parts[-1])
             dims.append(_tidy(taken[::-1]))
-        return replace(self, dims=tuple(dims[::-1])) if not left else None
+        return self._with(tuple(dims[::-1])) if not left else None
 
     @property
     def _is_in_order(self) -> bool:
@@ -141,8 +141,8 @@ class Box:
         ends = [start + (length * walk.step if d == walk.dim else 0) for d, start in enumerate(self.starts)]
         if not known_equal(ends, list(other.starts)):
             return None
-        longer = replace(walk, size=length + more)
-        return replace(self, dims=(*self.dims[:dim], (longer,), *self.dims[dim + 1 :]))
+        longer = Mode(walk.dim, walk.step, length + more)
+        return self._with((*self.dims[:dim], (longer,), *self.dims[dim + 1 :]))
 
     def distance(self, other: Box) -> tuple[int, Size] | None:
         """How far, along which dimension of the source, another box of the same form lies behind this one."""
@@ -157,10 +157,13 @@ class Box:
     def repeated(self, count: int, dim: int, along: int, step: Size) -> Box:
         """`count` boxes of this form, each `step` behind the other along a dimension of the source, joined along `dim`."""
         modes = _tidy((Mode(along, step, count), *self.dims[dim]))
-        return replace(self, dims=(*self.dims[:dim], modes, *self.dims[dim + 1 :]))
+        return self._with((*self.dims[:dim], modes, *self.dims[dim + 1 :]))
 
     def _differs_only_in(self, other: Box, dim: int) -> bool:
         return _same_source(self, other) and _same_modes(self._without(dim), other._without(dim))
+
+    def _with(self, dims: tuple[Modes, ...]) -> Box:
+        return Box(self.source, self.sizes, self.starts, dims)
 
     def _without(self, dim: int) -> tuple[Modes, ...]:
         return (*self.dims[:dim], *self.dims[dim + 1 :])
@@ -203,7 +206,7 @@ def _tidy(modes: Sequence[Mode]) -> Modes:
         if known_equal(mode.size, 1):
             continue
         if found and found[-1].dim == mode.dim and known_equal(found[-1].step, mode.step * mode.size):
-            found[-1] = replace(mode, size=found[-1].size * mode.size)
+            found[-1] = Mode(mode.dim, mode.step, found[-1].size * mode.size)
         else:
             found.append(mode)
     return tuple(found)
@@ -220,7 +223,7 @@ def _cut(mode: Mode, product: Size, size: Size) -> Modes | None:
         return (mode,)
     if not missing or not known_true(mode.size % missing == 0):
         return None
-    return replace(mode, step=mode.step * missing, size=mode.size // missing), replace(mode, size=missing)
+    return Mode(mode.dim, mode.step * missing, mode.size // missing), Mode(mode.dim, mode.step, missing)
 
 
 def _same_source(a: Box, b: Box) -> bool:

@@ -259,6 +259,9 @@ def _same_sum(run: Run, root: Node) -> Verdict:
     source = run.plan.box.source
     if not requires_grad(value_of(source)):
         return YES
+    if any(step.op is aten.permute for step in run.steps):
+        # The backward of views and copies gives a gradient row by row, that of a permutation a permuted one.
+        return Verdict(f"the gradient of {source.name} would lie otherwise in memory, and be summed in another order")
     between = {*run.nodes}
     others = uses(source, but=between)
     for found in run.traces:

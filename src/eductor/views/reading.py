@@ -118,11 +118,11 @@ def _reshape(node: Node, bound: Bound) -> Apply:
 
 def _permute(node: Node, bound: Bound) -> Apply | None:
     rank = value_of(node).dim()
-    order = _order(bound, rank)
+    order = order_of(bound, rank)
     return (lambda box: box.permute(order)) if order is not None else None
 
 
-def _order(bound: Bound, rank: int) -> list[int] | None:
+def order_of(bound: Bound, rank: int) -> list[int] | None:
     """The dimensions of the operand in the order of the result."""
     packet, plain = bound.packet, list(range(rank))
     if packet is aten.permute:

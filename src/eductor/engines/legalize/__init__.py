@@ -15,6 +15,7 @@ from eductor.engines.legalize.auto_functionalized import functional_call, functi
 from eductor.engines.legalize.constants import fill_constants
 from eductor.engines.legalize.loops import map_to_while, scan_to_while
 from eductor.engines.legalize.randomness import keep_draws_in_order
+from eductor.engines.legalize.small_masks import store_small_masks
 from eductor.engines.legalize.triton_wrapper import functional_kernel
 from eductor.engines.legalize.wide_cats import call_wide_cats
 from eductor.graph.rewriter import Rewriter
@@ -41,6 +42,7 @@ def legalize(module: GraphModule) -> None:
             REWRITES[node.target.name()](rewrite, node)
     fill_constants(rewrite)
     call_wide_cats(rewrite)
+    store_small_masks(rewrite)
     keep_draws_in_order(rewrite)
     if rewrite.matches:
         rewrite.finish()

@@ -5,20 +5,23 @@ from eductor.pipeline.registry import Row
 _HERE = "eductor.passes.joint"
 _FUNCTIONAL = "eductor.passes.functional"
 
+
+def _row(name: str, reason: str, home: str = _HERE) -> Row:
+    return Row(name, reason, f"{home}.{name}")
+
+
 ORDER: tuple[Row, ...] = (
+    _row("canonicalize_aten_ir_passes", "first, so that all others see one spelling"),
     Row("joint_custom_pre_pass", "your passes see the graph as autograd left it"),
-    Row("remove_noop_ops", "what does nothing hides what stands on both sides of it", f"{_FUNCTIONAL}.remove_noop_ops"),
+    _row("remove_noop_ops", "what does nothing hides what stands on both sides of it", _FUNCTIONAL),
+    _row("constant_fold_uniform_value", "constants that autograd made hide more that does nothing"),
     Row("joint_custom_pre_pass", "your passes once more, on the cleaned graph"),
-    Row("pass_patterns", "patterns are written for cleaned graphs", f"{_HERE}.pass_patterns"),
-    Row(
-        "replace_random_passes",
-        "late, so that the passes before it see plain random operators",
-        f"{_HERE}.replace_random_passes",
-    ),
+    _row("fuse_attention", "before views are merged: it finds a backward again by how autograd spelled it"),
+    _row("pass_patterns", "patterns are written for cleaned graphs"),
+    _row("bmm_to_mm", "what attention left of batched products is a candidate for padding as a plain one"),
+    _row("stabilize_scaled_softmax", "after attention, which it would hide"),
+    _row("pad_mm", "after all that looks for products, which it would hide"),
+    _row("replace_random_passes", "late, so that the passes before it see plain random operators"),
     Row("joint_custom_post_pass", "your passes see the stage's result"),
-    Row(
-        "stable_topological_sort",
-        "the passes before it may insert out of order",
-        f"{_FUNCTIONAL}.stable_topological_sort",
-    ),
+    _row("stable_topological_sort", "the passes before it may insert out of order", _FUNCTIONAL),
 )

@@ -1,35 +1,51 @@
-"""Rewrites by pattern: what a permutation picks needs no check of its bounds."""
+"""Exact rewrites of small patterns: chains of views and conversions, one-hot scatters, indices that are known."""
 
 from __future__ import annotations
 
 import torch
 
-from eductor.patterns import pattern_pass
-from eductor.pipeline.base import f32
+from eductor.passes.joint.rewrites.conversions import CONVERSIONS, one_conversion
+from eductor.passes.joint.rewrites.indexing import IOTAS, fix_iota_device, randperm_index, randperm_index_add
+from eductor.passes.joint.rewrites.one_hot import scatter_upon_const_tensor
+from eductor.passes.joint.rewrites.views import PERMUTATIONS, RESHAPES, SQUEEZES, one_permutation, one_reshape
+from eductor.pipeline.base import f32, i64, rule_pass
 
 aten = torch.ops.aten
 
 
-@pattern_pass(stage="joint", numerics="exact")
+@rule_pass(stage="joint", numerics="exact")
 def pass_patterns() -> None:
-    """Rewrites by pattern: what a permutation picks needs no check of its bounds."""
+    """Exact rewrites of small patterns: chains of views and conversions, one-hot scatters, indices that are known."""
 
 
-def randperm_rows(x: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Some rows of a tensor, drawn without replacement."""
-    index = torch.randperm(x.shape[0], device=x.device)[:count]
-    return aten.index.Tensor(x, [index]), index
+pass_patterns.rule(*RESHAPES, *SQUEEZES)(one_reshape)
+pass_patterns.rule(*PERMUTATIONS)(one_permutation)
+pass_patterns.rule(*CONVERSIONS)(one_conversion)
+pass_patterns.rule(*IOTAS)(fix_iota_device)
+pass_patterns.rule(aten.scatter.value)(scatter_upon_const_tensor)
+pass_patterns.rule(aten.index.Tensor)(randperm_index)
+pass_patterns.rule(aten.index_add, aten.index_put.default)(randperm_index_add)
 
 
-def randperm_index(x: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same without a check of the indices, which are in range by their making."""
-    index = torch.randperm(x.shape[0], device=x.device)[:count]
-    return aten._unsafe_index.Tensor(x, [index]), index
+@pass_patterns.example
+def two_views(x: torch.Tensor = f32(2, 3, 4)) -> torch.Tensor:
+    return x.view(6, 4).view(3, 8) + 1
 
 
-for _shape in ((6,), (6, 3), (6, 3, 2), (6, 3, 2, 2)):
-    _name = f"randperm_index_{len(_shape)}d"
-    pass_patterns.replace(randperm_rows, randperm_index, inputs=[f32(*_shape), 4], name=_name, stored=f"joint.{_name}")
+@pass_patterns.example
+def there_and_back(x: torch.Tensor = f32(2, 3, 4)) -> torch.Tensor:
+    y = x.permute(2, 0, 1)
+    return y.permute(1, 2, 0).sin() + y.sum()
+
+
+@pass_patterns.example
+def widened_and_narrowed(x: torch.Tensor = f32(2, 3)) -> torch.Tensor:
+    return x.double().bfloat16() * 2
+
+
+@pass_patterns.example
+def one_hot(index: torch.Tensor = i64(4, 1), scale: torch.Tensor = f32(4, 5)) -> torch.Tensor:
+    return torch.zeros(4, 5).scatter(1, index, -1.0) * scale
 
 
 @pass_patterns.example
@@ -37,6 +53,31 @@ def shuffled_rows(x: torch.Tensor = f32(6, 3)) -> torch.Tensor:
     return x[torch.randperm(6)[:4]]
 
 
-@pass_patterns.refuses("is 5, the pattern wants x.shape[0], which is 6")
+@pass_patterns.example
+def added_to_shuffled_columns(x: torch.Tensor = f32(6, 3), y: torch.Tensor = f32(6, 3)) -> torch.Tensor:
+    return x.index_add(1, torch.randperm(3), y)
+
+
+@pass_patterns.refuses("torch.float16 does not have every value of torch.float32")
+def narrowed_and_widened(x: torch.Tensor = f32(2, 3)) -> torch.Tensor:
+    return x.half().double() * 2
+
+
+@pass_patterns.refuses("an output of its own")
+def view_that_is_returned(x: torch.Tensor = f32(2, 3)) -> torch.Tensor:
+    return x.view(2, 3)
+
+
+@pass_patterns.refuses("a permutation of 7 numbers is not known to stay within dimension 0")
 def rows_of_a_larger_permutation(x: torch.Tensor = f32(6, 3)) -> torch.Tensor:
-    return x[torch.randperm(5)[:4]]
+    return x[torch.randperm(7)[:4]]
+
+
+@pass_patterns.refuses("the product with alpha=2 may be rounded otherwise")
+def weighted_sum(x: torch.Tensor = f32(6, 3), y: torch.Tensor = f32(6, 3)) -> torch.Tensor:
+    return x.index_add(0, torch.randperm(6), y, alpha=2)
+
+
+@pass_patterns.refuses("dimension 1 has several indices")
+def several_hot(index: torch.Tensor = i64(4, 2), scale: torch.Tensor = f32(4, 5)) -> torch.Tensor:
+    return torch.zeros(4, 5).scatter(1, index, 1.0) * scale

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import keyword
 from typing import Any
 
@@ -24,8 +25,11 @@ def normalize_node_kwargs_pass(graph: GraphView, rewrite: Rewriter) -> None:
 
     Passes read arguments through `bind` and need none of this; it is for eyes, for diffs, and for passes from elsewhere.
     """
+    normal: dict[Node, Bound] = graph.memo.setdefault("normal", {})
     for node in graph.each("call_function", "call_method"):
         bound = graph.bind(node)
+        if bound is normal.get(node):
+            continue
         if not isinstance(bound, Bound):
             rewrite.reject(bound.reason, node)
             continue
@@ -35,40 +39,56 @@ def normalize_node_kwargs_pass(graph: GraphView, rewrite: Rewriter) -> None:
             continue
         args, kwargs = _layout(bound)
         if target is node.target and args == node.args and kwargs == node.kwargs:
+            normal[node] = bound
             continue
         again = bind_call(target, args, kwargs)
-        if not isinstance(again, Bound) or again.op is not bound.op or not same_value(again.arguments, bound.arguments):
+        if not isinstance(again, Bound) or not _is_same_call(again, bound):
             rewrite.reject("the normal form would be read in another way", node)
             continue
-        rewrite.update(node, target=target, args=args, kwargs=kwargs, respelled=True)
+        normal[node] = again
+        rewrite.respell(node, target, args, kwargs, again)
 
 
 def _function_of(node: Node, bound: Bound) -> Any:
     """The function that calls the operator directly; None for a call that is no direct one, and keeps its form."""
     if isinstance(node.target, OpOverload):
         return node.target
-    if spellings.adapter_of(node.target) is not None and not isinstance(node.target, str):
-        return None
     if isinstance(node.target, str):
-        return spellings.function_of(bound.packet)
-    return node.target
+        return _function(bound.packet)
+    return node.target if spellings.adapter_of(node.target) is None else None
+
+
+_function = functools.cache(spellings.function_of)
+
+
+def _is_same_call(again: Bound, bound: Bound) -> bool:
+    """Whether two readings are of one operator with the same arguments, of which most are the very same objects."""
+    return again.op is bound.op and all(
+        value is (known := bound[name]) or same_value(value, known) for name, value in again.arguments.items()
+    )
 
 
 def _layout(bound: Bound) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Leading tensors by position, the rest by keyword, without what is a default anyway."""
-    params = parameters(bound.op)
-    by_position = max((i for i, p in enumerate(params) if not p.keyword_only and not _is_keyword(p)), default=-1)
+    by_position, may_lead = _positions(bound.op)
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
-    for i, p in enumerate(params):
-        value = bound[p.name]
-        is_default = p.has_default and (p.name not in bound.given or same_value(value, p.default))
-        may_lead = i == len(args) and not p.keyword_only
-        if i <= by_position or (may_lead and not is_default and "Tensor" in p.kind):
-            args.append(value)
-        elif not is_default:
-            kwargs[p.name] = value
+    for i, p in enumerate(parameters(bound.op)):
+        if p.has_default and i > by_position and (p.name not in bound.given or same_value(bound[p.name], p.default)):
+            continue
+        if i <= by_position or (i == len(args) and p.name in may_lead):
+            args.append(bound[p.name])
+        else:
+            kwargs[p.name] = bound[p.name]
     return tuple(args), kwargs
+
+
+@functools.cache
+def _positions(op: OpOverload) -> tuple[int, frozenset[str]]:
+    """Up to which parameter all must be given by position; which may be, where all in front of them are."""
+    params = parameters(op)
+    by_position = max((i for i, p in enumerate(params) if not p.keyword_only and not _is_keyword(p)), default=-1)
+    return by_position, frozenset(p.name for p in params if not p.keyword_only and "Tensor" in p.kind)
 
 
 def _is_keyword(p: Parameter) -> bool:

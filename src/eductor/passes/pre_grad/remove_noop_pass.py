@@ -7,6 +7,7 @@ from torch.fx import Node
 
 from eductor.compat import has_hooks
 from eductor.graph.bind import Bound
+from eductor.graph.effects import Verdict
 from eductor.graph.gradients import same_sum_in_place_of
 from eductor.graph.meta import requires_grad, value_of
 from eductor.graph.rewriter import Rewriter
@@ -89,7 +90,14 @@ def cast_by_copy(bound: Bound) -> bool:
 def _object(graph: GraphView, node: Node, given: Node) -> str:
     if requires_grad(value_of(node)) != requires_grad(value_of(given)):
         return f"gradients flow through only one of {node.name} and {given.name}"
+    if requires_grad(value_of(given)) and not (verdict := _unwritten(graph, given)):
+        return verdict.reason
     return same_sum_in_place_of(node, given).reason or object_to_alias(graph, node, given)
+
+
+def _unwritten(graph: GraphView, given: Node) -> Verdict:
+    """After a write, autograd sees another value: who of its users adds to which gradient is not plain any more."""
+    return graph.effects.unwritten([given], next(iter(graph.nodes)), graph.output)
 
 
 _VIEWS = (aten.view, aten.reshape, aten.expand, aten.permute, aten.transpose, aten.squeeze)

@@ -25,12 +25,15 @@ _FUSIBLE = {
 """What an engine computes in one kernel with elementwise work, and is not elementwise itself."""
 
 
-@graph_pass(stage="pre_grad", numerics="exact")
+@graph_pass(stage="pre_grad", numerics="reassociates")
 def sink_cat_after_pointwise(graph: GraphView, rewrite: Rewriter, context: Context, *, max_operands: int = 32) -> None:
     """Computes an elementwise function on the operands of a cat instead of on its result, where they fuse with it.
 
     It pays where the operands are computed by kernels of our own: the function is done on the way, and the result of
     the cat is not read and written once more. Operands that are inputs, or come from a matrix product, are left.
+
+    Not exact: ATen computes most of a tensor in vectors and its last elements one by one, which round otherwise in
+    `sigmoid`, and the parts end elsewhere than the whole.
     """
     for cat in graph.find(aten.cat):
         views, users = _down(graph, cat)

@@ -31,10 +31,11 @@ def buckets(graph: GraphView, rewrite: Rewriter, rules: Sequence[Rule]) -> list[
     """All calls of the rules, alike ones together, operands first."""
     found: dict[Any, Bucket] = {}
     for rule, nodes, level, form in _likely(graph, rewrite, rules):
+        followed = gradients(graph)
         for node in nodes:
             call = _call(graph, rule, node)
             if isinstance(call, Call):
-                key = (rule.name, level, form, gradients(graph).get(node), _key(call))
+                key = (rule.name, level, form, followed.get(node), _key(call))
                 found.setdefault(key, Bucket(rule, [], level)).calls.append(call)
             else:
                 with rewrite.rule(rule.name):
@@ -107,6 +108,7 @@ def _levels(graph: GraphView, rule_of: dict[Node, Rule]) -> list[tuple[Node, tup
     level: dict[Node, tuple[int, int]] = {}
     found: list[tuple[Node, tuple[int, int, int]]] = []
     region = 0
+    effect_of = graph.effects.of
     for node in graph.nodes:
         heavy, full = max((level[n] for n in node.all_input_nodes), default=(0, 0))
         rule = rule_of.get(node)
@@ -114,7 +116,7 @@ def _levels(graph: GraphView, rule_of: dict[Node, Rule]) -> list[tuple[Node, tup
             heavy, full = (heavy, full + 1) if rule.is_pointwise else (heavy + 1, 0)
             found.append((node, (region, heavy, full)))
         level[node] = heavy, full
-        region += bool(graph.effects.of(node).barrier)
+        region += bool(effect_of(node).barrier)
     return found
 
 

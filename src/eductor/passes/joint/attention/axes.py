@@ -1,0 +1,127 @@
+"""What each dimension of the scores is, batch, query or key, through all the views that the scores pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.graph.meta import known_equal, tensor_of
+from eductor.graph.view import GraphView
+from eductor.passes.joint.attention.scores import Moved, Scores
+from eductor.passes.joint.attention.weights import Weights
+from eductor.views.box import Box
+from eductor.views.reading import read
+
+Dims = tuple[tuple[int, ...], ...]
+"""For each dimension of a value, of which axes it is made, outermost first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """The axes of the scores as the first product has them: batches, then queries, then the keys, with their sizes."""
+
+    sizes: tuple[Any, ...]
+    batches: tuple[int, ...]
+    """In the order of the second product."""
+    queries: tuple[int, ...]
+    at: dict[Node, Dims]
+    """What the dimensions of each value between the products are."""
+    by_row: bool
+    """Whether the first product has its queries in the rows, the keys in the columns."""
+
+    @property
+    def key(self) -> int:
+        return len(self.sizes) - 1 if self.by_row else len(self.sizes) - 2
+
+    def size(self, axes: Sequence[int]) -> Any:
+        return math.prod(self.sizes[a] for a in axes)
+
+    def large(self, axes: Sequence[int]) -> tuple[int, ...]:
+        """Those that are not of size 1."""
+        return tuple(a for a in axes if not known_equal(self.sizes[a], 1))
+
+
+def axes_of(graph: GraphView, scores: Scores, softmax: tuple[Node, int], weights: Weights) -> Axes | str:
+    """Follows the axes from one product to the other. The softmax must run over the keys, and all must fit."""
+    shape = _shape(scores.product)
+    moving = [step.node for step in scores.steps if isinstance(step, Moved)]
+    sizes, rows = _reading((*moving, *weights.moved), shape)
+    box = Box.whole(scores.product, sizes).reshape(shape)
+    at: dict[Node, Dims] = {}
+    for node in (scores.product, *(step.node for step in scores.steps), softmax[0], *weights.moved):
+        if node in moving or node in weights.moved:
+            box = _moved(graph, node, box)
+        if box is None:
+            return f"the axes of the scores are not known behind {node.name}"
+        at[node] = _dims(box)
+    over = at[softmax[0]][softmax[1]]
+    if weights.operand not in at:  # what a dropout gives, in the shape of the softmax
+        at[weights.operand] = at[softmax[0]]
+    return _assigned(sizes, rows, len(sizes) - 1, over, at, weights)
+
+
+def _reading(moved: Sequence[Node], shape: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """The sizes in which the product is read, batches taken apart as the first view does, and which of them are rows."""
+    wanted = next((found for found in map(_shape, moved) if len(found) > len(shape)), shape)
+    batch = math.prod(shape[:-2])
+    if len(wanted) > len(shape) and known_equal(wanted[-1], shape[-1]):
+        for i in range(len(wanted)):
+            if known_equal(math.prod(wanted[:i]), batch) and known_equal(math.prod(wanted[i:-1]), shape[-2]):
+                return wanted, tuple(range(i, len(wanted) - 1))
+    return shape, (len(shape) - 2,)
+
+
+def _assigned(
+    sizes: tuple[Any, ...],
+    rows: tuple[int, ...],
+    columns: int,
+    over: tuple[int, ...],
+    at: dict[Node, Dims],
+    weights: Weights,
+) -> Axes | str:
+    """Which of rows and columns are the keys: what the softmax runs over, and what the second product sums over."""
+    rank = len(_shape(weights.operand))
+    found = at.get(weights.operand)
+    assert found is not None
+    row_dim, column_dim = (rank - 2, rank - 1) if weights.is_left else (rank - 1, rank - 2)
+    queries, keys = found[row_dim], found[column_dim]
+    batches = tuple(axis for dim in found[:-2] for axis in dim)
+    large_rows = tuple(r for r in rows if not known_equal(sizes[r], 1))
+    large_columns = tuple(c for c in (columns,) if not known_equal(sizes[c], 1))
+    if over != keys:
+        return "the softmax does not run over what the second product sums over"
+    if (queries, keys) == (large_rows, large_columns):
+        by_row, query_axes = True, rows
+    elif (queries, keys) == (large_columns, large_rows) and len(rows) == 1:
+        by_row, query_axes = False, (columns,)
+    else:
+        return "the softmax does not run over the keys alone"
+    expected = {a for a in range(len(sizes)) if a not in rows and a != columns and not known_equal(sizes[a], 1)}
+    if set(batches) != expected:
+        return "the two products have different batches"
+    return Axes(sizes, batches, query_axes, at, by_row)
+
+
+def _moved(graph: GraphView, node: Node, box: Box | None) -> Box | None:
+    """A value after a view; casts and copies change nothing."""
+    reading = read(graph, node)
+    if box is None or reading is None:
+        return box
+    moved = reading.apply(box)
+    whole = moved is not None and all(known_equal(mode.step, 1) for mode in moved.modes)
+    return moved if whole and moved is not None and moved.sizes is box.sizes else None
+
+
+def _dims(box: Box) -> Dims:
+    return tuple(tuple(mode.dim for mode in modes) for modes in box.dims)
+
+
+def _shape(node: Node) -> tuple[Any, ...]:
+    tensor = tensor_of(node)
+    assert isinstance(tensor, torch.Tensor)
+    return tuple(tensor.shape)

@@ -1,0 +1,208 @@
+"""The one call that computes an attention, as plain data that can be run on tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch.fx import Node
+
+from eductor.graph.bind import Bound
+from eductor.graph.meta import known_equal, value_of
+from eductor.graph.view import GraphView
+from eductor.passes.joint.attention.attention import Attention, value_at
+from eductor.passes.joint.attention.kernels import OneKernel
+from eductor.passes.joint.attention.masks import Bias, Groups
+from eductor.passes.joint.attention.operands import Shaping
+from eductor.passes.joint.attention.program import Slot
+
+aten = torch.ops.aten
+
+_LARGE, _LOST = -(2.0**20), -(2.0**100)
+"""Below the first, a row's sum of exponentials loses scores that the backward needs; below the second, all of them."""
+
+
+class UnknownSize(Exception):
+    """A symbolic size that no input of a region has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A symbolic size: that of a dimension of an input, or an input that is a size itself."""
+
+    slot: int
+    dim: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """One call of torch's attention that computes a region from its inputs."""
+
+    query: Shaping
+    key: Shaping
+    value: Shaping
+    dtype: torch.dtype
+    scale: float
+    bias: Bias | None
+    rows: Literal["seen", "found", "settled"]
+    """Whether each query sees a key; if not for certain, whether rows without a key are found, or settled before the call."""
+    unseen: float | None
+    """What the result is multiplied by where a row has no score at all: eager gives NaN there, a safe softmax 0."""
+    is_causal: bool
+    dropout: float
+    has_groups: bool
+    sizes: tuple[int | Size, ...]
+    groups: Groups
+    transposed: bool
+    """Whether the second product has the queries in its columns."""
+    flat: int
+    """With how many dimensions the second product gives its result; 0 if what follows takes the call's four."""
+    after: tuple[tuple[Any, ...], ...]
+    result: torch.dtype
+
+    def __call__(self, *inputs: Any) -> torch.Tensor:
+        sizes = [_resolved(size, inputs) for size in self.sizes]
+        query, key, value = (
+            shaping(inputs, sizes, self.groups).to(self.dtype) for shaping in (self.query, self.key, self.value)
+        )
+        bias = self.bias(inputs, sizes, self.groups) if self.bias else None
+        top = bias.amax(-1, keepdim=True) if bias is not None and self.rows != "seen" else None
+        if bias is not None and top is not None and self.rows == "settled":
+            # A row of which all is hidden has equal weights, whatever its scores are: they are lost in the sum.
+            query = query * (top > _LOST)
+            bias = torch.where(top == -math.inf, 0.0, bias - top)
+        with OneKernel():
+            out = F.scaled_dot_product_attention(
+                query,
+                key,
+                value,
+                attn_mask=self._mask(bias, query, key),
+                dropout_p=self.dropout,
+                is_causal=self.is_causal,
+                scale=self.scale,
+                enable_gqa=self.has_groups,
+            )
+        if top is not None and self.unseen is not None:
+            out = out * torch.where(top == -math.inf, self.unseen, 1.0).to(out.dtype)
+        return self._laid(out.to(self.result), inputs)
+
+    def _mask(self, bias: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor | None:
+        if bias is None:
+            return None
+        if bias.dtype != self.dtype:
+            bias = bias.clamp(min=torch.finfo(self.dtype).min).to(self.dtype)
+        return bias.expand(-1, -1, query.shape[-2], key.shape[-2])
+
+    def _laid(self, out: torch.Tensor, inputs: Sequence[Any]) -> torch.Tensor:
+        """As the region's result lies."""
+        out = out.transpose(-1, -2) if self.transposed else out
+        if self.flat:
+            out = out.reshape((-1, *out.shape[-2:]) if self.flat == 3 else tuple(out.shape[-2:]))
+        for op, *args in self.after:
+            given = [inputs[x.index] if isinstance(x, Slot) else x for x in args]
+            out = out.reshape(given) if op == "reshape" else out.permute(given)
+        return out.contiguous()
+
+
+def _resolved(size: int | Size, inputs: Sequence[Any]) -> Any:
+    if isinstance(size, int):
+        return size
+    return inputs[size.slot] if size.dim is None else inputs[size.slot].shape[size.dim]
+
+
+def fused(
+    graph: GraphView,
+    found: Attention,
+    after: Sequence[Node],
+    output: Node,
+    inputs: tuple[Node, ...],
+    *,
+    training: bool,
+) -> Fused:
+    query, key, value = (
+        Shaping(inputs.index(o.node), o.swapped, o.order, of_scores=o is not found.value) for o in found.operands
+    )
+    wide = torch.promote_types(found.dtype, torch.float32)
+    bias = found.masks.bias(inputs.index, found.axes, wide)
+    hides = bias is not None and found.masks.least == -math.inf
+    unseen = 0.0 if found.softmax.is_safe else math.nan
+    settles = bias is not None and found.masks.least < _LARGE and (training or wide != found.dtype)
+    product = value_at(found.weights.product)
+    is_shaped, steps = _steps(graph, found, after, inputs)
+    return Fused(
+        query,
+        key,
+        value,
+        found.dtype,
+        found.scale * math.prod(o.factor for o in found.operands[:2]),
+        bias,
+        "settled" if settles else "found" if hides else "seen",
+        unseen if hides else None,
+        found.masks.is_causal,
+        found.dropout,
+        found.key.repeats > 1,
+        tuple(_size(size, inputs) for size in found.axes.sizes),
+        found.groups,
+        not found.weights.is_left,
+        0 if is_shaped else product.dim(),
+        steps,
+        value_at(output).dtype,
+    )
+
+
+def _steps(
+    graph: GraphView, found: Attention, after: Sequence[Node], inputs: tuple[Node, ...]
+) -> tuple[bool, tuple[tuple[Any, ...], ...]]:
+    """Whether the views that follow begin with the four dimensions of the call, and those views."""
+    product = value_at(found.weights.product)
+    four = [found.axes.size(group) for group in found.groups[:2]] + list(product.shape[-2:])
+    is_shaped = bool(after) and known_equal(list(value_at(after[0]).shape), four)
+    steps: list[tuple[Any, ...]] = []
+    for node in after[1:] if is_shaped else after:
+        bound = graph.bind(node)
+        assert isinstance(bound, Bound)
+        if bound.packet is aten.clone:
+            continue
+        rank = value_at(node).dim()
+        order = _order(bound, rank)
+        if order is not None:
+            steps.append(("permute", *order))
+        else:
+            steps.append(("reshape", *_shape_arguments(node, bound, inputs)))
+    return is_shaped, tuple(steps)
+
+
+def _order(bound: Bound, rank: int) -> list[int] | None:
+    if bound.packet is aten.permute:
+        return [d % rank for d in bound["dims"]]
+    if bound.packet in (aten.transpose, aten.t, aten.mT):
+        order = list(range(rank))
+        a, b = (bound["dim0"], bound["dim1"]) if bound.packet is aten.transpose else (-1, -2)
+        order[a], order[b] = order[b], order[a]
+        return order
+    return None
+
+
+def _shape_arguments(node: Node, bound: Bound, inputs: tuple[Node, ...]) -> list[Any]:
+    given = bound.get("size", bound.get("shape"))
+    if given is None:
+        return [-1 if not isinstance(s, int) else s for s in value_at(node).shape]
+    return [Slot(inputs.index(s)) if isinstance(s, Node) else s for s in given]
+
+
+def _size(size: Any, inputs: tuple[Node, ...]) -> int | Size:
+    if isinstance(size, int):
+        return size
+    for i, node in enumerate(inputs):
+        value = value_of(node)
+        if isinstance(value, torch.SymInt) and known_equal(value, size):
+            return Size(i, None)
+        if isinstance(value, torch.Tensor):
+            for d, s in enumerate(value.shape):
+                if known_equal(s, size):
+                    return Size(i, d)
+    raise UnknownSize(str(size))

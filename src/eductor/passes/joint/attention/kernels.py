@@ -1,0 +1,70 @@
+"""Which attentions torch has one kernel for; for the others its call computes scores and weights as eager does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from eductor.compat import TorchDispatchMode
+from eductor.graph.meta import known_equal, known_true
+from eductor.passes.joint.attention.masks import Masks
+from eductor.passes.joint.attention.scores import Added
+
+aten = torch.ops.aten
+
+_HALF = (torch.float16, torch.bfloat16)
+_DTYPES = {"cpu": (torch.float32, torch.float64, *_HALF), "cuda": (torch.float32, *_HALF)}
+
+
+def why_no_kernel(query: torch.Tensor, value: torch.Tensor, dtype: torch.dtype, dropout: float, masks: Masks) -> str:
+    """Why no kernel computes an attention in a dtype, so that the call would not pay; nothing if one does."""
+    device = query.device.type
+    if device not in _DTYPES:
+        return f"torch has no attention kernel for the device {device}"
+    if dtype not in _DTYPES[device]:
+        return f"torch has no attention kernel for {dtype} on {device}"
+    if device == "cpu":
+        return _why_not_on_cpus(query, value, dropout)
+    return _why_no_mask(dtype, masks) if not masks.is_causal else ""
+
+
+def _why_not_on_cpus(query: torch.Tensor, value: torch.Tensor, dropout: float) -> str:
+    if dropout:
+        return "torch's attention kernel for CPUs has no dropout"
+    if not known_equal(query.shape[-1], value.shape[-1]):
+        return "torch's attention kernel for CPUs wants values as wide as queries and keys"
+    if known_true(value.shape[-2] < _FEWEST_KEYS):
+        return f"of fewer than {_FEWEST_KEYS} keys, torch's attention kernel for CPUs hides what is not a number"
+    return ""
+
+
+_FEWEST_KEYS = 16
+"""As many as a vector has lanes: a row of NaN that fills none is taken for one without keys, whose result is 0."""
+
+
+def _why_no_mask(dtype: torch.dtype, masks: Masks) -> str:
+    """On CUDA, a mask has the dtype of the query."""
+    for step in masks.steps:
+        if isinstance(step, Added):
+            mask = step.mask.meta["val"]
+            if mask.dtype.is_floating_point and mask.dtype.itemsize > dtype.itemsize:
+                return f"the mask {step.mask.name} is of {mask.dtype}, and the kernel would round it to {dtype}"
+    return ""
+
+
+def kernel_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
+    """In which dtype the kernel computes. That of CPUs gives 0 for infinite scores in half precision, eager gives NaN."""
+    return torch.float32 if device.type == "cpu" and dtype in _HALF else dtype
+
+
+class OneKernel(TorchDispatchMode):
+    """Within it, a call of torch's attention is one kernel, or fails."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket in (aten._softmax, aten._safe_softmax):
+            raise RuntimeError("torch has no attention kernel for these shapes and strides")
+        return func(*args, **(kwargs or {}))

@@ -1,0 +1,222 @@
+"""One bias out of all masks: what was added to the scores, and -inf or the least number where they were replaced."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.graph.bind import Bound
+from eductor.graph.meta import known_equal, tensor_of
+from eductor.graph.view import GraphView
+from eductor.passes.joint.attention.axes import Axes, Dims
+from eductor.passes.joint.attention.causal import is_lower_triangle
+from eductor.passes.joint.attention.numbers import bounds_of, number_of, rounded
+from eductor.passes.joint.attention.reshaping import permuted, reshaped
+from eductor.passes.joint.attention.scores import Added, Filled, Moved, Scaled, Scores
+
+aten = torch.ops.aten
+_NEVER = -math.inf
+
+Groups = tuple[tuple[int, ...], ...]
+"""The axes of each of the four dimensions of the call: batch, head, query, key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How a mask lies in the dimensions of the scores, so that it can be brought to those of the call."""
+
+    dims: Dims
+    full: frozenset[int]
+    """The axes along which it varies."""
+    repeated: tuple[int, ...]
+    """The dimensions along which it was expanded: one element of them is enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One step of the bias: a mask that is added, or (with a value) one that decides where the value stands."""
+
+    mask: int
+    """Which of the inputs it is."""
+    spread: Spread
+    value: float | None = None
+    keeps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bias:
+    """All masks of an attention as one tensor, computed in a dtype; a number among the terms scales those before it."""
+
+    terms: tuple[Term | float, ...]
+    dtype: torch.dtype
+
+    def __call__(self, values: Sequence[Any], sizes: Sequence[Any], groups: Groups) -> torch.Tensor:
+        """What is added to the scaled scores, with four dimensions."""
+        bias: torch.Tensor | None = None
+        for term in self.terms:
+            if isinstance(term, float):
+                bias = bias * term if bias is not None else None
+                continue
+            mask = spread_out(values[term.mask], term.spread, sizes, groups)
+            if term.value is None:
+                bias = mask.to(self.dtype) if bias is None else bias + mask.to(self.dtype)
+            else:
+                kept = mask if term.keeps else mask.logical_not()
+                before = torch.zeros((), dtype=self.dtype, device=mask.device) if bias is None else bias
+                bias = torch.where(kept, before, self._lowest(term.value))
+        assert bias is not None
+        return bias
+
+    def _lowest(self, value: float) -> float:
+        return value if value == _NEVER else torch.finfo(self.dtype).min
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """What masks the scores: nothing, the keys behind each query, or a bias made of these masks."""
+
+    is_causal: bool = False
+    steps: tuple[Scaled | Added | Filled, ...] = ()
+    least: float = 0.0
+    """The bias is not below it, for certain."""
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        return tuple(s.mask if isinstance(s, Added) else s.condition for s in self.steps if not isinstance(s, Scaled))
+
+    def bias(self, slot: Callable[[Node], int], axes: Axes, dtype: torch.dtype) -> Bias | None:
+        """The same in terms of the inputs of a region."""
+        if self.is_causal or not self.nodes:
+            return None
+        terms = [s.factor if isinstance(s, Scaled) else _term(s, slot, axes) for s in self.steps]
+        return Bias(tuple(terms), dtype)
+
+
+def _term(step: Added | Filled, slot: Callable[[Node], int], axes: Axes) -> Term:
+    if isinstance(step, Added):
+        return Term(slot(step.mask), _spread(step.mask, axes.at[step.node]))
+    return Term(slot(step.condition), _spread(step.condition, axes.at[step.node]), step.value, step.keeps)
+
+
+def _spread(node: Node, dims: Dims) -> Spread:
+    mask = tensor_of(node)
+    assert mask is not None
+    offset = len(dims) - mask.dim()
+    wide = [d for d, size in enumerate(mask.shape) if not known_equal(size, 1)]
+    repeated = [d for d in wide if known_equal(mask.stride(d), 0)]
+    full = frozenset(a for d in wide if d not in repeated for a in dims[offset + d])
+    return Spread(dims, full, tuple(repeated))
+
+
+def masks_of(graph: GraphView, scores: Scores, axes: Axes, dtype: torch.dtype) -> Masks | str:
+    """All masks on the way from the product to the softmax; otherwise why they cannot be one bias."""
+    steps = tuple(step for step in scores.steps if not isinstance(step, Moved))
+    masks = [step for step in steps if not isinstance(step, Scaled)]
+    if not masks:
+        return Masks()
+    if len(masks) == 1 and _is_causal(graph, masks[0], axes):
+        return Masks(is_causal=True, steps=steps)
+    low: float = 0.0
+    for step in steps:
+        reason = _why_not_scaled(low, step.factor) if isinstance(step, Scaled) else _why_not_read(step, axes)
+        if reason:
+            return reason
+        low = low * abs(step.factor) if isinstance(step, Scaled) else _lower(graph, step, low, dtype)
+        low = rounded(low, dtype)
+    return Masks(steps=steps, least=low)
+
+
+def _lower(graph: GraphView, step: Added | Filled, low: float, dtype: torch.dtype) -> float:
+    """The least value of the bias after a step, -inf if it is not known."""
+    if isinstance(step, Filled):
+        return min(low, _NEVER if step.value == _NEVER else torch.finfo(dtype).min)
+    bounds = bounds_of(graph, step.mask)
+    return _NEVER if bounds is None else low + bounds[0]
+
+
+def _why_not_scaled(low: float, factor: float) -> str:
+    """A number that masks must still mask after it was scaled."""
+    if factor < 0 and low < 0:
+        return "masked scores are scaled by a negative number"
+    if -math.inf < low < -1e30 and factor != 1:
+        return "masked scores are scaled after they got the least number"
+    return ""
+
+
+def _why_not_read(step: Added | Filled, axes: Axes) -> str:
+    node = step.mask if isinstance(step, Added) else step.condition
+    mask = tensor_of(node)
+    if mask is None or mask.is_complex():
+        return f"the mask {node.name} is no real tensor"
+    if isinstance(step, Filled) and mask.dtype is not torch.bool:
+        return f"the mask {node.name} is not of booleans"
+    dims = axes.at[step.node]
+    for size, parts in zip(reversed(mask.shape), reversed(dims), strict=False):
+        if not known_equal(size, 1) and not known_equal(size, axes.size(parts)):
+            return f"it is not known along which dimensions the mask {node.name} is broadcast"
+    return ""
+
+
+def _is_causal(graph: GraphView, step: Added | Filled, axes: Axes) -> bool:
+    """Whether each query sees the keys up to its own position, and nothing else was done."""
+    found = (step.condition, step.keeps) if isinstance(step, Filled) else _as_condition(graph, step.mask)
+    dims = axes.at[step.node]
+    in_place = len(dims) >= 2 and dims[-2] == axes.large(axes.queries) and dims[-1] == axes.large((axes.key,))
+    return found is not None and in_place and is_lower_triangle(graph, found[0], holds=found[1])
+
+
+def _as_condition(graph: GraphView, mask: Node) -> tuple[Node, bool] | None:
+    """An added mask that is 0 where a condition holds (or fails), and masks elsewhere."""
+    bound, tensor = graph.bind(mask) if mask.op == "call_function" else None, tensor_of(mask)
+    if not isinstance(bound, Bound) or tensor is None or not tensor.dtype.is_floating_point:
+        return None
+    if bound.packet is aten.where:
+        values = number_of(graph, bound["self"]), number_of(graph, bound["other"])
+        condition = bound["condition"]
+    elif bound.packet is aten.masked_fill:
+        values = number_of(graph, bound["value"]), number_of(graph, bound["self"])
+        condition = bound["mask"]
+    elif bound.packet in (aten.view, aten.unsqueeze, aten.expand):
+        source = tensor_of(bound["self"])
+        same = source is not None and known_equal(list(source.shape[-2:]), list(tensor.shape[-2:]))
+        return _as_condition(graph, bound["self"]) if same else None
+    else:
+        return None
+    least = torch.finfo(tensor.dtype).min
+    for keeps, (kept, hidden) in ((True, values), (False, values[::-1])):
+        if kept == 0 and hidden is not None and hidden <= least:
+            return condition, keeps
+    return None
+
+
+def spread_out(mask: torch.Tensor, how: Spread, sizes: Sequence[Any], groups: Groups) -> torch.Tensor:
+    """A mask in the dimensions of the call, broadcast where it can stay so."""
+    for d in how.repeated:
+        mask = mask.narrow(d, 0, 1)
+
+    def lengths(axes: Sequence[int], full: Collection[int]) -> list[Any]:
+        return [sizes[a] if a in full else 1 for a in axes]
+
+    order = [a for parts in how.dims for a in parts]
+    wanted = [a for group in groups for a in group]
+    mixed = {a for group in groups if how.full & set(group) for a in group}
+    mask = reshaped(mask, lengths(order, how.full))
+    mask = permuted(mask, [order.index(a) for a in wanted if a in order])
+    mask = reshaped(mask, lengths(wanted, how.full))
+    mask = mask.expand(lengths(wanted, mixed)) if mixed > how.full else mask
+    return reshaped(mask, [math.prod(lengths(group, mixed)) for group in groups])
+
+
+def copied(masks: Masks, axes: Axes, groups: Groups) -> int:
+    """How many masks must be copied because they vary along a part of a dimension of the call only."""
+    count = 0
+    for step in masks.steps:
+        if not isinstance(step, Scaled):
+            full = _spread(step.mask if isinstance(step, Added) else step.condition, axes.at[step.node]).full
+            count += sum(0 < len(full & set(group)) < len(group) for group in groups)
+    return count

@@ -1,0 +1,129 @@
+"""From the softmax down to the product with the value: casts, views and a dropout in between."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.graph.bind import Bound
+from eductor.graph.meta import known_equal, tensor_of
+from eductor.graph.view import GraphView
+from eductor.passes.joint.attention.numbers import number_of
+from eductor.passes.joint.attention.scores import PRODUCTS, same_values
+from eductor.passes.joint.attention.softmax import forward_users
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class Dropout:
+    """A dropout of the weights: the calls that it is, its probability."""
+
+    nodes: tuple[Node, ...]
+    p: float
+    input: Node
+    output: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What is between the softmax and the product with the value."""
+
+    product: Node
+    operand: Node
+    """The weights as the product takes them."""
+    is_left: bool
+    moved: tuple[Node, ...] = ()
+    dropout: Dropout | None = None
+
+
+def weights_of(graph: GraphView, softmax: Node) -> Weights | str:
+    """The way from a softmax to the product with the value; otherwise why there is none."""
+    moved: list[Node] = []
+    dropout: Dropout | None = None
+    node = softmax
+    while True:
+        found = _dropout(graph, node)
+        if found is not None:
+            if dropout is not None:
+                return "the weights are dropped out twice"
+            dropout, node = found, found.output
+            continue
+        users = forward_users(node)
+        if len(users) > 1:
+            return f"the weights {node.name} are used elsewhere, so that they are computed anyway"
+        if not users:
+            return "the weights are not multiplied with a value"
+        user = users[0]
+        product = _product(graph, user, node)
+        if isinstance(product, str):
+            return product
+        if product is not None:
+            return replace(product, moved=tuple(moved), dropout=dropout)
+        if same_values(graph, user) is not node:
+            return f"the weights pass through {user.name}"
+        moved.append(user)
+        node = user
+
+
+def _product(graph: GraphView, user: Node, node: Node) -> Weights | str | None:
+    bound = graph.bind(user) if user.op == "call_function" else None
+    if user.op == "output":
+        return "the weights leave the graph"
+    if not isinstance(bound, Bound) or bound.packet not in PRODUCTS:
+        return None
+    left, right = (bound[name] for name in PRODUCTS[bound.packet])
+    return "the weights are multiplied with themselves" if left is right else Weights(user, node, left is node)
+
+
+def _dropout(graph: GraphView, node: Node) -> Dropout | None:
+    users = forward_users(node)
+    if len(users) != 1:
+        return None
+    bound = graph.bind(users[0]) if users[0].op == "call_function" else None
+    if not isinstance(bound, Bound):
+        return None
+    return _read_dropout(graph, node, users[0], bound)
+
+
+def _read_dropout(graph: GraphView, node: Node, user: Node, bound: Bound) -> Dropout | None:
+    if bound.packet is aten.native_dropout:
+        picks = forward_users(user)
+        first = [n for n in picks if n.target is operator.getitem and n.args[1] == 0]
+        is_drawn = bound["train"] in (True, None) and isinstance(bound["p"], float) and 0 <= bound["p"] < 1
+        if len(picks) > 1 + sum(n.args[1] == 1 and not forward_users(n) for n in picks) or len(first) != 1:
+            return None
+        return Dropout((user, *picks), bound["p"], node, first[0]) if is_drawn else None
+    return _apart(graph, node, user, bound)
+
+
+def _apart(graph: GraphView, node: Node, user: Node, bound: Bound) -> Dropout | None:
+    """`(rand > p) * x * (1 / (1 - p))`."""
+    if bound.packet is not aten.mul:
+        return None
+    kept = bound["self"] if bound["other"] is node else bound["other"]
+    compared = _read(graph, kept, aten.gt)
+    drawn = compared and _read(graph, compared["self"], aten.rand, aten.rand_like)
+    after = forward_users(user)
+    scaled = graph.bind(after[0]) if len(after) == 1 and after[0].op == "call_function" else None
+    if not compared or not drawn or not isinstance(scaled, Bound) or scaled.packet is not aten.mul:
+        return None
+    p, factor = number_of(graph, compared["other"]), number_of(graph, scaled["other"])
+    here, draws = tensor_of(node), tensor_of(compared["self"])
+    if p is None or factor is None or not 0 <= p < 1 or abs(factor * (1 - p) - 1) > 1e-6:
+        return None
+    if here is None or draws is None or not known_equal(tuple(here.shape), tuple(draws.shape)):
+        return None
+    draw = compared["self"]
+    if drawn.get("generator") is not None or len(forward_users(draw)) > 1 or len(forward_users(kept)) > 1:
+        return None
+    return Dropout((draw, kept, user, after[0]), p, node, after[0])
+
+
+def _read(graph: GraphView, x: Any, *packets: Any) -> Bound | None:
+    bound = graph.bind(x) if isinstance(x, Node) and x.op == "call_function" else None
+    return bound if isinstance(bound, Bound) and bound.packet in packets else None

@@ -1,0 +1,273 @@
+"""Folds tensors that are one number everywhere, and drops what adds 0, multiplies by 1 or picks by a full mask."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.compat import sort_key
+from eductor.graph.bind import Bound
+from eductor.graph.meta import difference, is_row_major, tensor_of, value_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.passes.joint.uniform_values import CONSTRUCTORS, VIEWS, Number, Uniform
+from eductor.pipeline.base import b8, f32, graph_pass, i64
+
+aten = torch.ops.aten
+
+
+@graph_pass(stage="joint", numerics="exact")
+def constant_fold_uniform_value(graph: GraphView, rewrite: Rewriter) -> None:
+    """Folds tensors that are one number everywhere, and drops what adds 0, multiplies by 1 or picks by a full mask.
+
+    What is computed from uniform tensors becomes one `full`. Floating numbers are safe: `x * 0` stays, which keeps NaN;
+    `x + 0` stays where x may be -0.0 and somebody could tell. What devices round differently is not folded. Of several
+    reinterpretations of the same memory (`view.dtype`), one is kept.
+    """
+    folding = _Folding(graph, rewrite, Uniform(graph))
+    for node in graph.candidates(folding.neutral_calls()):
+        folding.drop(node)
+    for node in graph.candidates(folding.results()):
+        folding.fold(node)
+    for node in graph.candidates([n for n in graph.calls(aten.view) if n.target is aten.view.dtype]):
+        _reuse(graph, rewrite, node)
+
+
+@dataclass
+class _Folding:
+    """One run of the pass over one graph."""
+
+    graph: GraphView
+    rewrite: Rewriter
+    uniform: Uniform
+
+    def neutral_calls(self) -> list[Node]:
+        """The calls that may leave one operand as it is, for the other one is a known number."""
+        found = {user for node in self.uniform for user in node.users}
+        for op in _ARITHMETIC:
+            found.update(n for n in self.graph.calls(op) if any(type(x) in _NUMBERS and x in (0, 1) for x in n.args))
+        wanted = [n for n in found if n not in self.uniform and any(key in _NEUTRAL for key in self.graph.keys(n))]
+        return sorted(wanted, key=sort_key)
+
+    def drop(self, node: Node) -> None:
+        bound = self.graph.bind(node)
+        if not isinstance(bound, Bound):
+            self.rewrite.reject(bound.reason, node)
+            return
+        kept, reason = self._what_is_left(bound, node)
+        if kept is None and not reason:
+            return
+        if kept is not None and not reason:
+            unlike = difference(value_of(node), value_of(kept))
+            reason = f"the result differs from {kept.name}: {unlike}" if unlike else ""
+            reason = reason or self.graph.effects.may_alias(node, kept).reason
+        if kept is None or reason:
+            self.rewrite.reject(reason, node)
+        else:
+            self.rewrite.replace(node, kept)
+
+    def _what_is_left(self, bound: Bound, node: Node) -> tuple[Node | None, str]:
+        """The operand that a call returns as it is; why it does not, though it nearly does."""
+        tensor, neutral = tensor_of(node), _NEUTRAL[bound.packet]
+        if tensor is None or tensor.dtype.is_complex:
+            return None, "" if tensor is None else "of complex numbers, each part is computed from both"
+        if bound.op is aten.where.self:
+            picks = self.uniform.number(bound["condition"])
+            kept = None if picks is None else bound["self"] if picks else bound["other"]
+            return (kept, "") if isinstance(kept, Node) else (None, "")
+        for kept, number, is_right in (
+            (bound.get("self"), self.uniform.number(bound.get("other")), True),
+            (bound.get("other"), self.uniform.number(bound.get("self")), False),
+        ):
+            if isinstance(kept, Node) and number is not None:
+                answer = neutral(number, tensor.dtype, is_right)
+                if answer and (bound.get("alpha", 1) != 1 or bound.get("rounding_mode") is not None):
+                    return None, "more is done to its operands than that"
+                if answer == _SIGN_OF_ZERO and self._is_sign_of_zero_idle(node, kept):
+                    return kept, ""
+                if answer:
+                    return kept, answer if isinstance(answer, str) else ""
+        return None, ""
+
+    def _is_sign_of_zero_idle(self, node: Node, operand: Node) -> bool:
+        """Whether the operand is never -0.0, or nobody who uses the result could tell."""
+        users = list(node.users)
+        if users and all(_is_any(self.graph, user, _BLIND_TO_SIGN) for user in users):
+            return True
+        made = self.graph.bind(operand)
+        if not isinstance(made, Bound):
+            return False
+        if made.packet is aten.mul:
+            return made["self"] is made["other"]
+        if made.packet is aten.add:
+            numbers = (self.uniform.number(made[name]) for name in ("self", "other"))
+            return made["alpha"] == 1 and any(n == 0 and not _is_minus_zero(n) for n in numbers if n is not None)
+        return made.packet in _NEVER_MINUS_ZERO
+
+    def results(self) -> list[Node]:
+        """What was computed from uniform tensors: what was computed last first, for then the rest goes by itself."""
+        return [n for n in reversed(list(self.uniform)) if not _is_any(self.graph, n, CONSTRUCTORS)]
+
+    def fold(self, node: Node) -> None:
+        tensor = tensor_of(node)
+        assert tensor is not None
+        is_view = _is_any(self.graph, node, VIEWS)
+        if not node.users or (is_view and len(node.all_input_nodes[0].users) > 1):
+            return  # a view costs nothing, a second tensor would
+        literal, sizes = self.uniform.literal(node), self._sizes(tensor, node)
+        if literal is None:
+            self.rewrite.reject("no number is exactly its value", node)
+        elif not is_row_major(tensor):
+            self.rewrite.reject("it does not lie row by row, as a new tensor would", node)
+        elif is_view and self.graph.effects.leaves(node):
+            self.rewrite.reject("it leaves the graph as a view, with whom it shares memory would change", node)
+        elif sizes is None:
+            self.rewrite.reject("no node of the graph holds one of its sizes", node)
+        else:
+            self.rewrite.replace(node, aten.full, sizes, literal, dtype=tensor.dtype, device=tensor.device)
+
+    def _sizes(self, tensor: torch.Tensor, before: Node) -> list[Any] | None:
+        """The sizes of a tensor as arguments: numbers, and nodes that hold them."""
+        found: list[Any] = [
+            self._held_sizes.get(s.node.expr) if isinstance(s, torch.SymInt) else s for s in tensor.shape
+        ]
+        return found if all(s is not None and (not isinstance(s, Node) or s < before) for s in found) else None
+
+    @cached_property
+    def _held_sizes(self) -> dict[Any, Node]:
+        held: dict[Any, Node] = {}
+        for node in self.graph.nodes:
+            if isinstance(size := value_of(node), torch.SymInt):
+                held.setdefault(size.node.expr, node)
+        return held
+
+
+def _is_any(graph: GraphView, node: Node, operators: Any) -> bool:
+    return any(key in operators for key in graph.keys(node))
+
+
+# ------------------------------------------------------------------------------------------------- neutral elements
+
+_SIGN_OF_ZERO = "plus zero makes 0.0 of -0.0"
+_NUMBERS = (bool, int, float)
+_ARITHMETIC = (aten.add, aten.sub, aten.mul, aten.div)
+
+
+def _is_minus_zero(number: Number) -> bool:
+    return isinstance(number, float) and number == 0 and math.copysign(1, number) < 0
+
+
+def _added(number: Number, dtype: torch.dtype, is_right: bool) -> bool | str:
+    if number != 0:
+        return False
+    return True if not dtype.is_floating_point or _is_minus_zero(number) else _SIGN_OF_ZERO
+
+
+def _subtracted(number: Number, dtype: torch.dtype, is_right: bool) -> bool | str:
+    if number != 0 or not is_right:
+        return False
+    return _SIGN_OF_ZERO if dtype.is_floating_point and _is_minus_zero(number) else True
+
+
+def _multiplied(number: Number, dtype: torch.dtype, is_right: bool) -> bool | str:
+    if number == 0 and dtype.is_floating_point:
+        return "a product with zero keeps NaN, infinities and signs"
+    return number == 1
+
+
+_NEUTRAL: dict[Any, Callable[[Number, torch.dtype, bool], bool | str]] = {
+    aten.add: _added,
+    aten.sub: _subtracted,
+    aten.mul: _multiplied,
+    aten.div: lambda number, dtype, is_right: is_right and number == 1,
+    aten.bitwise_and: lambda number, dtype, is_right: number == (1 if dtype is torch.bool else -1),
+    aten.bitwise_or: lambda number, dtype, is_right: number == 0,
+    aten.bitwise_xor: lambda number, dtype, is_right: number == 0,
+    aten.logical_and: lambda number, dtype, is_right: bool(number),
+    aten.logical_or: lambda number, dtype, is_right: not number,
+    aten.where: lambda number, dtype, is_right: False,
+}
+"""Whether a call with a number as one operand is its other operand; a sentence where it nearly is."""
+
+_NEVER_MINUS_ZERO = frozenset((aten.abs, aten.exp, aten.exp2, aten.cosh, aten.sigmoid, aten._softmax, aten.softmax))
+_COMPARISONS = (aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge, aten.isnan, aten.isinf)
+_BLIND_TO_SIGN = frozenset((*_COMPARISONS, *_NEVER_MINUS_ZERO, aten.cos))
+"""Of 0.0 and of -0.0 they make the same."""
+
+
+# ------------------------------------------------------------------------------------------------- reinterpretations
+
+
+def _reuse(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
+    """Reads the memory of a tensor under another dtype at most once, and not at all under its own."""
+    bound = graph.bind(node)
+    assert isinstance(bound, Bound)
+    base, sizes = bound["self"], {bound["dtype"].itemsize}
+    while isinstance(inner := graph.bind(base), Bound) and inner.op is aten.view.dtype:
+        sizes.add(inner["dtype"].itemsize)
+        base = inner["self"]
+    if difference(value_of(node), value_of(base)) is None:
+        same = base
+    else:
+        same = next((n for n in base.users if n < node and _reads_as(graph, n, bound["dtype"])), None)
+    if same is not None:
+        verdict = graph.effects.may_alias(node, same)
+        if verdict:
+            rewrite.replace(node, same)
+        else:
+            rewrite.reject(verdict.reason, node)
+    elif base is not bound["self"]:
+        tensor = tensor_of(base)
+        if tensor is not None and sizes == {tensor.dtype.itemsize}:
+            rewrite.update(node, args=(base, bound["dtype"]), kwargs={}, respelled=True)
+        else:
+            rewrite.reject("its elements are of another size than those of the tensor it reinterprets", node)
+
+
+def _reads_as(graph: GraphView, node: Node, dtype: torch.dtype) -> bool:
+    bound = graph.bind(node)
+    return isinstance(bound, Bound) and bound.op is aten.view.dtype and bool(bound["dtype"] == dtype)
+
+
+# ------------------------------------------------------------------------------------------------------------ examples
+
+
+@constant_fold_uniform_value.example
+def computed_from_ones(x: torch.Tensor = f32(4)) -> torch.Tensor:
+    return x * (torch.ones(4) * 3 + 1)
+
+
+@constant_fold_uniform_value.example
+def product_with_ones(x: torch.Tensor = f32(2, 3)) -> torch.Tensor:
+    return (x.sin() * torch.ones_like(x) - torch.zeros(2, 3)).cos()
+
+
+@constant_fold_uniform_value.example
+def full_mask(x: torch.Tensor = f32(2, 3), m: torch.Tensor = b8(2, 3)) -> torch.Tensor:
+    return torch.where(m & torch.ones(2, 3, dtype=torch.bool), x, 0.0)
+
+
+@constant_fold_uniform_value.example
+def integers_times_zero(x: torch.Tensor = i64(4)) -> torch.Tensor:
+    return x * torch.zeros(4, dtype=torch.int64) + x
+
+
+@constant_fold_uniform_value.refuses("keeps NaN")
+def product_with_zeros(x: torch.Tensor = f32(4)) -> torch.Tensor:
+    return x * torch.zeros(4)
+
+
+@constant_fold_uniform_value.refuses("makes 0.0 of -0.0")
+def plus_zeros(x: torch.Tensor = f32(4)) -> torch.Tensor:
+    return (x + torch.zeros(4)).sin()
+
+
+@constant_fold_uniform_value.refuses("an output of its own")
+def input_that_would_be_the_output(x: torch.Tensor = f32(4)) -> torch.Tensor:
+    return x - torch.zeros(4)

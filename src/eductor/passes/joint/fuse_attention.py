@@ -1,0 +1,97 @@
+"""Computes attention that is written by hand with one fused kernel, forward and backward."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from eductor.graph.effects import Verdict
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.passes.joint.attention import ANCHORS, Attention, recognize, regions, softmax_at
+from eductor.patterns.region import replace_region
+from eductor.pipeline.base import Context, f32, graph_pass
+
+
+@graph_pass(stage="joint", numerics="reassociates")
+def fuse_attention(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
+    """Computes attention that is written by hand with one fused kernel, forward and backward.
+
+    It begins at the softmax, whole or taken apart, and reads upwards to the product of query and key, downwards to the
+    product with the value: scales, masks, casts, views and dropout in whatever order they are written. The scores are
+    never stored, so that memory grows with the length of the sequence, not with its square. A query that sees no key has
+    eager's result, NaN or the mean of the values. What a mask hides must be finite, as for torch's own attention.
+    """
+    for anchor in graph.find(*ANCHORS):
+        softmax = softmax_at(graph, anchor)
+        if softmax is None:
+            continue
+        found = recognize(graph, softmax)
+        reason = found if isinstance(found, str) else _why_not(found, context)
+        if reason or isinstance(found, str):
+            rewrite.reject(reason, anchor)
+            continue
+        verdict = Verdict("a symbolic size of it is not known from its inputs")
+        for region, fused in regions(graph, found, training=not context.is_inference):
+            verdict = replace_region(graph, rewrite, region, fused)
+            if verdict:
+                break
+        else:
+            rewrite.reject(verdict.reason, anchor)
+
+
+def _why_not(found: Attention, context: Context) -> str:
+    if found.dropout and context.options.fallback_random:
+        return "the option fallback_random asks for eager's random numbers, and the kernel draws its own"
+    return ""
+
+
+@fuse_attention.example
+def scaled(
+    q: torch.Tensor = f32(2, 4, 16, 8), k: torch.Tensor = f32(2, 4, 16, 8), v: torch.Tensor = f32(2, 4, 16, 8)
+) -> torch.Tensor:
+    return torch.softmax(q @ k.transpose(-2, -1) / math.sqrt(16), -1) @ v
+
+
+@fuse_attention.example
+def added_mask(
+    q: torch.Tensor = f32(2, 4, 16, 8),
+    k: torch.Tensor = f32(2, 4, 20, 8),
+    v: torch.Tensor = f32(2, 4, 20, 8),
+    mask: torch.Tensor = f32(2, 1, 16, 20),
+) -> torch.Tensor:
+    return torch.softmax(mask + q @ k.transpose(-2, -1) * 0.25, -1) @ v
+
+
+@fuse_attention.example
+def causal(
+    q: torch.Tensor = f32(2, 16, 4, 8), k: torch.Tensor = f32(2, 16, 4, 8), v: torch.Tensor = f32(2, 16, 4, 8)
+) -> torch.Tensor:
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * 0.25
+    past = torch.ones(16, 16, dtype=torch.bool).tril()
+    weights = scores.masked_fill(~past, -math.inf).softmax(-1)
+    return torch.einsum("bhqk,bkhd->bqhd", weights, v)
+
+
+@fuse_attention.refuses("does not run over")
+def softmax_over_the_queries(
+    q: torch.Tensor = f32(2, 4, 16, 8), k: torch.Tensor = f32(2, 4, 16, 8), v: torch.Tensor = f32(2, 4, 16, 8)
+) -> torch.Tensor:
+    return torch.softmax(q @ k.transpose(-2, -1), -2) @ v
+
+
+@fuse_attention.refuses("used elsewhere")
+def weights_that_are_returned(
+    q: torch.Tensor = f32(2, 4, 16, 8), k: torch.Tensor = f32(2, 4, 16, 8), v: torch.Tensor = f32(2, 4, 16, 8)
+) -> tuple[torch.Tensor, torch.Tensor]:
+    weights = torch.softmax(q @ k.transpose(-2, -1), -1)
+    return weights @ v, weights
+
+
+@fuse_attention.refuses("an ordinary number")
+def masked_scores_of_zero(
+    q: torch.Tensor = f32(2, 4, 16, 8), k: torch.Tensor = f32(2, 4, 16, 8), v: torch.Tensor = f32(2, 4, 16, 8)
+) -> torch.Tensor:
+    past = torch.ones(16, 16, dtype=torch.bool).tril()
+    return (q @ k.transpose(-2, -1)).masked_fill(~past, 0).softmax(-1) @ v

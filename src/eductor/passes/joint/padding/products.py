@@ -1,0 +1,111 @@
+"""Matrix products as a graph has them: their sizes, how the factors lie and where they come from, who reads the result."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.cost import Device, is_pointwise
+from eductor.cost.operators import size_of
+from eductor.graph.bind import Bound
+from eductor.graph.meta import is_row_major, known_equal, tensor_of
+from eductor.graph.node_effects import effect_of
+from eductor.graph.view import GraphView
+from eductor.passes.joint.padding.plan import Bias, Dim, Matrix, Product
+
+aten = torch.ops.aten
+
+FACTORS: dict[Any, tuple[str, str]] = {
+    aten.mm: ("self", "mat2"),
+    aten.bmm: ("self", "mat2"),
+    aten.addmm: ("mat1", "mat2"),
+}
+
+
+def read_product(graph: GraphView, node: Node, device: Device) -> Product | str:
+    """The product that a call computes, or why it cannot be padded."""
+    bound = graph.bind(node)
+    if not isinstance(bound, Bound):
+        return bound.reason
+    nodes = [bound[name] for name in FACTORS[bound.packet]]
+    left, right, result = map(tensor_of, (*nodes, node))
+    if left is None or right is None or result is None:
+        return "its fake values are not known"
+    if any(t.layout is not torch.strided for t in (left, right)) or left.dtype != right.dtype:
+        return "its factors are not plain tensors of one dtype"
+    if not is_row_major(result):
+        return "its result does not lie in memory row by row"
+    sizes: dict[Dim, Any] = {"m": left.shape[-2], "k": left.shape[-1], "n": right.shape[-1]}
+    bias = _read_bias(graph, bound, sizes, device) if bound.packet is aten.addmm else None
+    if isinstance(bias, str):
+        return bias
+    return Product(
+        **{dim: size_of(size) for dim, size in sizes.items()},
+        dtype=left.dtype,
+        left=_read_matrix(graph, nodes[0], left, ("m", "k"), device),
+        right=_read_matrix(graph, nodes[1], right, ("k", "n"), device),
+        device=device,
+        batch=size_of(left.shape[0]) if left.dim() == 3 else 1,
+        bias=bias,
+        dynamic=frozenset(dim for dim, size in sizes.items() if not known_equal(size, size_of(size))),
+        copies_result=not (is_read_by_strides(graph, node) or (device.fuses and _fuses_with_readers(graph, node))),
+    )
+
+
+def is_read_by_strides(graph: GraphView, node: Node) -> bool:
+    """Whether all that use a result make the same of it whatever its strides are."""
+    return all(is_pointwise(user) or graph.is_call(user, *FACTORS) for user in node.users)
+
+
+def _read_matrix(graph: GraphView, node: Node, tensor: torch.Tensor, dims: tuple[Dim, Dim], device: Device) -> Matrix:
+    high, wide = map(size_of, tensor.shape[-2:])
+    *outer, down, across = map(size_of, tensor.stride())
+    starts = (*outer, size_of(tensor.storage_offset()))
+    fuses = device.fuses and _is_pointwise_result(graph, node)
+    if across == 1 and down >= wide:
+        return Matrix(dims[1], math.gcd(down, *starts), fuses)
+    if down == 1 and across >= high:
+        return Matrix(dims[0], math.gcd(across, *starts), fuses)
+    return Matrix(dims[1], wide, fuses)  # elements lie apart in both dimensions: eager copies it, row by row
+
+
+def _read_bias(graph: GraphView, bound: Bound, sizes: dict[Dim, Any], device: Device) -> Bias | str:
+    bias = tensor_of(bound["self"])
+    if bias is None:
+        return "its bias is not known"
+    dims: list[Dim] = []
+    last_first: tuple[Dim, ...] = ("n", "m")
+    for dim, size in zip(last_first, reversed(bias.shape), strict=False):
+        if known_equal(size, sizes[dim]):
+            dims.insert(0, dim)
+        elif not known_equal(size, 1):
+            return "whether its bias is broadcast is not known"
+    beta, alpha = (x if isinstance(x, (int, float)) else 1.0 for x in (bound["beta"], bound["alpha"]))
+    return Bias(tuple(dims), device.fuses and _is_pointwise_result(graph, bound["self"]), beta, alpha)
+
+
+def _is_pointwise_result(graph: GraphView, node: Node) -> bool:
+    """Whether a value, or what it is a view of, is computed element by element; an input or a product is not."""
+    while (effect := effect_of(node, graph.bind)).is_view and effect.shares:
+        node = effect.shares[0]
+    return is_pointwise(node)
+
+
+def _fuses_with_readers(graph: GraphView, node: Node) -> bool:
+    """Whether a copy of a value is no kernel of its own: all that read it, or a view of it, are kernels that fuse."""
+    pending = [node]
+    while pending:
+        for user in pending.pop().users:
+            if effect_of(user, graph.bind).is_view:
+                pending.append(user)
+            elif not (is_pointwise(user) or _is_reduction(graph, user)):
+                return False
+    return True
+
+
+def _is_reduction(graph: GraphView, node: Node) -> bool:
+    bound = graph.bind(node)
+    return isinstance(bound, Bound) and torch.Tag.reduction in bound.op.tags

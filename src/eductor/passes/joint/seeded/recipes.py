@@ -1,0 +1,177 @@
+"""What each random operator is in terms of seeded tensors, and when it is left alone."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.graph.bind import Bound
+from eductor.graph.meta import known_true, tensor_of
+from eductor.passes.joint.seeded.draw import NORMAL, UNIFORM, Draw, Kind, integers
+
+aten, prims = torch.ops.aten, torch.ops.prims
+
+
+def _bernoulli(draw: Draw) -> Node:
+    return draw.chance(draw.bound.get("p", draw.bound["self"]))
+
+
+def _between(draw: Draw) -> Node:
+    least, most = draw.bound["from"], draw.bound["to"]
+    return _shifted(draw, _scaled(draw, draw.numbers(UNIFORM), most - least), least)
+
+
+def _normal(draw: Draw) -> Node:
+    return _shifted(draw, _scaled(draw, draw.numbers(NORMAL), draw.bound["std"]), draw.bound["mean"])
+
+
+def _exponential(draw: Draw) -> Node:
+    """The logarithm of what is never 0, and never 0 itself."""
+    waited = draw.call(aten.neg, draw.call(aten.log1p, draw.call(aten.neg, draw.numbers(UNIFORM))))
+    least = torch.finfo(draw.value.dtype).eps / 2
+    return _scaled(draw, draw.call(aten.clamp_min, waited, least), 1 / draw.bound["lambd"])
+
+
+def _scaled(draw: Draw, numbers: Node, factor: Any) -> Node:
+    return numbers if factor == 1 else draw.call(aten.mul, numbers, factor)
+
+
+def _shifted(draw: Draw, numbers: Node, shift: Any) -> Node:
+    return numbers if shift == 0 else draw.call(aten.add, numbers, shift)
+
+
+_KINDS: dict[Any, Callable[[Bound], Kind]] = {
+    **dict.fromkeys((aten.rand, aten.rand_like), lambda _: UNIFORM),
+    **dict.fromkeys((aten.randn, aten.randn_like), lambda _: NORMAL),
+    **dict.fromkeys((aten.randint, aten.randint_like), lambda call: integers(call.get("low", 0), call["high"])),
+}
+_RECIPES: dict[Any, Callable[[Draw], Node]] = {
+    **dict.fromkeys((aten.normal, aten.normal_functional, prims.normal), _normal),
+    aten.bernoulli: _bernoulli,
+    aten.uniform: _between,
+    aten.exponential: _exponential,
+}
+OPERATORS = (*_KINDS, *_RECIPES, aten.native_dropout)
+
+
+def replace(draw: Draw) -> None:
+    """Puts seeded tensors in the place of a call."""
+    packet = draw.bound.packet
+    if packet in _KINDS:
+        draw.become(_KINDS[packet](draw.bound))
+    elif packet in _RECIPES:
+        draw.rewrite.replace(draw.node, draw.cast(_RECIPES[packet](draw)))
+    else:
+        _replace_dropout(draw)
+
+
+def _replace_dropout(draw: Draw) -> None:
+    """Dropout gives the result and the mask: what it keeps, it scales."""
+    p = draw.bound["p"]
+    mask = draw.chance(1 - p)
+    masked = draw.call(aten.mul, draw.bound["input"], mask)
+    results = (draw.call(aten.mul, masked, 1 / (1 - p) if p < 1 else 0.0), mask)
+    for user in list(draw.node.users):
+        _, place = user.args
+        assert isinstance(place, int)
+        draw.rewrite.replace(user, results[place])
+    draw.rewrite.erase(draw.node)
+
+
+# ------------------------------------------------------------------------------------------------------ what is left
+
+
+def why_not(bound: Bound, node: Node, value: torch.Tensor) -> str:
+    """Why a call draws as it does in eager, or nothing."""
+    if bound.op._schema.is_mutable:
+        return "it writes into a tensor that it is given"
+    if bound.get("generator") is not None:
+        return "it draws from a generator of its own"
+    if bound.get("pin_memory"):
+        return "it lies in pinned memory"
+    if value.layout is not torch.strided:
+        return f"its layout is {value.layout}"
+    if value.is_complex():
+        return "its numbers are complex"
+    special = _SPECIAL.get(bound.packet)
+    return special(bound, node, value) if special is not None else ""
+
+
+def _why_not_integers(bound: Bound, node: Node, value: torch.Tensor) -> str:
+    low, high = bound.get("low", 0), bound["high"]
+    if tensor_of(low) is not None or tensor_of(high) is not None:
+        return "a bound of its range is a tensor"
+    low, high = (x.meta["val"] if isinstance(x, Node) else x for x in (low, high))
+    if not known_true(low < high):
+        return "its range may be empty, which is an error"
+    if isinstance(low, int) and isinstance(high, int) and high - low > 2**32:
+        return "its range is wider than 32 bits"
+    least, most = _whole_numbers(value.dtype)
+    if value.dtype is not torch.int64 and not (known_true(low >= least) and known_true(high - 1 <= most)):
+        return f"its range may not fit {value.dtype}"
+    return ""
+
+
+def _whole_numbers(dtype: torch.dtype) -> tuple[int, int]:
+    """The least and the greatest whole number up to which a dtype has all of them."""
+    if dtype is torch.bool:
+        return 0, 1
+    if dtype.is_floating_point:
+        most = round(2 / torch.finfo(dtype).eps)
+        return -most, most
+    return torch.iinfo(dtype).min, torch.iinfo(dtype).max
+
+
+def _why_not_bernoulli(bound: Bound, node: Node, value: torch.Tensor) -> str:
+    p = bound.get("p", bound["self"])
+    return "" if tensor_of(p) is not None else _why_not_probability(p)
+
+
+def _why_not_dropout(bound: Bound, node: Node, value: torch.Tensor) -> str:
+    if bound["train"] is False:
+        return "it drops nothing"
+    given = tensor_of(bound["input"])
+    if given is None or not given.is_floating_point():
+        return "it does not drop floating-point numbers"
+    if any(user.target is not operator.getitem for user in node.users):
+        return "its results are used as one"
+    return _why_not_probability(bound["p"])
+
+
+def _why_not_probability(p: Any) -> str:
+    return "" if _is_number(p) and 0 <= p <= 1 else "its probability is not known to be one"
+
+
+def _why_not_between(bound: Bound, node: Node, value: torch.Tensor) -> str:
+    least, most = bound["from"], bound["to"]
+    fits = _is_number(least) and _is_number(most) and least <= most
+    return "" if fits else "its range is not known to be one"
+
+
+def _why_not_normal(bound: Bound, node: Node, value: torch.Tensor) -> str:
+    fits = [tensor_of(x) is not None or _is_number(x) for x in (bound["mean"], bound["std"])]
+    if not all(fits) or (_is_number(bound["std"]) and bound["std"] < 0):
+        return "its deviation is not known to be one"
+    return ""
+
+
+def _why_not_exponential(bound: Bound, node: Node, value: torch.Tensor) -> str:
+    return "" if _is_number(bound["lambd"]) and bound["lambd"] > 0 else "its rate is not known to be positive"
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, (int, float))
+
+
+_SPECIAL: dict[Any, Callable[[Bound, Node, torch.Tensor], str]] = {
+    **dict.fromkeys((aten.randint, aten.randint_like), _why_not_integers),
+    aten.bernoulli: _why_not_bernoulli,
+    aten.native_dropout: _why_not_dropout,
+    aten.uniform: _why_not_between,
+    aten.exponential: _why_not_exponential,
+    **dict.fromkeys((aten.normal, aten.normal_functional, prims.normal), _why_not_normal),
+}

@@ -1,0 +1,189 @@
+"""fuse_attention: spellings fuse and equal eager, look-alikes are left or computed exactly, whatever masks hide."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import pytest
+import torch
+from attention_spellings import LOOK_ALIKES, SPELLINGS, Spelling
+
+import eductor
+from eductor import Recorder
+from eductor.engines import find_engine
+from eductor.options import Options
+from eductor.passes.joint.fuse_attention import fuse_attention
+from eductor.testing import check_contract
+
+NAMED = {s.name: s for s in (*SPELLINGS, *LOOK_ALIKES)}
+DECOMPOSED = find_engine("inductor").decompositions(Options())
+BEHIND_THE_GRAPH = {
+    "batched_products": "the gradient of the key is computed transposed",
+    "softmax_taken_apart": "the gradient of a softmax by hand is not the operator's",
+}
+"""Fused in inference alone, and why."""
+
+
+def results(fn, inputs, training):
+    """What a program returns, and the gradients of its first three inputs."""
+    given = [
+        x.clone().requires_grad_() if training and x.is_floating_point() and i < 3 else x for i, x in enumerate(inputs)
+    ]
+    out = fn(*given)
+    outputs = out if isinstance(out, tuple) else (out,)
+    if training:
+        torch.manual_seed(1)
+        (outputs[0] * torch.randn(outputs[0].shape).to(outputs[0].dtype)).sum().backward()
+    return [o.detach() for o in outputs] + [x.grad for x in given if x.requires_grad]
+
+
+def fused(spelling: Spelling, *, dtype=torch.float32, training=False, seed=0, **options: Any):
+    """Compiles a program, compares it with eager by a run in float64; whether it was fused, and the reasons if not."""
+    torch._dynamo.reset()
+    recorder = Recorder()
+    inputs = [x.to(dtype) if x.is_floating_point() else x for x in spelling.make(seed)]
+    compiled = eductor.compile(
+        spelling.fn,
+        joint_custom_pre_pass=[fuse_attention],
+        engine="aten",
+        instruments=[recorder],
+        strict=True,
+        **options,
+    )
+    got, wanted = results(compiled, inputs, training), results(spelling.fn, inputs, training)
+    truth = results(spelling.fn, [x.double() if x.is_floating_point() else x for x in inputs], training)
+    for g, w, t in zip(got, wanted, truth, strict=True):
+        assert (g.dtype, g.shape, g.stride()) == (w.dtype, w.shape, w.stride())
+        assert torch.equal(g.isnan(), w.isnan())
+        new, old = (float((x.double() - t).nan_to_num().abs().max()) for x in (g, w))
+        assert new <= 4 * old + 8 * torch.finfo(dtype).eps * max(1.0, float(t.nan_to_num().abs().max()))
+    records = [r for r in recorder.records if r.name == "fuse_attention"]
+    return any(r.changed for r in records), [reject.reason for r in records for reject in r.rejects]
+
+
+def test_contract():
+    check_contract(fuse_attention, "joint")
+
+
+def test_the_lists_are_long_enough():
+    assert len(SPELLINGS) >= 40
+    assert len(LOOK_ALIKES) >= 20
+    families = {n for s in SPELLINGS for n in re.findall(r"\d+", s.family)}
+    assert families == {str(n) for n in range(1, 31)}
+
+
+TRAINED = [s for s in SPELLINGS if s.differentiable]
+INFERRED = [s for s in SPELLINGS if not s.differentiable or s.name in BEHIND_THE_GRAPH] + TRAINED[::6]
+
+
+@pytest.mark.parametrize("spelling", TRAINED, ids=lambda s: s.name)
+def test_a_spelling_is_fused_with_its_backward(spelling):
+    changed, reasons = fused(spelling, decompositions=DECOMPOSED, training=True)
+    assert changed == (spelling.name not in BEHIND_THE_GRAPH), reasons
+
+
+@pytest.mark.parametrize("spelling", INFERRED, ids=lambda s: s.name)
+def test_a_spelling_is_fused_in_inference(spelling):
+    changed, reasons = fused(spelling, decompositions=DECOMPOSED)
+    assert changed, reasons
+
+
+@pytest.mark.parametrize("spelling", [s for s in LOOK_ALIKES if s.name != "dropout"], ids=lambda s: s.name)
+def test_a_look_alike_is_left_or_computed_exactly(spelling):
+    changed, reasons = fused(spelling, decompositions=DECOMPOSED)
+    if spelling.because:
+        assert not changed
+        assert any(re.search(spelling.because, reason) for reason in reasons), reasons
+
+
+SOME = ("added_mask", "distilbert", "causal_by_tril", "heads_inside", "llama", "t5", "grouped_queries")
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_undecomposed_graphs(name):
+    changed, reasons = fused(NAMED[name], training=True)
+    assert changed, reasons
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["added_mask", "causal_by_positions", "llama", "softmax_in_float32"])
+def test_half_precision(name, dtype):
+    changed, reasons = fused(NAMED[name], dtype=dtype, decompositions=DECOMPOSED)
+    assert changed, reasons
+
+
+def test_half_precision_in_training():
+    changed, reasons = fused(NAMED["llama"], dtype=torch.bfloat16, decompositions=DECOMPOSED, training=True)
+    assert changed, reasons
+
+
+@pytest.mark.parametrize("name", ["bert", "causal_by_positions", "llama"])
+def test_dynamic_sizes(name):
+    changed, reasons = fused(NAMED[name], decompositions=DECOMPOSED, training=True, dynamic=True)
+    assert changed, reasons
+
+
+def test_float64():
+    assert fused(NAMED["added_mask"], dtype=torch.float64, decompositions=DECOMPOSED, training=True)[0]
+
+
+def test_a_triangle_is_passed_as_such():
+    torch._dynamo.reset()
+    seen = []
+
+    @eductor.graph_pass(stage="joint", numerics="exact")
+    def look(graph, rewrite):
+        """Looks at the kernels."""
+        seen.extend(
+            dict(graph.bind(n).arguments)
+            for n in graph.find(torch.ops.aten._scaled_dot_product_flash_attention_for_cpu)
+        )
+
+    for name in ("causal_by_tril", "causal_by_triu", "causal_by_positions", "causal_by_a_float_mask"):
+        spelling = NAMED[name]
+        eductor.compile(
+            spelling.fn,
+            joint_custom_pre_pass=[fuse_attention],
+            joint_custom_post_pass=[look],
+            engine="aten",
+            decompositions=DECOMPOSED,
+        )(*spelling.make())
+    assert [call["is_causal"] for call in seen] == [True] * 4
+    assert all(call["attn_mask"] is None for call in seen)
+    seen.clear()
+    for name in ("a_window", "causal_and_padded"):
+        spelling = NAMED[name]
+        eductor.compile(
+            spelling.fn,
+            joint_custom_pre_pass=[fuse_attention],
+            joint_custom_post_pass=[look],
+            engine="aten",
+            decompositions=DECOMPOSED,
+        )(*spelling.make())
+    assert [call["is_causal"] for call in seen] == [False] * 2
+
+
+def test_dropout_is_left_where_the_kernel_has_none():
+    changed, reasons = False, []
+    torch._dynamo.reset()
+    recorder = Recorder()
+    inputs = NAMED["dropout"].make()
+    eductor.compile(NAMED["dropout"].fn, joint_custom_pre_pass=[fuse_attention], engine="aten", instruments=[recorder])(
+        *inputs
+    )
+    for record in recorder.records:
+        if record.name == "fuse_attention":
+            changed |= record.changed
+            reasons += [reject.reason for reject in record.rejects]
+    assert not changed
+    assert any("no dropout" in reason for reason in reasons), reasons
+
+
+def test_a_row_of_not_a_number_stays():
+    torch._dynamo.reset()
+    q, k, v = NAMED["divided"].make()
+    q[0, 0, 2, 3] = math.nan
+    compiled = eductor.compile(NAMED["divided"].fn, joint_custom_pre_pass=[fuse_attention], engine="aten")
+    assert torch.equal(compiled(q, k, v).isnan(), NAMED["divided"].fn(q, k, v).isnan())
