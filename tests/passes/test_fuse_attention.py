@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from attention_spellings import LOOK_ALIKES, SPELLINGS, Spelling
+from attention_table import PAGE, written
 
 import eductor
 from eductor import Recorder
@@ -72,6 +73,17 @@ def test_the_lists_are_long_enough():
     assert len(LOOK_ALIKES) >= 20
     families = {n for s in SPELLINGS for n in re.findall(r"\d+", s.family)}
     assert families == {str(n) for n in range(1, 31)}
+
+
+def test_the_page_names_all_spellings():
+    rows = {line.split("|")[1].strip() for line in PAGE.read_text().splitlines() if line.startswith("| ")}
+    assert {s.name.replace("_", " ") for s in SPELLINGS} == rows - {"spelling", "---"}
+
+
+@pytest.mark.slow
+def test_the_table_of_the_page_is_true():
+    """`python tests/passes/attention_table.py` writes it."""
+    assert PAGE.read_text() == written()
 
 
 TRAINED = [s for s in SPELLINGS if s.differentiable]
