@@ -199,3 +199,25 @@ def test_a_row_of_not_a_number_stays():
     q[0, 0, 2, 3] = math.nan
     compiled = eductor.compile(NAMED["divided"].fn, joint_custom_pre_pass=[fuse_attention], engine="aten")
     assert torch.equal(compiled(q, k, v).isnan(), NAMED["divided"].fn(q, k, v).isnan())
+
+
+@pytest.mark.parametrize("where", [0, 1], ids=["query", "key"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_what_is_no_number_is_seen_among_a_few_keys_of_an_unknown_number(where, groups):
+    def attention(q, k, v):
+        k, v = (x.repeat_interleave(groups, 1) for x in (k, v))
+        return torch.softmax(q @ k.transpose(-2, -1) / 4, -1) @ v
+
+    def inputs(length):
+        torch.manual_seed(0)
+        return [torch.randn(2, heads, length, 8) for heads in (4, 4 // groups, 4 // groups)]
+
+    recorder = Recorder()
+    compiled = eductor.compile(attention, engine="aten", instruments=[recorder], strict=True)
+    for length in (18, 20, 5, 1):
+        given = inputs(length)
+        if length > 1:
+            torch._dynamo.mark_dynamic(given[0], 2)
+        given[where][0, 1, 0, 3] = math.nan
+        torch.testing.assert_close(compiled(*given), attention(*given), equal_nan=True)
+    assert recorder.changed().count("joint/fuse_attention") >= 1

@@ -15,7 +15,7 @@ from eductor.graph.bind import Bound
 from eductor.graph.meta import known_equal, value_of
 from eductor.graph.view import GraphView
 from eductor.passes.joint.attention.attention import Attention, value_at
-from eductor.passes.joint.attention.kernels import OneKernel
+from eductor.passes.joint.attention.kernels import OneKernel, may_hide_nan
 from eductor.passes.joint.attention.masks import Bias, Groups
 from eductor.passes.joint.attention.operands import Shaping
 from eductor.passes.joint.attention.program import Slot
@@ -54,6 +54,8 @@ class Fused:
     """What the result is multiplied by where a row has no score at all: eager gives NaN there, a safe softmax 0."""
     is_causal: bool
     dropout: float
+    hides_nan: bool
+    """Whether the kernel may take a row of scores that are no numbers for one without keys, whose result is 0."""
     has_groups: bool
     sizes: tuple[int | Size, ...]
     groups: Groups
@@ -88,6 +90,8 @@ class Fused:
             )
         if top is not None and self.unseen is not None:
             out = out * torch.where(top == -math.inf, self.unseen, 1.0).to(out.dtype)
+        if self.hides_nan:
+            out = out + _no_numbers(query, key, self.has_groups).to(out.dtype)
         return self._laid(out.to(self.result), inputs)
 
     def _mask(self, bias: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor | None:
@@ -106,6 +110,15 @@ class Fused:
             given = [inputs[x.index] if isinstance(x, Slot) else x for x in args]
             out = out.reshape(given) if op == "reshape" else out.permute(given)
         return out.contiguous()
+
+
+def _no_numbers(query: torch.Tensor, key: torch.Tensor, has_groups: bool) -> torch.Tensor:
+    """NaN for each row of scores that has one, for which a query or a key that has one is enough; 0 for the others."""
+    of_keys = key.isnan().flatten(-2).any(-1)[..., None, None]
+    if has_groups:
+        of_keys = of_keys.repeat_interleave(query.shape[1] // key.shape[1], 1)
+    found = query.isnan().any(-1, keepdim=True) | of_keys
+    return torch.where(found, math.nan, 0.0)
 
 
 def _resolved(size: int | Size, inputs: Sequence[Any]) -> Any:
@@ -144,6 +157,7 @@ def fused(
         unseen if hides else None,
         found.masks.is_causal,
         found.dropout,
+        may_hide_nan(value_at(found.key.node).device, found.axes.size(found.groups[3])),
         found.key.repeats > 1,
         tuple(_size(size, inputs) for size in found.axes.sizes),
         found.groups,

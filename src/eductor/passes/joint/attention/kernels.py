@@ -39,6 +39,11 @@ def _why_not_on_cpus(query: torch.Tensor, value: torch.Tensor, dropout: float) -
     return ""
 
 
+def may_hide_nan(device: torch.device, keys: Any) -> bool:
+    """Whether so many keys, maybe an unknown number of them, may be too few for a kernel to see what is not a number."""
+    return device.type == "cpu" and not known_true(keys >= _FEWEST_KEYS)
+
+
 _FEWEST_KEYS = 16
 """As many as a vector has lanes: a row of NaN that fills none is taken for one without keys, whose result is 0."""
 
