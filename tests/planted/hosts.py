@@ -93,6 +93,11 @@ class Host:
         """A graph that was edited after it was captured cannot come out of a compile."""
         return self.example.prepare is None
 
+    @cached_property
+    def calls(self) -> int:
+        """How many calls the pass has to see for a match."""
+        return sum(n.op == "call_function" for n in capture_example(self.stage, self.example).graph.nodes)
+
     @property
     def has_gradients(self) -> bool:
         """Whether the victims are differentiated with respect to what the example is given.
@@ -184,10 +189,11 @@ def _with_values(module: GraphModule, inputs: list[torch.Tensor]) -> GraphModule
 def steps() -> list[Step]:
     """Every pass at each of its places, but for those that run on other devices alone, or may change any result.
 
-    Of the many before autograd, the one that fires everywhere stands for all: the faults are planted into graphs.
+    Those that are off, or whose examples need options, are left out: a compile does not run them so. Of the many before autograd, the one that fires everywhere stands for all: the faults are planted into graphs.
     """
     found = [step for step in Registry.default().steps() if not step.is_slot]
     found = [s for s in found if s.stage != "pre_grad" or s.address == "pre_grad/normalize_node_kwargs_pass"]
+    found = [s for s in found if s.load().on and not any(e.options for e in s.load().examples)]
     contracts = {step: step.load().contract for step in found}
     return [s for s, c in contracts.items() if "cpu" in (c.devices or ("cpu",)) and c.numerics != "changes"]
 

@@ -44,7 +44,8 @@ class Given:
         if any(x is not None for x in known):
             yield completed(module, known)
         numbers = [None if isinstance(x, torch.Tensor) else x for x in known]
-        yield from made_up(module, numbers, finite_parameters=run.step.load().contract.numerics != "exact")
+        contract = run.step.load().contract
+        yield from made_up(module, numbers, finite_parameters=contract.numerics != "exact", finite=contract.finite_only)
 
     def _known(self, run: PassRun, module: GraphModule) -> list[Any]:
         placeholders = module.graph.find_nodes(op="placeholder")

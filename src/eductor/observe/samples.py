@@ -42,19 +42,20 @@ class CannotRun(Exception):
 
 
 def made_up(
-    module: GraphModule, known: Sequence[Any | None] = (), *, finite_parameters: bool = False
+    module: GraphModule, known: Sequence[Any | None] = (), *, finite_parameters: bool = False, finite: bool = False
 ) -> Iterator[list[Any]]:
     """Several lists of inputs for a graph; what is known stays as it is in each of them, but for other sizes.
 
     With `finite_parameters`, infinities are strewn into other inputs alone: in a sum, it is a matter of rounding order
-    whether one that is a factor of all its terms makes it infinite or no number.
+    whether one that is a factor of all its terms makes it infinite or no number. With `finite`, into none.
     """
     placeholders = module.graph.find_nodes(op="placeholder")
     if _is_too_large(placeholders):
         raise CannotRun("made-up inputs are run on the CPU, and those of this graph would be too large")
     given = [*known, *[None] * (len(placeholders) - len(known))]
     sizes = other_sizes([value_of(p) for p in placeholders])
-    for kind in (*KINDS, OTHER_SIZES) if sizes else KINDS:
+    kinds = (*KINDS, OTHER_SIZES) if sizes else KINDS
+    for kind in (k.finite() for k in kinds) if finite else kinds:
         yield [
             make(p, kind.finite() if finite_parameters and is_static(p) else kind, sizes if kind.other_sizes else {})
             if value is None or kind.other_sizes

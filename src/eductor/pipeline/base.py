@@ -39,11 +39,14 @@ class Contract:
     numerics: Numerics
     devices: tuple[str, ...] = ()
     inference_only: bool = False
+    finite_only: bool = False
+    """Whether what it promises of numbers holds for inputs that are finite, as it does for the kernel that it calls."""
 
     def __str__(self) -> str:
         parts = [f"{self.numerics} ({NUMERICS[self.numerics]})"]
         parts += [f"only on {', '.join(self.devices)}"] if self.devices else []
         parts += ["only for inference"] if self.inference_only else []
+        parts += ["for finite numbers"] if self.finite_only else []
         return "; ".join(parts)
 
 
@@ -428,10 +431,11 @@ def graph_pass(
     numerics: Numerics,
     devices: str | Iterable[str] = (),
     inference_only: bool = False,
+    finite_only: bool = False,
     **declared: Any,
 ) -> Callable[[Callable[..., Any]], Pass]:
     """Makes a pass of a function of the graph and the rewriter; keyword-only parameters are its options."""
-    contract = Contract(numerics, words(devices), inference_only)
+    contract = Contract(numerics, words(devices), inference_only, finite_only)
     return lambda fn: Pass(fn, stages=words(stage), contract=contract, **declared)
 
 

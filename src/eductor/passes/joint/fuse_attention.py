@@ -14,14 +14,15 @@ from eductor.patterns.region import replace_region
 from eductor.pipeline.base import Context, f32, graph_pass
 
 
-@graph_pass(stage="joint", numerics="reassociates")
+@graph_pass(stage="joint", numerics="reassociates", finite_only=True)
 def fuse_attention(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
     """Computes attention that is written by hand with one fused kernel, forward and backward.
 
     It begins at the softmax, whole or taken apart, and reads upwards to the product of query and key, downwards to the
     product with the value: scales, masks, casts, views and dropout in whatever order they are written. The scores are
     never stored, so that memory grows with the length of the sequence, not with its square. A query that sees no key has
-    eager's result, NaN or the mean of the values. What a mask hides must be finite, as for torch's own attention.
+    eager's result, NaN or the mean of the values. As with torch's own attention, numbers are to be finite: what is not,
+    and a mask hides, reaches the result, and gradients show only a part of the NaN that eager's would.
     """
     for anchor in graph.find(*ANCHORS):
         softmax = softmax_at(graph, anchor)
