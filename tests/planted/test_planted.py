@@ -1,4 +1,4 @@
-"""Faults planted into every pass: verification sees them, a bisection names the match, what is left of the graph is small."""
+"""Faults planted into passes of every stage: verification sees them, a bisection names the match, what is left of the graph is small."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from eductor.compat import TorchDispatchMode
-from eductor.graph.meta import known_equal, known_true
+from eductor.graph.meta import known_equal, known_true, tensor_of
 from eductor.passes.joint.attention.masks import Masks
 from eductor.passes.joint.attention.scores import Added
 
@@ -52,8 +52,8 @@ def _why_no_mask(dtype: torch.dtype, masks: Masks) -> str:
     """On CUDA, a mask has the dtype of the query."""
     for step in masks.steps:
         if isinstance(step, Added):
-            mask = step.mask.meta["val"]
-            if mask.dtype.is_floating_point and mask.dtype.itemsize > dtype.itemsize:
+            mask = tensor_of(step.mask)
+            if mask is not None and mask.dtype.is_floating_point and mask.dtype.itemsize > dtype.itemsize:
                 return f"the mask {step.mask.name} is of {mask.dtype}, and the kernel would round it to {dtype}"
     return ""
 

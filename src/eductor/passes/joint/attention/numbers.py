@@ -45,7 +45,8 @@ def number_of(graph: GraphView, x: Any, depth: int = _DEPTH) -> float | None:
     if not isinstance(bound, Bound):
         return None
     found = _constant(graph, bound, depth - 1)
-    return None if found is None else _as_stored(found, x)
+    tensor = tensor_of(x)
+    return found if found is None or tensor is None else rounded(found, tensor.dtype)
 
 
 def _constant(graph: GraphView, bound: Bound, depth: int) -> float | None:
@@ -75,14 +76,8 @@ def _held(node: Node) -> float | None:
     if owner is None or not has_attribute(owner, str(node.target)) or not str(node.target).startswith("_tensor_const"):
         return None
     value = attribute(owner, str(node.target))
-    is_plain = type(value) is torch.Tensor and value.numel() == 1 and value.dtype is not torch.complex64
+    is_plain = type(value) is torch.Tensor and value.numel() == 1 and not value.dtype.is_complex
     return float(value.item()) if is_plain else None
-
-
-def _as_stored(number: float, node: Node) -> float:
-    """A number as the dtype of a tensor holds it."""
-    tensor = tensor_of(node)
-    return number if tensor is None else float(torch.tensor(number, dtype=tensor.dtype).item())
 
 
 def rounded(number: float, dtype: torch.dtype) -> float:

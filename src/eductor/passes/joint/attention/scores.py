@@ -13,7 +13,7 @@ from torch.fx import Node
 from eductor.graph.bind import Bound
 from eductor.graph.meta import known_equal, tensor_of
 from eductor.graph.view import GraphView
-from eductor.passes.joint.attention.numbers import CASTS, COPIES, number_of
+from eductor.passes.joint.attention.numbers import CASTS, COPIES, number_of, rounded
 from eductor.views import RESHAPES
 
 aten = torch.ops.aten
@@ -152,7 +152,7 @@ def _fill(graph: GraphView, node: Node, scores: Any, value: Any, condition: Node
     number, tensor = number_of(graph, value), tensor_of(node)
     if number is None or tensor is None or not tensor.dtype.is_floating_point:
         return f"masked scores become {_name(value)}, whose value is not known"
-    number = float(torch.tensor(number, dtype=tensor.dtype).item())
+    number = rounded(number, tensor.dtype)
     if not number <= torch.finfo(tensor.dtype).min:
         return f"masked scores become {number}, an ordinary number that other scores may be below"
     if not _is_full(scores, node):
