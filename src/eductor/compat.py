@@ -20,6 +20,7 @@ from torch._ops import OpOverload as OpOverload
 from torch._ops import OpOverloadPacket as OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+from torch._subclasses.fake_tensor import in_kernel_invocation_manager as in_kernel_invocation_manager
 from torch._subclasses.fake_tensor import unset_fake_temporarily as unset_fake_temporarily
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx as make_fx
@@ -131,6 +132,11 @@ def must_not_be_written(value: torch.Tensor) -> bool:
         return False
     autograd: Any = torch._C._autograd
     return bool(autograd._get_creation_meta(value) != autograd.CreationMeta.DEFAULT)
+
+
+def is_symbolic(value: torch.Tensor) -> bool:
+    """Whether a size, a stride or the offset of a tensor is no plain number."""
+    return bool(value._has_symbolic_sizes_strides)
 
 
 def with_history(value: Any) -> Any:

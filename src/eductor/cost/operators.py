@@ -57,7 +57,7 @@ def size_of(size: Any) -> int:
 
 def elements_of(value: torch.Tensor) -> int:
     """How many elements a tensor has."""
-    return math.prod(size_of(s) for s in value.shape)
+    return math.prod([s if type(s) is int else size_of(s) for s in value.shape])
 
 
 def bytes_of(value: Any) -> int:

@@ -87,6 +87,12 @@ class Effects:
         if not alike or self._effects[node] is not PURE or node.op == "output":
             self.add(node)
 
+    def moved(self, node: Node) -> None:
+        """A node stands elsewhere: among what may touch memory, the order is that of the graph."""
+        if _is_mark(self._effects[node]):
+            self._marks.remove(node)
+            bisect.insort(self._marks, node, key=sort_key)
+
     def remove(self, node: Node) -> None:
         """Forgets an erased node."""
         if _is_mark(self._effects.pop(node)):

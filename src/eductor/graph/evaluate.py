@@ -48,11 +48,15 @@ def update(module: GraphModule, changed: Iterable[Node], mode: FakeTensorMode | 
     computed = 0
     for node, new in reevaluated(module, pending, mode):
         computed += 1
-        old = value_of(node)
-        if old is UNKNOWN or difference(old, new) or _followed(old) != _followed(new):
+        if _differ(value_of(node), new):
             set_value(node, new)
             pending.update(node.users)
     return computed
+
+
+def _differ(old: Any, new: Any) -> bool:
+    """Whether two fake values are not alike in all that passes read of them."""
+    return old is UNKNOWN or difference(old, new) is not None or _followed(old) != _followed(new)
 
 
 def _followed(value: Any) -> list[bool]:
@@ -120,7 +124,8 @@ def given_back(node: Node) -> Node | None:
 def correct_captured(module: GraphModule) -> None:
     """Brings the values up to date that a capture takes from torch's kernels in Python, where these differ from eager."""
     dropouts = [n for target in _DROPOUTS for n in module.graph.find_nodes(op="call_function", target=target)]
-    update(module, [n for n in dropouts if given_back(n) is not None])
+    given = [(node, operand) for node in dropouts if (operand := given_back(node)) is not None]
+    update(module, [node for node, operand in given if _differ(value_of(node), value_of(operand))])
 
 
 def _evaluate_higher_order(op: HigherOrderOperator, args: Any, kwargs: Any) -> Any:

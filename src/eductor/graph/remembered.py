@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.compat import FakeTensor, FakeTensorMode, OpOverload, unset_fake_temporarily
+from eductor.compat import FakeTensor, FakeTensorMode, OpOverload, is_symbolic, unset_fake_temporarily
 from eductor.graph.meta import row_major_strides, value_of
 from eductor.graph.node_effects import effect_of
 
@@ -75,12 +75,11 @@ _CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 def _form_of_tensor(given: Any, mode: FakeTensorMode) -> tuple[Any, ...]:
     if type(given) is not FakeTensor or given.fake_mode is not mode or given.constant is not None:
         raise _NotPlain
-    if given.layout is not torch.strided or given.storage_offset() != 0 or given.is_conj() or given.is_neg():
+    if is_symbolic(given) or given.storage_offset() or given.layout is not torch.strided:
         raise _NotPlain
-    shape, stride = tuple(given.shape), given.stride()
-    if not all(type(size) is int for size in shape) or given.is_inference():
+    if given.is_conj() or given.is_neg() or given.is_inference():
         raise _NotPlain
-    return shape, stride, given.dtype, given.device, given.requires_grad
+    return tuple(given.shape), given.stride(), given.dtype, given.device, given.requires_grad
 
 
 def _stacked(form: Any) -> _Result | None:

@@ -16,6 +16,7 @@ from eductor.graph import meta
 from eductor.graph.bind import Bound, NotUnderstood, bind, bind_call
 from eductor.graph.compare import same_value
 from eductor.graph.evaluate import evaluate, update
+from eductor.graph.meta_kernels import MetaKernels, is_told_by_kernel
 from eductor.graph.view import GraphView
 
 PROVENANCE = "eductor"
@@ -213,9 +214,8 @@ class Rewriter:
         if node.next is before:
             return
         self._event("moved", node, f"before {self._name(before)}")
-        self.view.removed(node)
         before.prepend(node)
-        self.view.added(node)
+        self.view.moved(node)
 
     def erase(self, node: Node) -> None:
         """Removes a node without users. Operands that nobody needs any more go with it, at the end of the pass."""
@@ -399,6 +399,9 @@ class Rewriter:
             meta.set_value(node, value)
 
     def _run(self, node: Node, mode: FakeTensorMode) -> Any:
+        if is_told_by_kernel(node, mode):
+            with MetaKernels(mode, meta.value_of(node.all_input_nodes[0]).device):
+                return evaluate(self.view.module, node, mode)
         with mode, enable_python_dispatcher():
             return evaluate(self.view.module, node, mode)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch.fx import Graph, GraphModule, Node, map_arg
 from torch.fx.graph import CodeGen
+from torch.nn import Module
 
 from eductor.compat import calls_of, codegen_of
 
@@ -124,7 +125,9 @@ def subgraphs(graph: Graph) -> dict[str, GraphModule]:
     paths = dict.fromkeys(str(node.target) for node in graph.find_nodes(op="get_attr"))
     found: dict[Any, str] = {}
     for path in paths:
-        module = attribute(owner, path)
+        module: Any = owner
+        for name in path.split("."):
+            module = module._modules.get(name) if isinstance(module, Module) else None
         if isinstance(module, GraphModule):
             found.setdefault(module, path)
     return {path: module for module, path in found.items()}

@@ -187,6 +187,9 @@ class GraphView:
             self._enter(self._index, node)
         if self._effects is not None:
             self._effects.add(node)
+        self._look_at(node)
+
+    def _look_at(self, node: Node) -> None:
         for wanted, queue in self._queues:
             if wanted(node):
                 queue.append(node)
@@ -200,6 +203,13 @@ class GraphView:
                 self._index[key].pop(node, None)
         if self._effects is not None:
             self._effects.remove(node)
+
+    def moved(self, node: Node) -> None:
+        """A node stands elsewhere, and is what it was."""
+        self._derived.clear()
+        if self._effects is not None:
+            self._effects.moved(node)
+        self._look_at(node)
 
     def respelled(self, node: Node, reading: Bound) -> None:
         """A node calls the operator that it called, on the same values, in another form, which is read so."""

@@ -300,7 +300,7 @@ class Pass:
         return f"<pass {'|'.join(self.stages)}/{self.name}>"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rule:
     """One rule of a rule pass: called for each call of one of its operators."""
 
@@ -308,6 +308,11 @@ class Rule:
     operators: tuple[Any, ...]
     fn: Callable[[GraphView, Rewriter, Node], Any]
     version: str
+
+    @functools.cached_property
+    def keys(self) -> frozenset[Any]:
+        """Under what the calls of its operators are filed."""
+        return frozenset(map(key_of, self.operators))
 
 
 class RulePass(Pass):
@@ -348,7 +353,6 @@ class RulePass(Pass):
         return declare
 
     def run(self, view: GraphView, rewriter: Rewriter, context: Context) -> None:
-        wanted = [{key_of(op) for op in rule.operators} for rule in self.rules]
         by_keys: dict[tuple[Any, ...], list[tuple[Rule, bool]]] = {}
         left: dict[Node, int] = {}
         for node in view.find(*(op for rule in self.rules for op in rule.operators)):
@@ -360,8 +364,8 @@ class RulePass(Pass):
                 # asks for a key itself takes all that is filed there; of others, each call has to be looked at.
                 rules = by_keys[keys] = [
                     (rule, any(key in rule.operators for key in keys))
-                    for rule, ops in zip(self.rules, wanted, strict=True)
-                    if not ops.isdisjoint(keys)
+                    for rule in self.rules
+                    if not rule.keys.isdisjoint(keys)
                 ]
             for rule, takes_all in rules:
                 if not takes_all and not view.is_call(node, *rule.operators):

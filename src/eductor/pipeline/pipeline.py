@@ -172,13 +172,17 @@ class Pipeline:
     def _added(self, passes: Iterable[Pass], source: str = "options") -> Pipeline:
         """With passes where they ask to be."""
         extras = [Extra(p, source) for p in passes]
+        if not extras:
+            return self
         placed = [place(stage, self.stage(stage), [e for e in extras if stage in e.pass_.stages]) for stage in STAGES]
         return Pipeline(tuple(s for steps in placed for s in steps))
 
     def _enabled(self, names: Iterable[str], registry: Registry) -> Pipeline:
         """With passes that are off by default, at their place in the registry's order."""
         names, steps = list(names), list(self.steps)
-        for stage in STAGES if names else ():
+        if not names:
+            return self
+        for stage in STAGES:
             order = registry.order(stage)
             here = [s.address for s in steps]
             for i, step in enumerate(order):

@@ -44,10 +44,18 @@ class Registry:
 
     def with_passes(self, passes: Iterable[Pass], source: str = "options") -> Registry:
         """The same registry with more passes; nothing else is changed by this."""
-        return replace(self, extras=(*self.extras, *(Extra(p, source) for p in passes)))
+        passes = list(passes)
+        return self if not passes else replace(self, extras=(*self.extras, *(Extra(p, source) for p in passes)))
 
-    def order(self, stage: Stage) -> list[Step]:
+    def order(self, stage: Stage) -> tuple[Step, ...]:
         """The steps of a stage in the order in which they run."""
+        return self._placed[stage]
+
+    @functools.cached_property
+    def _placed(self) -> dict[Stage, tuple[Step, ...]]:
+        return {stage: tuple(self._place(stage)) for stage in STAGES}
+
+    def _place(self, stage: Stage) -> list[Step]:
         rows = [Step(stage, row.name, 1, row.reason, "eductor", None, row.module) for row in dict(self.orders)[stage]]
         extras = [e for e in self.extras if stage in e.pass_.stages]
         return place(stage, numbered(rows), sorted(extras, key=lambda e: e.pass_.name))

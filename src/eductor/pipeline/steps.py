@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 from collections.abc import Iterable, Sequence
@@ -47,15 +48,18 @@ class Step:
 
     def load(self) -> Pass:
         """The pass itself; a built-in one is imported when it is first needed."""
-        if self.pass_ is not None:
-            return self.pass_
-        found = getattr(importlib.import_module(self.module), self.name)
-        assert isinstance(found, Pass), f"{self.module}:{self.name} is not a pass"
-        return found
+        return self.pass_ if self.pass_ is not None else _built_in(self.module, self.name)
 
     def is_called(self, name: str) -> bool:
         """Whether a name means this step: `name` means all of that name, `name#2` the second, `joint/name` a stage's."""
         return name.removeprefix(f"{self.stage}/") in (self.name, f"{self.name}#{self.number}")
+
+
+@functools.cache
+def _built_in(module: str, name: str) -> Pass:
+    found = getattr(importlib.import_module(module), name)
+    assert isinstance(found, Pass), f"{module}:{name} is not a pass"
+    return found
 
 
 def numbered(steps: Iterable[Step]) -> list[Step]:

@@ -45,15 +45,17 @@ def needed(graph: GraphView) -> set[Node]:
 
 
 def gradients(graph: GraphView) -> dict[Node, int]:
-    """From which outputs a value gets gradients, a bit for each: a parameter that gets none is not to get zeros."""
+    """From which outputs a computed value gets gradients, a bit for each: what gets none is not to get zeros."""
 
     def find() -> dict[Node, int]:
         effects = graph.effects
         bits = {node: 2 << i for i, node in enumerate(graph.output.all_input_nodes)}
         found: dict[Node, int] = {}
         for node in reversed(graph.graph.nodes):
-            values = value_of(node)
-            if any(requires_grad(v) for v in (values if isinstance(values, (list, tuple)) else [values])):
+            if node.op in ("placeholder", "get_attr"):
+                continue
+            value = value_of(node)
+            if any(map(requires_grad, value)) if isinstance(value, (list, tuple)) else requires_grad(value):
                 seen = bits.get(node, 0) | (not effects.of(node).removable)
                 for user in node.users:
                     seen |= found.get(user, 0)

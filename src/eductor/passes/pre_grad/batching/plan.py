@@ -191,18 +191,18 @@ class Planner:
         saves = batch.rule.saves(calls, device, trains)
         if batch.rule.is_pointwise and copies and device.fuses:
             return "each of them fuses into the cat or stack that takes their results"
-        size = sum(bytes_of(operand) for copy in copies if not copy.is_packed for operand in copy.operands)
+        size = sum(len(copy.operands) * bytes_of(copy.operands[0]) for copy in copies if not copy.is_packed)
         costs = copy_time(size, device) if size else 0.0
-        leaving = [call for call in calls if self.graph.effects.leaves(call.node)]
-        costs += sum(copy_time(bytes_of(call.node), device) for call in leaving)
-        if trains and not self._goes_on(calls):
-            costs += copy_time(sum(bytes_of(call.node) for call in calls), device)
+        leaving = sum(self.graph.effects.leaves(call.node) for call in calls)
+        one = bytes_of(calls[0].node)  # they are alike
+        costs += leaving * copy_time(one, device)
+        if trains and (leaving or not self._go_on(calls)):
+            costs += copy_time(len(calls) * one, device)
         return loss(f"a batch of {len(calls)}", saves, costs) or batch
 
-    def _goes_on(self, calls: list[Call]) -> bool:
+    def _go_on(self, calls: list[Call]) -> bool:
         """Whether the results are likely to stay a batch: all go into the same operator, or into one cat or stack."""
-        users = {user.target for call in calls for user in call.node.users}
-        return len(users) <= 2 and not any(self.graph.effects.leaves(call.node) for call in calls)
+        return len({user.target for call in calls for user in call.node.users}) <= 2
 
     # ------------------------------------------------------------------------------------------------------ joins
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Node
@@ -13,20 +14,19 @@ from eductor.cost import Device
 from eductor.graph.bind import Bound
 from eductor.graph.meta import tensor_of
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import key_of
 
 Columns = tuple[Node | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """A call as a rule reads it: the operands that differ from call to call, and what all calls must agree in."""
 
     columns: Columns
     attributes: tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """A call that may be batched with others."""
 
     node: Node
@@ -64,7 +64,7 @@ class Emission:
         return self.rewrite.insert(op, *args, before=self.before, like=self.like, **kwargs)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rule:
     """One kind of batch."""
 
@@ -78,3 +78,8 @@ class Rule:
     """Seconds that are saved by computing the calls at once, stacking aside; the last argument says: with backward."""
     is_pointwise: bool = False
     """Pays only where nothing has to be stacked for it: on its own it fuses into its neighbours."""
+
+    @functools.cached_property
+    def keys(self) -> tuple[Any, ...]:
+        """Under what the calls of its operators are filed."""
+        return tuple(dict.fromkeys(map(key_of, self.operators)))

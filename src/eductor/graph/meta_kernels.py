@@ -1,0 +1,62 @@
+"""Fake values by meta kernels alone: for operators whose kernel says all, without the detours of torch's fake mode.
+
+The mode works out a device, looks into a cache and asks for special cases, which takes several times as long as the
+kernel. Views and matrix products of plain tensors on one device need none of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.compat import FakeTensor, FakeTensorMode, TorchDispatchMode, in_kernel_invocation_manager, is_symbolic
+from eductor.graph.meta import value_of
+
+aten = torch.ops.aten
+
+_TOLD: frozenset[Any] = frozenset(
+    {
+        *(aten.view.default, aten.reshape.default, aten.flatten.using_ints, aten.unflatten.int, aten.expand.default),
+        *(aten.transpose.int, aten.t.default, aten.permute.default, aten.movedim.int, aten.movedim.intlist),
+        *(aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims),
+        *(aten.narrow.default, aten.slice.Tensor, aten.select.int),
+        *(aten.unbind.int, aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default),
+        *(aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default),
+    }
+)
+"""Operators with meta kernels in C++ that depend on sizes and strides alone, on every device."""
+
+
+def is_told_by_kernel(node: Node, mode: FakeTensorMode) -> bool:
+    """Whether the kernel says all of a call: its operands are plain tensors of one device, with sizes that are numbers."""
+    return node.target in _TOLD and _are_plain([value_of(n) for n in node.all_input_nodes], mode)
+
+
+def _are_plain(values: Iterable[Any], mode: FakeTensorMode) -> bool:
+    devices = set()
+    for value in values:
+        if type(value) is not FakeTensor or value.fake_mode is not mode or is_symbolic(value):
+            return False
+        devices.add(value.fake_device)
+    return len(devices) == 1
+
+
+class MetaKernels(TorchDispatchMode):
+    """Runs operators by their meta kernels; what they make is fake, on the device of what they were given."""
+
+    def __init__(self, mode: FakeTensorMode, device: torch.device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._mode, self._device = mode, device
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.prim.device.default:
+            return self._device
+        with in_kernel_invocation_manager(self._mode):
+            made = func(*args, **(kwargs or {}))
+        return self._faked(made) if isinstance(made, torch.Tensor) else [self._faked(x) for x in made]
+
+    def _faked(self, made: torch.Tensor) -> torch.Tensor:
+        return FakeTensor(self._mode, made, self._device)
