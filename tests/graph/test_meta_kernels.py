@@ -6,8 +6,8 @@ from torch.fx import Graph, GraphModule
 
 from eductor.compat import FakeTensor, FakeTensorMode, ShapeEnv, enable_python_dispatcher
 from eductor.graph.evaluate import evaluate
-from eductor.graph.meta import difference
-from eductor.graph.meta_kernels import MetaKernels, is_told_by_kernel
+from eductor.graph.meta import UNKNOWN, difference
+from eductor.graph.meta_kernels import told_by_kernel
 
 aten = torch.ops.aten
 
@@ -48,14 +48,6 @@ def the_call(op, shapes, rest, make):
     return GraphModule({}, graph), node
 
 
-def both(module, node, mode):
-    """The value by torch's fake mode, and by meta kernels."""
-    with mode, enable_python_dispatcher():
-        known = evaluate(module, node, mode)
-    with MetaKernels(mode, node.all_input_nodes[0].meta["val"].device):
-        return known, evaluate(module, node, mode)
-
-
 def tensors(value):
     return [value] if isinstance(value, torch.Tensor) else list(value)
 
@@ -74,8 +66,9 @@ def test_the_kernel_says_what_the_fake_mode_says(name, is_followed, device):
         return whole.requires_grad_(is_followed)[1]  # with an offset
 
     module, node = the_call(*CALLS[name], make)
-    assert is_told_by_kernel(node, mode)
-    known, told = both(module, node, mode)
+    with mode, enable_python_dispatcher():
+        known = evaluate(module, node, mode)
+    told = told_by_kernel(node, mode)
     assert type(known) is type(told) or {type(known), type(told)} == {list, tuple}
     assert difference(known, told) is None
     memory = node.all_input_nodes[0].meta["val"].untyped_storage()
@@ -98,16 +91,15 @@ def test_symbolic_sizes_two_devices_and_other_operators_are_left_to_the_fake_mod
     _, view = the_call(aten.unsqueeze.default, [()], (0,), lambda _: next(values))
     _, product = the_call(aten.mm.default, [(), ()], (), lambda _: next(values))
     _, other = the_call(aten.tanh.default, [()], (), lambda _: next(values))
-    assert not any(is_told_by_kernel(node, mode) for node in (view, product, other))
-    assert not is_told_by_kernel(the_call(aten.t.default, [()], (), lambda _: plain)[1], FakeTensorMode())
+    assert [told_by_kernel(node, mode) for node in (view, product, other)] == [UNKNOWN] * 3
+    assert told_by_kernel(the_call(aten.t.default, [()], (), lambda _: plain)[1], FakeTensorMode()) is UNKNOWN
 
 
 def test_an_error_is_that_of_the_fake_mode():
     mode = FakeTensorMode()
     module, node = the_call(aten.mm.default, [(2, 3), (4, 5)], (), lambda s: mode.from_tensor(torch.empty(s)))
-    said = []
-    for context in (mode, MetaKernels(mode, torch.device("cpu"))):
-        with context, pytest.raises(RuntimeError) as raised:
-            evaluate(module, node, mode)
-        said.append(str(raised.value))
-    assert said[0] == said[1]
+    with mode, pytest.raises(RuntimeError) as known:
+        evaluate(module, node, mode)
+    with pytest.raises(RuntimeError) as told:
+        told_by_kernel(node, mode)
+    assert str(told.value) == str(known.value)

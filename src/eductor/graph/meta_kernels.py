@@ -6,14 +6,20 @@ kernel. Views and matrix products of plain tensors on one device need none of th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.fx import Node
+from torch.fx import Node, map_arg
 
-from eductor.compat import FakeTensor, FakeTensorMode, TorchDispatchMode, in_kernel_invocation_manager, is_symbolic
-from eductor.graph.meta import value_of
+from eductor.compat import (
+    FakeTensor,
+    FakeTensorMode,
+    TorchDispatchMode,
+    in_kernel_invocation_manager,
+    is_symbolic,
+    with_history,
+)
+from eductor.graph.meta import UNKNOWN, value_of
 
 aten = torch.ops.aten
 
@@ -30,21 +36,26 @@ _TOLD: frozenset[Any] = frozenset(
 """Operators with meta kernels in C++ that depend on sizes and strides alone, on every device."""
 
 
-def is_told_by_kernel(node: Node, mode: FakeTensorMode) -> bool:
-    """Whether the kernel says all of a call: its operands are plain tensors of one device, with sizes that are numbers."""
-    return node.target in _TOLD and _are_plain([value_of(n) for n in node.all_input_nodes], mode)
+def told_by_kernel(node: Node, mode: FakeTensorMode) -> Any:
+    """The fake value of a call by its kernel; UNKNOWN where that does not say all.
 
-
-def _are_plain(values: Iterable[Any], mode: FakeTensorMode) -> bool:
-    devices = set()
-    for value in values:
+    It does if the operands are plain tensors of one device, with sizes that are numbers.
+    """
+    if node.target not in _TOLD:
+        return UNKNOWN
+    device: torch.device | None = None
+    for value in map(value_of, node.all_input_nodes):
         if type(value) is not FakeTensor or value.fake_mode is not mode or is_symbolic(value):
-            return False
-        devices.add(value.fake_device)
-    return len(devices) == 1
+            return UNKNOWN
+        if value.device != (device := device or value.device):
+            return UNKNOWN
+    assert device is not None
+    args, kwargs = map_arg((node.args, node.kwargs), lambda n: with_history(value_of(n)))
+    with _MetaKernels(mode, device):
+        return node.target(*args, **kwargs)  # type: ignore[operator]
 
 
-class MetaKernels(TorchDispatchMode):
+class _MetaKernels(TorchDispatchMode):
     """Runs operators by their meta kernels; what they make is fake, on the device of what they were given."""
 
     def __init__(self, mode: FakeTensorMode, device: torch.device) -> None:

@@ -16,7 +16,7 @@ from eductor.graph import meta
 from eductor.graph.bind import Bound, NotUnderstood, bind, bind_call
 from eductor.graph.compare import same_value
 from eductor.graph.evaluate import evaluate, update
-from eductor.graph.meta_kernels import MetaKernels, is_told_by_kernel
+from eductor.graph.meta_kernels import told_by_kernel
 from eductor.graph.view import GraphView
 
 PROVENANCE = "eductor"
@@ -399,9 +399,9 @@ class Rewriter:
             meta.set_value(node, value)
 
     def _run(self, node: Node, mode: FakeTensorMode) -> Any:
-        if is_told_by_kernel(node, mode):
-            with MetaKernels(mode, meta.value_of(node.all_input_nodes[0]).device):
-                return evaluate(self.view.module, node, mode)
+        told = told_by_kernel(node, mode)
+        if told is not meta.UNKNOWN:
+            return told
         with mode, enable_python_dispatcher():
             return evaluate(self.view.module, node, mode)
 
