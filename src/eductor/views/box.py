@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.fx import Node
 
@@ -21,8 +21,7 @@ Size = Any
 """An integer, or a symbolic one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mode:
+class Mode(NamedTuple):
     """`size` steps of `step` elements along the dimension `dim` of the source."""
 
     dim: int
@@ -227,10 +226,19 @@ def _cut(mode: Mode, product: Size, size: Size) -> Modes | None:
 
 
 def _same_source(a: Box, b: Box) -> bool:
-    return a.source is b.source and len(a.dims) == len(b.dims) and known_equal(a.sizes, b.sizes)
+    if a.source is not b.source or len(a.dims) != len(b.dims):
+        return False
+    return a.sizes is b.sizes or known_equal(a.sizes, b.sizes)
 
 
 def _same_modes(a: Sequence[Modes], b: Sequence[Modes]) -> bool:
     """Whether two lists of dimensions are equal for certain, without a guard on symbolic sizes."""
-    flat = [[(len(modes), [(m.dim, m.step, m.size) for m in modes]) for modes in dims] for dims in (a, b)]
-    return known_equal(*flat)
+    return len(a) == len(b) and all(
+        len(x) == len(y)
+        and all(
+            m.dim == n.dim and known_equal(m.step, n.step) and known_equal(m.size, n.size)
+            for m, n in zip(x, y, strict=True)
+        )
+        for x, y in zip(a, b, strict=True)
+        if x is not y
+    )
