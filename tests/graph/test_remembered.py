@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.fx import Graph
 
 from eductor.compat import FakeTensorMode
@@ -54,6 +56,47 @@ def test_the_second_value_is_like_the_first(op, args, kwargs, grad):
     assert (a.requires_grad, a.is_leaf) == (b.requires_grad, b.is_leaf)
     operands = [value_of(n).untyped_storage() for n in first.all_input_nodes]
     assert [a.untyped_storage() is s for s in operands] == [b.untyped_storage() is s for s in operands]
+
+
+SHAPES = st.lists(st.sampled_from([0, 1, 2, 3]), max_size=3)
+
+
+@given(
+    st.sampled_from([aten.tanh.default, aten.relu.default, aten.add.Tensor, aten.mul.Tensor]),
+    SHAPES,
+    st.lists(st.booleans(), max_size=3),
+    st.permutations(range(3)),
+    st.sampled_from([torch.float32, torch.bfloat16, torch.int64]),
+    st.tuples(st.booleans(), st.booleans()),
+)
+def test_what_is_told_by_the_form_alone_is_what_the_operator_gives(op, shape, ones, order, dtype, followed):
+    """Operands of any shape that spreads over the first, in any layout, of which some are followed."""
+    mode = FakeTensorMode()
+    narrow = [1 if one else size for one, size in zip(ones, shape[len(shape) - len(ones) :], strict=False)]
+    shapes = [shape, narrow] if op in (aten.add.Tensor, aten.mul.Tensor) else [shape]
+    graph = Graph()
+    operands = []
+    for i, (each, is_followed) in enumerate(zip(shapes, followed, strict=False)):
+        turned = [d for d in order if d < len(each)]
+        value = torch.empty([each[d] for d in turned], dtype=dtype).permute([turned.index(d) for d in range(len(each))])
+        operands.append(graph.placeholder(f"x{i}"))
+        with mode:
+            operands[-1].meta["val"] = mode.from_tensor(value).requires_grad_(is_followed and dtype.is_floating_point)
+    node = graph.call_function(op, tuple(operands))
+
+    def run():
+        with mode:
+            return op(*(n.meta["val"] for n in operands))
+
+    made, known = Remembered().value(node, mode, run), run()
+    assert difference(made, known) is None
+    assert (made.requires_grad, made.is_leaf) == (known.requires_grad, known.is_leaf)
+
+
+def test_a_call_that_has_keywords_alone_is_evaluated():
+    view, rewrite, nodes = editing()
+    made = rewrite.insert(aten.stack.default, before=view.output, tensors=[nodes["w"], nodes["w"]])
+    assert tensor_of(made).requires_grad
 
 
 def test_a_remembered_value_may_be_written():

@@ -27,7 +27,7 @@ class Remembered:
             form = _form_of_call(node, mode)
         except _NotPlain:
             return evaluate()
-        known = self._results.get(form) or _stacked(form)
+        known = self._results.get(form) or (_told_by_form(form) if node.args else None)
         if known is not None:
             return known.again(mode)
         value = evaluate()
@@ -82,6 +82,11 @@ def _form_of_tensor(given: Any, mode: FakeTensorMode) -> tuple[Any, ...]:
     return tuple(given.shape), given.stride(), given.dtype, given.device, given.requires_grad
 
 
+def _told_by_form(form: Any) -> _Result | None:
+    """What is known of a result without running anything, for the most frequent of what passes create."""
+    return _stacked(form) or _elementwise(form)
+
+
 def _stacked(form: Any) -> _Result | None:
     """The stack of tensors that are alike and lie row by row: for many of them, torch takes milliseconds to say it."""
     target, (tensors, *rest), keywords, is_followed = form
@@ -94,6 +99,32 @@ def _stacked(form: Any) -> _Result | None:
     at = dim % (len(shape) + 1)
     result = (*shape[:at], len(tensors), *shape[at:])
     return _Result(result, row_major_strides(result), dtype, device, requires_grad and is_followed)
+
+
+aten = torch.ops.aten
+_ELEMENTWISE: frozenset[Any] = frozenset(
+    {aten.tanh.default, aten.sigmoid.default, aten.relu.default, aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor}
+)
+
+
+def _elementwise(form: Any) -> _Result | None:
+    """The result for floating tensors that lie row by row, of which the first has its shape: it is like that one."""
+    target, (first, *others), keywords, is_followed = form
+    if target not in _ELEMENTWISE or keywords or not all(len(x) == len(first) for x in others):
+        return None
+    shape, stride, dtype, device, _ = first
+    if not dtype.is_floating_point or stride != row_major_strides(shape):
+        return None
+    for other in others:
+        if other[2:4] != (dtype, device) or other[1] != row_major_strides(other[0]) or not _spreads(other[0], shape):
+            return None
+    return _Result(shape, stride, dtype, device, is_followed and any(x[-1] for x in (first, *others)))
+
+
+def _spreads(shape: tuple[int, ...], over: tuple[int, ...]) -> bool:
+    """Whether a tensor of one shape is read as one of another, at least as long."""
+    rest = len(over) - len(shape)
+    return rest >= 0 and all(a in (b, 1) for a, b in zip(shape, over[rest:], strict=True))
 
 
 @dataclass(frozen=True, slots=True)
