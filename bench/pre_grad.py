@@ -206,8 +206,8 @@ def measure(work: Workload, device: str, rounds: int) -> dict[str, Any]:
             step()
         steps[name] = step
     times: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(rounds):
-        for name, step in steps.items():
+    for i in range(rounds):
+        for name, step in list(steps.items())[:: 1 if i % 2 else -1]:  # each of two comes after the other as often
             synchronize(device)
             start = time.perf_counter()
             step()
