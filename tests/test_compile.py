@@ -200,7 +200,7 @@ def test_an_engine_that_fails_falls_back_and_says_so():
 
 
 def test_a_stage_that_fails_is_named_and_the_captured_graph_runs(monkeypatch):
-    def broken(joint):
+    def broken(joint, **_):
         raise RuntimeError("no cut today")
 
     monkeypatch.setattr(eductor.compiler, "partition_fn", broken)

@@ -409,6 +409,18 @@ def wants_recompute(node: Node) -> bool:
     return policy in (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 
 
+def must_be_saved(node: Node) -> bool:
+    """Whether the user's checkpointing asks that the value of a node be kept for the backward."""
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    return node.meta.get("recompute") in (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE)
+
+
+def checkpointed_in(node: Node) -> Any:
+    """The checkpointed region in which a node was computed, or None."""
+    return node.meta.get("ac_graph_id") if "recompute" in node.meta else None
+
+
 def symbol_of(value: Any) -> Any:
     """The symbol that a size is, or None where it is a number or an expression."""
     expression = value.node.expr if isinstance(value, torch.SymInt) else None

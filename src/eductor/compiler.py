@@ -167,7 +167,7 @@ def partition(flow: Flow, traced: dict[str, Any], graph: Joint) -> Parts:
         without_numbers(graph.module)
     joint(flow, graph)
     with flow.stage("partition", "joint", graph.module) as facts:
-        parts = partition_fn(graph)
+        parts = partition_fn(graph, options=replace(flow.options, engine=flow.engine.name))
         facts.update(parts.facts() if flow.options.instruments else {})
     post_grad(flow, parts)
     return parts

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Profile = Literal["fast", "exact"]
 Verify = Literal["each"]
+Solver = Literal["cuts", "greedy", "integer"]
 Passes = Sequence["Pass | Callable[..., Any]"]
 
 
@@ -34,6 +35,13 @@ class Options:
     )
     mode: str = _why("what the engine optimizes for; `reduce-overhead` is CUDA graphs", "default")
     decompositions: Mapping[Any, Any] | None = _why("operators taken apart in the trace; default: the engine's", None)
+    memory_budget: float = _why(
+        "what is saved for the backward: from 0 (inputs alone) to 1 (what takes the least time), or bytes above 1", 1
+    )
+    budget_solver: Solver = _why(
+        "how a budget is used: `cuts`, the nearest cheaper cut; `greedy`, filled up; `integer`, the best (with SciPy)",
+        "greedy",
+    )
     double_backward: bool = _why("keep inputs until the backward, so that gradients can be differentiated", True)
     pipeline: Pipeline | str | None = _why("the passes to run, as a value or as text; default: all that are on", None)
     passes: Passes = _why("your own passes, placed by their `after=` and `before=`", ())
@@ -68,6 +76,20 @@ class Options:
         for name in ("double_backward", "fallback_random", "pack_weights", "strict", "debug"):
             if not isinstance(getattr(self, name), bool):
                 raise BadOption(f"option {name}={getattr(self, name)!r}: it must be True or False.")
+        budget = self.memory_budget
+        if (
+            isinstance(budget, bool)
+            or not isinstance(budget, (int, float))
+            or not (0 <= budget <= 1 or (isinstance(budget, int) and budget > 1))
+        ):
+            raise BadOption(
+                f"option memory_budget={budget!r}: it must be a number from 0 (save inputs alone) to 1 (save what takes "
+                "the least time), or a whole number of bytes above 1."
+            )
+        if self.budget_solver not in get_args(Solver):
+            raise BadOption(
+                f"option budget_solver={self.budget_solver!r}: it must be one of {', '.join(get_args(Solver))}."
+            )
         for name in ("enable", "disable"):
             object.__setattr__(self, name, _names(name, getattr(self, name)))
         for name in ("passes", "instruments", *SLOT_OPTIONS):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
 import sys
 import warnings
 
@@ -224,3 +225,14 @@ def test_the_private_calls_have_the_form_that_both_versions_know():
     for name in ("use_pre_grad_passes", "use_joint_graph_passes", "use_post_grad_passes", "fallback_random"):
         assert isinstance(getattr(config, name), bool)
     assert hasattr(V, "set_fake_mode")
+
+
+def test_the_first_graph_of_a_process_may_have_any_operator():
+    """What Inductor loads with its first graph, its decompositions may take for loaded before."""
+    script = """
+import torch, eductor
+pool = eductor.compile(lambda x: torch.nn.functional.max_pool2d(x, 3, 2, 1).sum(), engine="inductor", strict=True)
+pool(torch.randn(1, 2, 8, 8, requires_grad=True)).backward()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

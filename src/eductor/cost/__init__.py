@@ -10,6 +10,8 @@ from eductor.cost.operators import (
     bytes_of,
     copy_time,
     flops_of,
+    fused_time_of,
+    fuses,
     gemm_of,
     gemm_time,
     is_bound_by_memory,
@@ -17,6 +19,7 @@ from eductor.cost.operators import (
     launches_of,
     loss,
     microseconds,
+    reduces,
     time_of,
 )
 
@@ -29,6 +32,8 @@ __all__ = [
     "cuda_device",
     "device_of",
     "flops_of",
+    "fused_time_of",
+    "fuses",
     "gemm_of",
     "gemm_time",
     "is_bound_by_memory",
@@ -36,5 +41,6 @@ __all__ = [
     "launches_of",
     "loss",
     "microseconds",
+    "reduces",
     "time_of",
 ]

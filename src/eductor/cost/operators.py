@@ -211,3 +211,55 @@ _MARGIN = 1.2
 def microseconds(seconds: float) -> str:
     """A time as a reason states it."""
     return f"{seconds * 1e6:.3g} us"
+
+
+# ------------------------------------------------------------------------------------------- inside of other kernels
+
+
+def fuses(node: Node) -> bool:
+    """Whether a compiler computes a node element by element, wherever its result is read: it needs no kernel of its own."""
+    bound = bind(node) if node.op == "call_function" else None
+    if not isinstance(bound, Bound):
+        return False
+    return torch.Tag.pointwise in bound.op.tags or bound.packet._qualified_op_name in (*_CONSTRUCTED, *_MOVED)
+
+
+def reduces(node: Node) -> bool:
+    """Whether a node reads many elements for each one of its result; what it reads may be computed inside of its kernel."""
+    bound = bind(node) if node.op == "call_function" else None
+    return isinstance(bound, Bound) and bound.packet._qualified_op_name in _REDUCTIONS
+
+
+def fused_time_of(node: Node, device: Device) -> float:
+    """Seconds of a node inside of a kernel that reads its operands anyway: its arithmetic, or what it fetches."""
+    bound, result = bind(node), tensor_of(node)
+    if not isinstance(bound, Bound) or result is None:
+        return time_of(node, device)
+    name = bound.packet._qualified_op_name
+    if name in _MOVED:
+        return bytes_of(node) / device.bandwidth
+    return elements_of(result) * (_SERIES if name in _TRANSCENDENTAL else 1) / device.rate(torch.float32)
+
+
+def _named(*names: str) -> frozenset[str]:
+    return frozenset(name if "::" in name else f"aten::{name}" for name in names)
+
+
+_SERIES = 20
+"""Flops of a function that is computed as a series."""
+
+_TRANSCENDENTAL = _named(
+    *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh"),
+    *("cosh", "tanh", "erf", "erfc", "erfinv", "sigmoid", "pow", "atan2", "gelu", "silu", "mish", "softplus", "lgamma"),
+)
+_CONSTRUCTED = _named(
+    *("full", "full_like", "zeros", "zeros_like", "ones", "ones_like", "scalar_tensor", "arange", "prims::iota"),
+    *("_to_copy", "tril", "triu", "prims::_low_memory_max_pool_offsets_to_indices"),
+)
+"""They compute each element from its index, or from the one at its place."""
+_MOVED = _named("embedding", "index", "gather", "constant_pad_nd", "flip", "cat", "slice_scatter", "select_scatter")
+"""They fetch each element from elsewhere."""
+_REDUCTIONS = _named(
+    *("sum", "mean", "amax", "amin", "max", "min", "var", "var_mean", "std", "prod", "any", "all", "argmax", "argmin"),
+    *("_softmax", "_log_softmax", "native_layer_norm", "linalg_vector_norm"),
+)

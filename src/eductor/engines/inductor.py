@@ -50,7 +50,10 @@ def can_compile() -> bool:
 
 def decompositions(*, fallback_random: bool) -> Mapping[Any, Any]:
     """The table that its lowering expects."""
-    from torch._inductor import config
+    from torch._inductor import (
+        config,
+        lowering,  # noqa: F401 - that of max_pool2d takes it for loaded
+    )
     from torch._inductor.decomposition import select_decomp_table
 
     with config.patch(fallback_random=fallback_random):

@@ -1,0 +1,131 @@
+"""The nodes of a joint graph, sorted: what the forward makes, what runs in the backward, what the backward asks for."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.autograd.joint import Joint
+from eductor.graph.meta import is_backward, output_of, value_of
+from eductor.graph.node_effects import effect_of
+from eductor.graph.order import ancestors
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """Where each node of a joint graph belongs."""
+
+    nodes: tuple[Node, ...]
+    """All but the output, in order."""
+    returns: tuple[Any, ...]
+    gradients: tuple[Any, ...]
+    primals: tuple[Node, ...]
+    tangents: tuple[Node, ...]
+    forward_acts: tuple[Node, ...]
+    """Nodes of the forward that are there for what they do."""
+    backward_acts: tuple[Node, ...]
+    destinations: tuple[Node, ...]
+    """Inputs that the backward writes to."""
+    overwritten: frozenset[Node]
+    """Inputs whose old value is gone after the forward."""
+    static: frozenset[Node]
+    """Inputs that outlive the backward, and that nobody writes meanwhile: parameters."""
+    late: frozenset[Node]
+    """What runs in the backward: what depends on a gradient, or was made by the backward and serves it alone."""
+
+    def asked_for(self) -> list[Node]:
+        """The values of the forward that the backward reads."""
+        read = [operand for node in self.late for operand in read_by(node)]
+        read += [node for node in (*self.gradients, *self.backward_acts) if isinstance(node, Node)]
+        found = {node for node in read if node not in self.late}
+        return [node for node in self.nodes if node in found]
+
+
+def classify(joint: Joint) -> NodeInfo:
+    """Sorts the nodes of a joint graph."""
+    graph = joint.module.graph
+    nodes = tuple(n for n in graph.nodes if n.op != "output")
+    outputs = output_of(joint.module)
+    count = len(joint.analysis.returns)
+    returns, gradients = tuple(outputs[:count]), tuple(outputs[count:])
+    primals = tuple(joint.primals)
+    tangents = tuple(graph.find_nodes(op="placeholder")[len(primals) :])
+    kept = [n for n in nodes if n.op == "call_function" and not effect_of(n).removable]
+    forward_acts = tuple(n for n in kept if not is_backward(n))
+    backward_acts = tuple(n for n in kept if is_backward(n))
+    written = {n.args[0] for n in backward_acts if n.target is aten.copy_.default}
+    needed = ancestors((*gradients, *backward_acts))
+    forward = ancestors((*returns, *forward_acts))
+    return NodeInfo(
+        nodes,
+        returns,
+        gradients,
+        primals,
+        tangents,
+        forward_acts,
+        backward_acts,
+        tuple(p for p in primals if p in written),
+        frozenset(n for i, n in enumerate(primals) if i in joint.overwritten),
+        frozenset(n for i, n in enumerate(primals) if i in joint.static and i not in joint.written),
+        _late([n for n in nodes if n in needed and n not in forward], primals, tangents),
+    )
+
+
+def _late(nodes: list[Node], primals: tuple[Node, ...], tangents: tuple[Node, ...]) -> frozenset[Node]:
+    late, given = set(tangents), set(primals)
+    for node in nodes:
+        if node in given:
+            continue
+        made_by_backward = is_backward(node) and not is_size(node) and node.op == "call_function"
+        if made_by_backward or any(operand in late for operand in node.all_input_nodes):
+            late.add(node)
+    return frozenset(late)
+
+
+def backward_order(info: NodeInfo, saved: Iterable[Node]) -> list[Node]:
+    """What the backward computes: in the order of autograd, what is made again right before it is first read."""
+    there = {*saved, *info.tangents}
+    found: list[Node] = []
+    for node in (*(n for n in info.nodes if n in info.late), *info.gradients):
+        pending = [node] if isinstance(node, Node) else []
+        while pending:
+            top = pending[-1]
+            missing = [operand for operand in read_by(top) if operand not in there] if top not in there else []
+            if missing:
+                pending.extend(reversed(missing))
+                continue
+            pending.pop()
+            if top not in there:
+                there.add(top)
+                found.append(top)
+    return found
+
+
+def read_by(node: Node) -> list[Node]:
+    """Operands whose values a node reads; a write-back reads what it writes, not what it writes to."""
+    if node.target is aten.copy_.default:
+        return [node.args[1]]  # type: ignore[list-item]
+    return node.all_input_nodes
+
+
+def is_size(node: Node) -> bool:
+    """Whether the value of a node is a number: a size of a tensor, or what is computed from sizes."""
+    return isinstance(value_of(node), (int, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def computed_by(node: Node) -> Node:
+    """The call that computes a value: that of its tuple, for an item of one."""
+    return node.all_input_nodes[0] if node.target is operator.getitem else node
+
+
+def may_be_repeated(node: Node) -> bool:
+    """Whether computing a node twice gives the same value twice and does nothing else; an item is computed with its tuple."""
+    effect = effect_of(computed_by(node))
+    return not (effect.writes or effect.barrier or effect.random)

@@ -1,0 +1,105 @@
+"""What to save and what to compute again: the cheapest choice for a device, within a budget of memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch.fx import Graph, Node
+
+from eductor.autograd.handoff import Parts
+from eductor.autograd.joint import Joint
+from eductor.cost import Device, device_of
+from eductor.graph.meta import value_of
+from eductor.options import Options
+from eductor.partition.budget import least_bytes, within
+from eductor.partition.liveness import peak_of
+from eductor.partition.node_info import NodeInfo, classify, computed_by
+from eductor.partition.plan import Entry, Plan, keys
+from eductor.partition.prices import PICOSECONDS, priced
+from eductor.partition.problem import Choice, Problem, bytes_of, completed
+from eductor.partition.reasons import why_again, why_saved
+from eductor.partition.split import split
+
+
+def partition_fn(joint: Joint, *, plan: Plan | None = None, options: Options | None = None) -> Parts:
+    """Parts a joint graph, as a plan says if there is one; what nobody differentiates is a forward alone."""
+    if not joint.tangents:
+        return split(joint, classify(joint), [])
+    if plan is not None:
+        return split(joint, classify(joint), plan.nodes(joint.module.graph))
+    return min_cut_rematerialization_partition(joint, options=options)
+
+
+def min_cut_rematerialization_partition(joint: Joint, *, options: Options | None = None) -> Parts:
+    """Parts a joint graph: what is saved is chosen by what saving and computing again cost, within the memory budget."""
+    options = options or Options()
+    info = classify(joint)
+    return split(joint, info, choose_saved_values_set(joint.module.graph, info, options.memory_budget, options=options))
+
+
+def choose_saved_values_set(
+    joint_graph: Graph, node_info: NodeInfo, memory_budget: float = 1, *, options: Options | None = None
+) -> list[Node]:
+    """The values to save for the backward, in the order of the graph.
+
+    With a budget of 1 these are the ones that take the least time, and never more memory than eager saves; with 0,
+    nothing is saved but inputs, and what must not be computed twice. In between, it is the part of that memory that may
+    be used; a whole number above 1 is a number of bytes.
+    """
+    options = replace(options or Options(), memory_budget=memory_budget)  # checks it
+    found = priced(node_info, main_device(joint_graph, options))
+    choice = _chosen(found.problem, options)
+    return [node for i, node in enumerate(found.nodes) if i in choice.kept]
+
+
+def explain_saved(joint: Joint, *, options: Options | None = None) -> Plan:
+    """What a joint graph saves and what it computes again, each with its bytes, its cost and the reason."""
+    options = options or Options()
+    graph, info = joint.module.graph, classify(joint)
+    device = main_device(graph, options)
+    found = priced(info, device)
+    choice, names = _chosen(found.problem, options), keys(graph)
+    places = {node: i for i, node in enumerate(found.nodes)}
+
+    def entry(number: int, *, is_saved: bool) -> Entry:
+        node, value = found.nodes[number], found.problem.values[number]
+        again = found.problem.values[places[computed_by(node)]].again if is_saved else value.again
+        costs = [None if cost is None else cost / PICOSECONDS for cost in (value.keep, again)]
+        here, instead = costs if is_saved else reversed(costs)
+        reason = why_saved(node, info) if is_saved else why_again(node, info, device)
+        return Entry(node.name, names[node], value.bytes, here or 0.0, instead, reason)
+
+    saved = [found.nodes[i] for i in sorted(choice.kept)]
+    return Plan(
+        options.memory_budget,
+        tuple(entry(i, is_saved=True) for i in sorted(choice.kept)),
+        tuple(entry(i, is_saved=False) for i in sorted(choice.again)),
+        peak_of(info, saved, device),
+    )
+
+
+def _chosen(problem: Problem, options: Options) -> Choice:
+    fastest = within(problem, _as_in_eager(problem))
+    budget = options.memory_budget
+    if budget == 1:
+        return fastest
+    allowed = int(budget if budget > 1 else budget * bytes_of(problem, fastest))
+    least = bytes_of(problem, least_bytes(problem))
+    return within(problem, max(allowed, least), solver=options.budget_solver)
+
+
+def _as_in_eager(problem: Problem) -> int:
+    """The bytes that are saved where all that the backward reads is saved, as eager does it."""
+    kept = completed(problem, {i for i, value in enumerate(problem.values) if value.keep is not None})
+    return bytes_of(problem, kept) if kept is not None else sum(value.bytes for value in problem.values)
+
+
+def main_device(graph: Graph, options: Options | None = None) -> Device:
+    """The device on which most of a graph is computed."""
+    sizes: dict[torch.device, int] = {}
+    for node in graph.nodes:
+        value = value_of(node)
+        if isinstance(value, torch.Tensor):
+            sizes[value.device] = sizes.get(value.device, 0) + 1
+    return device_of(max(sizes, key=lambda d: sizes[d], default=torch.device("cpu")), options)

@@ -1,0 +1,40 @@
+"""Why a value is saved, and why another one is computed again, in the words of those who ask."""
+
+from __future__ import annotations
+
+from torch.fx import Node
+
+from eductor import compat
+from eductor.cost import Device, fuses, gemm_of
+from eductor.graph.node_effects import effect_of
+from eductor.partition.node_info import NodeInfo, computed_by, is_size, may_be_repeated
+from eductor.partition.prices import is_cast_of_a_weight, is_input_of_a_region, is_view
+
+
+def why_saved(node: Node, info: NodeInfo) -> str:
+    """Why the forward keeps a value for the backward."""
+    if node.op == "placeholder":
+        return "a copy of an input that the forward writes to" if node in info.overwritten else "an input"
+    if is_size(node):
+        return "a size"
+    if compat.must_be_saved(node):
+        return "asked for by its checkpointing"
+    if compat.wants_recompute(node) and is_input_of_a_region(node):
+        return "what a checkpointed region is computed from"
+    if not may_be_repeated(node):
+        effect = effect_of(computed_by(node))
+        return f"not computed twice: {effect.ordered or effect.barrier or 'it writes'}"
+    return "a matrix product" if gemm_of(node) is not None else "cheaper to keep"
+
+
+def why_again(node: Node, info: NodeInfo, device: Device) -> str:
+    """Why the backward computes a value again."""
+    if node.op == "get_attr":
+        return "a constant"
+    if is_view(node):
+        return "a view"
+    if compat.wants_recompute(node):
+        return "asked for by its checkpointing"
+    if is_cast_of_a_weight(node, info):
+        return "a weight in another dtype"
+    return "fuses into what reads it" if device.fuses and fuses(node) else "for the sake of memory"

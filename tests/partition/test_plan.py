@@ -1,0 +1,151 @@
+"""A plan says what is saved and why, goes to JSON and back, and parts the same graph again."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from eductor.errors import BadOption
+from eductor.options import Options
+from eductor.partition import Plan, explain_saved, partition_fn
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "autograd"))
+from tracing import joint_of, targets
+
+aten = torch.ops.aten
+
+FUSING, PLAIN = Options(engine="inductor"), Options(engine="aten")
+
+
+def leaf(*shape):
+    return torch.randn(*shape, requires_grad=True)
+
+
+def network(x, w, v):
+    return (F.dropout(F.gelu(x @ w), 0.2) @ v).softmax(-1).sum()
+
+
+def network_joint():
+    return joint_of(network, leaf(8, 8), leaf(8, 16), leaf(16, 8))
+
+
+def by_operator(joint, entries):
+    """The reasons of a plan, by the operator of each value."""
+    nodes = {node.name: node for node in joint.module.graph.nodes}
+    return {nodes[e.name].target if nodes[e.name].op == "call_function" else nodes[e.name].op: e for e in entries}
+
+
+def test_each_value_has_its_bytes_and_a_reason():
+    joint = network_joint()
+    plan = explain_saved(joint, options=FUSING)
+    saved = by_operator(joint, plan.saved)
+    assert saved[aten.mm.default].reason == "a matrix product"
+    assert saved[aten.mm.default].bytes == 4 * 8 * 16
+    assert saved["placeholder"].reason == "an input"
+    assert saved["placeholder"].bytes == 0
+    random = [e for e in plan.saved if "random" in e.reason]
+    assert random
+    assert all(e.instead is None for e in random)
+    assert plan.bytes == sum(e.bytes for e in plan.saved)
+    text = str(plan)
+    assert "not computed twice: draws random numbers" in text
+    assert f"{plan.bytes:,} bytes are saved" in text
+
+
+def test_less_budget_computes_more_again_and_says_why():
+    def program(x, w):
+        for _ in range(4):
+            x = ((x @ w).sin() @ w).softmax(-1)
+        return x.sum()
+
+    joint = joint_of(program, leaf(8, 8), leaf(8, 8))
+    plans = [explain_saved(joint, options=Options(engine="aten", memory_budget=b)) for b in (1, 0.5, 0)]
+    assert plans[0].bytes > plans[1].bytes > plans[2].bytes
+    assert plans[0].seconds < plans[1].seconds < plans[2].seconds
+    assert "for the sake of memory" in {e.reason for e in plans[2].again}
+
+
+def test_a_plan_goes_to_json_and_back_and_is_replayed():
+    joint = network_joint()
+    plan = explain_saved(joint, options=Options(engine="aten", memory_budget=0.5))
+    again = Plan.from_json(json.dumps(plan.to_json()))
+    assert again == plan
+    other = network_joint()  # the same program, traced anew
+    replayed = partition_fn(other, plan=again)
+    known = partition_fn(joint, options=Options(engine="aten", memory_budget=0.5))
+    assert targets(replayed.forward) == targets(known.forward)
+    assert targets(replayed.backward) == targets(known.backward)
+    assert replayed.saved == known.saved
+
+
+def test_a_plan_of_another_graph_is_an_error():
+    plan = explain_saved(network_joint(), options=PLAIN)
+    with pytest.raises(BadOption, match=r"the plan saves .*made for another one"):
+        partition_fn(joint_of(lambda x: x.sin().sum(), leaf(3)), plan=plan)
+    with pytest.raises(BadOption, match="no plan of the format 1"):
+        Plan.from_json("{}")
+
+
+def test_a_pointwise_value_is_computed_again_where_it_fuses_and_kept_where_it_does_not():
+    def program(x, w):
+        return ((x @ w).relu() * x).square().sum()
+
+    joint = joint_of(program, leaf(8, 8), leaf(8, 8))
+    fused, plain = (explain_saved(joint, options=o) for o in (FUSING, PLAIN))
+    assert by_operator(joint, fused.again)[aten.mul.Tensor].reason == "fuses into what reads it"
+    assert aten.mul.Tensor in by_operator(joint, plain.saved)
+    assert fused.bytes < plain.bytes
+
+
+@pytest.mark.parametrize("options", [FUSING, PLAIN], ids=["fusing", "plain"])
+def test_a_weight_in_another_dtype_is_not_saved(options):
+    layer = torch.nn.Linear(8, 8, bias=False)
+
+    def program(x):
+        return (x @ layer.weight.to(torch.bfloat16)).float().sum()
+
+    joint = joint_of(program, leaf(4, 8).to(torch.bfloat16))
+    plan = explain_saved(joint, options=options)
+    assert "a weight in another dtype" in {e.reason for e in plan.again}
+    assert plan.bytes == 0
+
+
+def test_the_input_of_a_region_is_saved_and_what_is_inside_is_not():
+    def program(x, w):
+        for _ in range(3):
+            x = checkpoint(lambda x: (x @ w).sin() @ w, x, use_reentrant=False)
+        return x.sum()
+
+    joint = joint_of(program, leaf(4, 4), leaf(4, 4))
+    for options in (FUSING, PLAIN, Options(engine="aten", memory_budget=0.5)):
+        plan = explain_saved(joint, options=options)
+        reasons = [e.reason for e in plan.saved if e.bytes]
+        assert reasons == ["what a checkpointed region is computed from"] * 2
+        assert "asked for by its checkpointing" in {e.reason for e in plan.again}
+
+
+def test_selective_checkpointing_is_honoured_at_each_budget():
+    def policy(ctx, op, *args, **kwargs):
+        return CheckpointPolicy.MUST_SAVE if op is aten.mm.default else CheckpointPolicy.MUST_RECOMPUTE
+
+    def block(x, w):
+        return ((x @ w).sin() @ w).cos()
+
+    def program(x, w):
+        context = functools.partial(create_selective_checkpoint_contexts, policy)
+        return checkpoint(block, x, w, use_reentrant=False, context_fn=context).sum()
+
+    joint = joint_of(program, leaf(4, 4), leaf(4, 4))
+    for budget in (1, 0.3, 0):
+        plan = explain_saved(joint, options=Options(engine="inductor", memory_budget=budget))
+        saved = [e.reason for e in plan.saved if e.bytes]
+        assert saved == ["asked for by its checkpointing"] * len(saved)
+        assert len(saved) == 2
+        assert aten.sin.default in by_operator(joint, plan.again)
