@@ -6,8 +6,8 @@ Eager, Inductor, Inductor without its FX passes and Eductor take turns in one pr
 the rounds counts. No dropout: without its passes Inductor cannot lower it. Losses of one step are compared with
 eager's. It needs transformers. On a GPU the models are of real size, in bfloat16; on a CPU they are small.
 
-In inference both compile the same graph. In training Inductor's min-cut partitioner recomputes cheap values in the
-backward, where ours saves them.
+In inference both compile the same graph. In training each has a partitioner of its own, by which it saves values for the
+backward or computes them again.
 """
 
 from __future__ import annotations

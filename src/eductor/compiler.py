@@ -37,7 +37,7 @@ from eductor.graph.meta import requires_grad
 from eductor.observe.verifier import Verifier
 from eductor.options import Options
 from eductor.packing import can_pack, hoist
-from eductor.partition import partition_fn
+from eductor.partition import explain_saved, partition_fn
 from eductor.pipeline.base import Context, GraphName, Role, Stage
 from eductor.pipeline.instruments import PLACE, FlowStage, StageRun, watched
 from eductor.pipeline.pipeline import Pipeline
@@ -167,8 +167,11 @@ def partition(flow: Flow, traced: dict[str, Any], graph: Joint) -> Parts:
         without_numbers(graph.module)
     joint(flow, graph)
     with flow.stage("partition", "joint", graph.module) as facts:
-        parts = partition_fn(graph, options=replace(flow.options, engine=flow.engine.name))
+        options = replace(flow.options, engine=flow.engine)
+        parts = partition_fn(graph, options=options)
         facts.update(parts.facts() if flow.options.instruments else {})
+        if graph.tangents and any(instrument.wants_details for instrument in flow.options.instruments):
+            facts["plan"] = explain_saved(graph, options=options).to_json()
     post_grad(flow, parts)
     return parts
 

@@ -83,7 +83,8 @@ _CORE_BANDWIDTH, _CPU_BANDWIDTH, _CORE_FLOPS = 8e9, 2e11, 5e10
 def device_of(device: torch.device, options: Options | None = None) -> Device:
     """What is known of a device, under the options of a compile: CUDA graphs make launches cheap, engines fuse or not."""
     options = options or Options()
-    fuses = options.engine != "aten"
+    engine = options.engine
+    fuses = engine != "aten" if engine is None or isinstance(engine, str) else bool(getattr(engine, "fuses", False))
     if device.type == "cuda":
         tf32 = torch.get_float32_matmul_precision() != "highest"
         return _cuda(device.index, options.mode == "reduce-overhead", fuses, tf32)

@@ -23,6 +23,8 @@ class Engine:
     compile: Callable[[Job], Compiled | Run]
     decompositions: Callable[[Options], Mapping[Any, Any]] = lambda options: {}
     modes: tuple[str, ...] = ("default",)
+    fuses: bool = False
+    """Whether it computes pointwise operators inside of the kernels that read them; it decides what pays."""
     seeded_random: bool = False
     """Whether it fuses seeded random operators; otherwise random numbers are drawn as in eager."""
     takes_numbers: bool = True
@@ -55,6 +57,7 @@ INDUCTOR = Engine(
     _inductor,
     _inductor_decompositions,
     ("default", "reduce-overhead"),
+    fuses=True,
     seeded_random=True,
     takes_numbers=False,
 )

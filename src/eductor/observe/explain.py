@@ -17,6 +17,7 @@ from eductor.errors import EductorWarning
 from eductor.observe.interception import CompiledFunction, name_of
 from eductor.observe.origins import Origin, Origins
 from eductor.options import Options
+from eductor.partition.plan import Plan
 from eductor.pipeline.base import STAGES
 from eductor.pipeline.instruments import Instrument
 from eductor.pipeline.recorder import PassRecord, Recorder, StageRecord
@@ -109,6 +110,11 @@ class Explanation:
         from eductor.observe.diff import diff_of_pass
 
         return diff_of_pass(self, name)
+
+    def explain_saved(self) -> dict[int, Plan]:
+        """For each graph with a backward: what is saved for it and what it computes again, with bytes, cost and reason."""
+        plans = {stage.graph: stage.facts["plan"] for stage in self.recorder.stages if "plan" in stage.facts}
+        return {graph: Plan.from_json(plan) for graph, plan in plans.items()}
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain data; `docs/explain_json.md` says what each field means."""

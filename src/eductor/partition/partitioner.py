@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch.fx import Graph, Node
@@ -22,7 +24,9 @@ from eductor.partition.reasons import why_again, why_saved
 from eductor.partition.split import split
 
 
-def partition_fn(joint: Joint, *, plan: Plan | None = None, options: Options | None = None) -> Parts:
+def partition_fn(
+    joint: Joint, *, plan: Plan | None = None, options: Mapping[str, Any] | Options | None = None
+) -> Parts:
     """Parts a joint graph, as a plan says if there is one; what nobody differentiates is a forward alone."""
     if not joint.tangents:
         return split(joint, classify(joint), [])
@@ -31,15 +35,19 @@ def partition_fn(joint: Joint, *, plan: Plan | None = None, options: Options | N
     return min_cut_rematerialization_partition(joint, options=options)
 
 
-def min_cut_rematerialization_partition(joint: Joint, *, options: Options | None = None) -> Parts:
+def min_cut_rematerialization_partition(joint: Joint, *, options: Mapping[str, Any] | Options | None = None) -> Parts:
     """Parts a joint graph: what is saved is chosen by what saving and computing again cost, within the memory budget."""
-    options = options or Options()
+    options = Options.of(options)
     info = classify(joint)
     return split(joint, info, choose_saved_values_set(joint.module.graph, info, options.memory_budget, options=options))
 
 
 def choose_saved_values_set(
-    joint_graph: Graph, node_info: NodeInfo, memory_budget: float = 1, *, options: Options | None = None
+    joint_graph: Graph,
+    node_info: NodeInfo,
+    memory_budget: float = 1,
+    *,
+    options: Mapping[str, Any] | Options | None = None,
 ) -> list[Node]:
     """The values to save for the backward, in the order of the graph.
 
@@ -47,15 +55,15 @@ def choose_saved_values_set(
     nothing is saved but inputs, and what must not be computed twice. In between, it is the part of that memory that may
     be used; a whole number above 1 is a number of bytes.
     """
-    options = replace(options or Options(), memory_budget=memory_budget)  # checks it
+    options = replace(Options.of(options), memory_budget=memory_budget)  # checks it
     found = priced(node_info, main_device(joint_graph, options))
     choice = _chosen(found.problem, options)
     return [node for i, node in enumerate(found.nodes) if i in choice.kept]
 
 
-def explain_saved(joint: Joint, *, options: Options | None = None) -> Plan:
+def explain_saved(joint: Joint, *, options: Mapping[str, Any] | Options | None = None) -> Plan:
     """What a joint graph saves and what it computes again, each with its bytes, its cost and the reason."""
-    options = options or Options()
+    options = Options.of(options)
     graph, info = joint.module.graph, classify(joint)
     device = main_device(graph, options)
     found = priced(info, device)
@@ -95,7 +103,7 @@ def _as_in_eager(problem: Problem) -> int:
     return bytes_of(problem, kept) if kept is not None else sum(value.bytes for value in problem.values)
 
 
-def main_device(graph: Graph, options: Options | None = None) -> Device:
+def main_device(graph: Graph, options: Options) -> Device:
     """The device on which most of a graph is computed."""
     sizes: dict[torch.device, int] = {}
     for node in graph.nodes:

@@ -15,6 +15,9 @@ from eductor.graph.structure import node_hashes
 
 FORMAT = 1
 
+FREE = ("an input", "a view")
+"""Reasons of values that cost nothing: a table counts them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -97,7 +100,8 @@ def keys(graph: Graph) -> dict[Node, str]:
 
 def _table(title: str, entries: Sequence[Entry]) -> str:
     rows = [(title, "bytes", "us", "instead", "why")]
-    for entry in sorted(entries, key=lambda e: -e.bytes):
+    listed = [entry for entry in entries if entry.reason not in FREE]
+    for entry in sorted(listed, key=lambda e: -e.bytes):
         instead = "" if entry.instead is None else f"{1e6 * entry.instead:.2f}"
         rows.append((entry.name, f"{entry.bytes:,}", f"{1e6 * entry.seconds:.2f}", instead, entry.reason))
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
@@ -105,4 +109,6 @@ def _table(title: str, entries: Sequence[Entry]) -> str:
     for name, *numbers, why in rows:
         cells = (number.rjust(width) for number, width in zip(numbers, widths[1:], strict=True))
         lines.append("  ".join((name.ljust(widths[0]), *cells, why)).rstrip())
+    counts = Counter(entry.reason for entry in entries if entry.reason in FREE)
+    lines += [f"and {count} of the kind: {reason}" for reason, count in counts.items()]
     return "\n".join(lines)

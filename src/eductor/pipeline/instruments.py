@@ -79,6 +79,9 @@ class Instrument:
     contract: the pass is undone, and all instruments get `failed_pass`, those that had `after_pass` already, too.
     """
 
+    wants_details = False
+    """Whether a stage is to say all that it can of its result, though working that out takes time."""
+
     def before_stage(self, run: StageRun) -> None: ...
 
     def after_stage(self, run: StageRun) -> None: ...

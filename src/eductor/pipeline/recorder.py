@@ -61,6 +61,10 @@ class Recorder(Instrument):
     _kept: int = 0
 
     @property
+    def wants_details(self) -> bool:  # type: ignore[override]
+        return self.keep_graphs
+
+    @property
     def graphs(self) -> int:
         """How many captured graphs were seen."""
         return len(self._numbering.met)
