@@ -2,7 +2,7 @@
 # make test    runs the tests
 # make patterns  traces the search functions of the package's patterns, and stores what they give
 # make lint    lint, format check, type check
-# make bench   measures idle passes, looking on, ahead-of-time autograd, patterns, calls, kernels, pre-grad and joint passes, attention and padding, beside torch's own
+# make bench   measures idle passes, looking on, ahead-of-time autograd, patterns, calls, kernels, pre-grad and joint passes, the partition, attention and padding, beside torch's own
 
 PYTHON ?= python3
 VENV := .venv
@@ -44,6 +44,7 @@ bench: $(STAMP)
 	$(BIN)/python bench/pre_grad.py --stage-cost
 	$(BIN)/python bench/pre_grad.py
 	$(BIN)/python bench/joint.py
+	$(BIN)/python bench/partition.py
 	$(BIN)/python bench/attention.py
 	$(BIN)/python bench/pad_mm.py
 

@@ -21,9 +21,19 @@ def fallbacks_are_errors():
         yield
 
 
+OTHER_WHEN_TRACED = ("llama",)
+"""While it is traced, transformers builds a mask where it otherwise asks the kernel for a causal one: the same but for
+roundings, which differ on some processors. Of these models, eager runs what Dynamo captured."""
+
+
+def in_eager(name):
+    return (lambda step: torch.compile(step, backend="eager")) if name in OTHER_WHEN_TRACED else (lambda step: step)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_training_is_bitwise_eager_with_the_engine_aten(name):
-    losses, state = train(name, lambda step: step)
+    losses, state = train(name, in_eager(name))
+    torch._dynamo.reset()
     got, compiled_state = train(name, lambda step: eductor.compile(step, profile="exact", verify="each", strict=True))
     assert torch.equal(losses, got)
     for key, value in state.items():

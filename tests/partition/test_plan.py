@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from eductor.cost import device_of
 from eductor.errors import BadOption
 from eductor.options import Options
-from eductor.partition import Plan, explain_saved, partition_fn
+from eductor.partition import Plan, Step, explain_saved, memory_curve, partition_fn
+from eductor.partition.curve import falling
+from eductor.partition.liveness import peak_of
+from eductor.partition.node_info import classify
+from eductor.partition.problem import Choice
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "autograd"))
 from tracing import joint_of, targets
@@ -149,3 +155,42 @@ def test_selective_checkpointing_is_honoured_at_each_budget():
         assert saved == ["asked for by its checkpointing"] * len(saved)
         assert len(saved) == 2
         assert aten.sin.default in by_operator(joint, plan.again)
+
+
+def layers(x, w):
+    for _ in range(8):
+        x = torch.layer_norm(x + F.gelu(x @ w) @ w.t(), [16])
+    return x.sum()
+
+
+@pytest.mark.parametrize("options", [FUSING, PLAIN], ids=["fusing", "plain"])
+def test_bytes_fall_along_the_curve_and_so_does_the_peak_as_long_as_layers_are_saved(options):
+    steps = memory_curve(joint_of(layers, leaf(32, 16), leaf(16, 16)), options=options)
+    sizes, peaks, times = zip(*((s.bytes, s.peak, s.picoseconds) for s in steps), strict=True)
+    assert list(sizes) == sorted(sizes, reverse=True)
+    assert list(times) == sorted(times)
+    assert sizes[-1] == 0
+    upper = [peak for step, peak in zip(steps, peaks, strict=True) if step.budget >= 0.5]
+    assert upper == sorted(upper, reverse=True)
+    assert upper[-1] < 0.8 * upper[0]
+
+
+def test_where_a_smaller_budget_has_a_higher_peak_the_next_one_is_taken():
+    none = Choice(frozenset(), frozenset())
+    steps = [Step(b, none, 0, 0, peak) for b, peak in ((1.0, 50), (0.75, 40), (0.5, 60), (0.25, 30), (0.0, 35))]
+    assert [falling(steps, b).peak for b in (1, 0.75, 0.5, 0.3, 0.25, 0)] == [50, 40, 30, 30, 30, 35]
+
+
+def test_the_peak_counts_what_is_held_at_once():
+    """Of `sin` and `cos` one is needed at a time, but what is saved is held to the end."""
+
+    def program(x):
+        return (x.sin().cos().tanh() * 2).sum()
+
+    joint = joint_of(program, leaf(1000))
+    info = classify(joint)
+    device = device_of(torch.device("cpu"), PLAIN)
+    alone, more = peak_of(info, [], device), peak_of(info, info.asked_for(), device)
+    assert alone == 5 * 4000  # three values that are made again, the gradient, and the one that it becomes
+    assert more == 4 * 4000  # the two that are saved, the gradient, and the one that it becomes
+    assert peak_of(info, [], replace(device, fuses=True)) < alone

@@ -1,7 +1,9 @@
 """Parts a joint graph into a forward and a backward graph."""
 
+from eductor.partition.curve import Step as Step
 from eductor.partition.partitioner import choose_saved_values_set as choose_saved_values_set
 from eductor.partition.partitioner import explain_saved as explain_saved
+from eductor.partition.partitioner import memory_curve as memory_curve
 from eductor.partition.partitioner import min_cut_rematerialization_partition as min_cut_rematerialization_partition
 from eductor.partition.partitioner import partition_fn as partition_fn
 from eductor.partition.plan import Entry as Entry

@@ -14,11 +14,12 @@ from eductor.autograd.joint import Joint
 from eductor.cost import Device, device_of
 from eductor.graph.meta import value_of
 from eductor.options import Options
-from eductor.partition.budget import least_bytes, within
+from eductor.partition.budget import within
+from eductor.partition.curve import Step, curve, falling
 from eductor.partition.liveness import peak_of
 from eductor.partition.node_info import NodeInfo, classify, computed_by
 from eductor.partition.plan import Entry, Plan, keys
-from eductor.partition.prices import PICOSECONDS, priced
+from eductor.partition.prices import PICOSECONDS, Priced, priced
 from eductor.partition.problem import Choice, Problem, bytes_of, completed
 from eductor.partition.reasons import why_again, why_saved
 from eductor.partition.split import split
@@ -56,8 +57,9 @@ def choose_saved_values_set(
     be used; a whole number above 1 is a number of bytes.
     """
     options = replace(Options.of(options), memory_budget=memory_budget)  # checks it
-    found = priced(node_info, main_device(joint_graph, options))
-    choice = _chosen(found.problem, options)
+    device = main_device(joint_graph, options)
+    found = priced(node_info, device)
+    choice = _chosen(node_info, found, device, options)
     return [node for i, node in enumerate(found.nodes) if i in choice.kept]
 
 
@@ -67,7 +69,7 @@ def explain_saved(joint: Joint, *, options: Mapping[str, Any] | Options | None =
     graph, info = joint.module.graph, classify(joint)
     device = main_device(graph, options)
     found = priced(info, device)
-    choice, names = _chosen(found.problem, options), keys(graph)
+    choice, names = _chosen(info, found, device, options), keys(graph)
     places = {node: i for i, node in enumerate(found.nodes)}
 
     def entry(number: int, *, is_saved: bool) -> Entry:
@@ -87,14 +89,27 @@ def explain_saved(joint: Joint, *, options: Mapping[str, Any] | Options | None =
     )
 
 
-def _chosen(problem: Problem, options: Options) -> Choice:
-    fastest = within(problem, _as_in_eager(problem))
-    budget = options.memory_budget
+def memory_curve(joint: Joint, *, options: Mapping[str, Any] | Options | None = None) -> list[Step]:
+    """The choices from the fastest one down to one that saves inputs alone: bytes, time and peak of each, by estimate."""
+    options = Options.of(options)
+    info, device = classify(joint), main_device(joint.module.graph, options)
+    found = priced(info, device)
+    steps = curve(info, found, device, _fastest(found.problem), options.budget_solver)
+    return [falling(steps, step.budget) for step in steps]
+
+
+def _chosen(info: NodeInfo, found: Priced, device: Device, options: Options) -> Choice:
+    fastest, budget = _fastest(found.problem), options.memory_budget
     if budget == 1:
         return fastest
-    allowed = int(budget if budget > 1 else budget * bytes_of(problem, fastest))
-    least = bytes_of(problem, least_bytes(problem))
-    return within(problem, max(allowed, least), solver=options.budget_solver)
+    part = budget if budget < 1 else min(budget / max(bytes_of(found.problem, fastest), 1), 1)
+    steps = curve(info, found, device, fastest, options.budget_solver, part)
+    return falling(steps, part).choice
+
+
+def _fastest(problem: Problem) -> Choice:
+    """The choice that takes the least time, with no more bytes than eager's."""
+    return within(problem, _as_in_eager(problem))
 
 
 def _as_in_eager(problem: Problem) -> int:

@@ -1,0 +1,165 @@
+"""What is saved for the backward, and how long it takes to choose it: ours beside torch's partitioner and eager.
+
+python bench/partition.py [--json] [--layers 12] [--repeats 5]
+
+Both partitioners get copies of one joint graph, made outside of the timing, and take turns; the least process time
+counts. Eager's bytes are those of the memory that its autograd holds, parameters and inputs aside; those of the others
+are the results that the forward graph hands to the backward graph. The exit code is 1 if ours saves more than eager
+anywhere, more than 0.9 of torch's in the geometric mean, or takes more than a fifth of torch's time for GPT-2. It needs
+transformers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import GraphModule
+
+import eductor
+from eductor.autograd import Joint
+from eductor.compat import lazy_module
+from eductor.cost import bytes_of
+from eductor.graph.snapshot import copy_of
+from eductor.observe.table import as_text
+from eductor.partition import partition_fn
+from kernels import gpt2, resnet
+from pre_grad import Decoder, Logits, Ranking
+
+OF_TORCH, OF_TIME = 0.9, 0.2
+
+
+def models(layers: int) -> Iterator[tuple[str, nn.Module, torch.Tensor]]:
+    torch.manual_seed(0)
+    yield "gpt2", Logits(gpt2("cpu", layers)[0]), torch.randint(0, 500, (2, 64))
+    yield "decoder", Decoder(128, 4, 384), torch.randn(4, 64, 128)
+    yield "ranking", Ranking(16, 16), torch.randint(0, 1000, (128, 16))
+    yield "resnet", Logits(resnet("cpu", 2)[0]), torch.randn(2, 3, 64, 64)
+
+
+def joint_of(model: nn.Module, x: torch.Tensor) -> Joint:
+    """The joint graph of a step, after the joint passes, as the partitioner gets it."""
+    found: list[Joint] = []
+    original = eductor.compiler.partition_fn
+
+    def kept(joint: Joint, **options: Any) -> Any:
+        found.append(joint)
+        return original(joint, **options)
+
+    torch._dynamo.reset()
+    eductor.compiler.partition_fn = kept
+    try:
+        eductor.compile(lambda x: model(x).float().square().mean(), engine="inductor")(x)
+    finally:
+        eductor.compiler.partition_fn = original
+    return found[0]
+
+
+def fresh(joint: Joint) -> Joint:
+    return replace(joint, module=lazy_module(joint.module, copy_of(joint.module.graph)))
+
+
+def stock(joint: Joint) -> GraphModule:
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    static = sorted(joint.static)
+    count = len(joint.analysis.returns)
+    return min_cut_rematerialization_partition(
+        joint.module, None, compiler="inductor", num_fwd_outputs=count, static_lifetime_input_indices=static
+    )[1]
+
+
+def ours(joint: Joint) -> GraphModule:
+    backward = partition_fn(joint, options={"engine": "inductor"}).backward
+    assert backward is not None
+    return backward
+
+
+def handed_over(backward: GraphModule, joint: Joint) -> int:
+    """The bytes of what a backward graph takes, inputs of the forward and gradients aside."""
+    given = {node.name for node in joint.module.graph.find_nodes(op="placeholder")}
+    return sum(bytes_of(node) for node in backward.graph.find_nodes(op="placeholder") if node.name not in given)
+
+
+def held_by_eager(model: nn.Module, x: torch.Tensor) -> int:
+    """The bytes of the memory that autograd holds after a forward, parameters and inputs aside."""
+    held: dict[int, int] = {}
+
+    def pack(value: torch.Tensor) -> torch.Tensor:
+        memory = value.untyped_storage()
+        held[memory.data_ptr()] = memory.nbytes()
+        return value
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+        loss = model(x).float().square().mean()
+    given = [x, *model.parameters(), *model.buffers()]
+    for value in given:
+        held.pop(value.untyped_storage().data_ptr(), None)
+    del loss
+    return sum(held.values())
+
+
+def measure(layers: int, repeats: int) -> dict[str, Any]:
+    rows: dict[str, Any] = {}
+    ways: dict[str, Callable[[Joint], GraphModule]] = {"torch": stock, "eductor": ours}
+    for name, model, x in models(layers):
+        joint = joint_of(model.train(), x)
+        seconds = dict.fromkeys(ways, math.inf)
+        saved = {"eager": held_by_eager(model, x)}
+        for _ in range(repeats):
+            for way, run in ways.items():
+                copy = fresh(joint)
+                gc.collect()
+                started = time.process_time()
+                backward = run(copy)
+                seconds[way] = min(seconds[way], time.process_time() - started)
+                saved[way] = handed_over(backward, joint)
+        rows[name] = {"nodes": len(joint.module.graph.nodes), "saved": saved, "seconds": seconds}
+        print(f"  {name}: {saved}", file=sys.stderr, flush=True)
+    ratios = [row["saved"]["eductor"] / row["saved"]["torch"] for row in rows.values()]
+    time_ratio = rows["gpt2"]["seconds"]["eductor"] / rows["gpt2"]["seconds"]["torch"]
+    mean = math.prod(ratios) ** (1 / len(ratios))
+    never_more = all(row["saved"]["eductor"] <= row["saved"]["eager"] for row in rows.values())
+    ok = never_more and mean <= OF_TORCH and time_ratio <= OF_TIME
+    return {"models": rows, "bytes": mean, "time": time_ratio, "ok": ok}
+
+
+def as_lines(result: dict[str, Any]) -> str:
+    header = ("model", "nodes", "eager, bytes", "torch, bytes", "ours, bytes", "torch, ms", "ours, ms")
+    rows = [
+        (
+            name,
+            row["nodes"],
+            *(f"{row['saved'][way]:,}" for way in ("eager", "torch", "eductor")),
+            *(f"{1e3 * row['seconds'][way]:.0f}" for way in ("torch", "eductor")),
+        )
+        for name, row in result["models"].items()
+    ]
+    return (
+        f"{as_text(header, rows)}\n\nOurs saves {result['bytes']:.2f} of torch's bytes in the geometric mean, "
+        f"and takes {result['time']:.2f} of its time for GPT-2; {OF_TORCH} and {OF_TIME} are allowed."
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print a JSON object")
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--repeats", type=int, default=5)
+    given = parser.parse_args()
+    result = measure(given.layers, given.repeats)
+    print(json.dumps(result) if given.json else as_lines(result))
+    return int(not result["ok"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
