@@ -4,9 +4,10 @@ python bench/partition.py [--json] [--layers 12] [--repeats 5]
 
 Both partitioners get copies of one joint graph, made outside of the timing, and take turns; the least process time
 counts. Eager's bytes are those of the memory that its autograd holds, parameters and inputs aside; those of the others
-are the results that the forward graph hands to the backward graph. The exit code is 1 if ours saves more than eager
-anywhere, more than 0.9 of torch's in the geometric mean, or takes more than a fifth of torch's time for GPT-2. It needs
-transformers.
+are the results that the forward graph hands to the backward graph. Graphs of 5,000 and 50,000 nodes show how the time of
+the choice grows. The exit code is 1 if ours saves more than eager anywhere, more than 0.9 of torch's in the geometric mean,
+takes more than a fifth of torch's time for GPT-2, more than 5 seconds for the large graph, or grows faster than the graph.
+It needs transformers.
 """
 
 from __future__ import annotations
@@ -23,19 +24,24 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule, Node
 
 import eductor
 from eductor.autograd import Joint
-from eductor.compat import lazy_module
+from eductor.compat import FakeTensorMode, lazy_module
 from eductor.cost import bytes_of
 from eductor.graph.snapshot import copy_of
 from eductor.observe.table import as_text
-from eductor.partition import partition_fn
+from eductor.partition import choose_saved_values_set, partition_fn
+from eductor.partition.node_info import NodeInfo
 from kernels import gpt2, resnet
 from pre_grad import Decoder, Logits, Ranking
 
+aten = torch.ops.aten
+
 OF_TORCH, OF_TIME = 0.9, 0.2
+LONGEST, STEEPEST = 5.0, 2.0
+"""Seconds for 50,000 nodes; how many times as long a node may take there as among 5,000."""
 
 
 def models(layers: int) -> Iterator[tuple[str, nn.Module, torch.Tensor]]:
@@ -108,6 +114,50 @@ def held_by_eager(model: nn.Module, x: torch.Tensor) -> int:
     return sum(held.values())
 
 
+def large(nodes: int) -> tuple[Graph, NodeInfo]:
+    """A chain of layers, forward and backward, of so many nodes in all, sorted into forward and backward."""
+    with FakeTensorMode():
+        value = torch.empty(64, 64)
+    graph = Graph()
+
+    def made(node: Node) -> Node:
+        node.meta["val"] = value
+        return node
+
+    x, w, tangent = (made(graph.placeholder(name)) for name in ("x", "w", "tangents_1"))
+    h, kept = x, []
+    for _ in range(nodes // 7):
+        product = made(graph.call_function(aten.mm.default, (h, w)))
+        bent = made(graph.call_function(aten.sin.default, (product,)))
+        h = made(graph.call_function(aten.add.Tensor, (bent, h)))
+        kept.append(product)
+    last, late = tangent, {tangent}
+    for product in reversed(kept):
+        slope = made(graph.call_function(aten.cos.default, (product,)))
+        scaled = made(graph.call_function(aten.mul.Tensor, (last, slope)))
+        back = made(graph.call_function(aten.mm.default, (scaled, w)))
+        last = made(graph.call_function(aten.add.Tensor, (back, last)))
+        late |= {slope, scaled, back, last}
+    graph.output((h, last))
+    inside = tuple(node for node in graph.nodes if node.op != "output")
+    none: frozenset[Node] = frozenset()
+    return graph, NodeInfo(inside, (h,), (last,), (x, w), (tangent,), (), (), (), none, none, frozenset(late))
+
+
+def growth(sizes: tuple[int, int] = (5_000, 50_000)) -> dict[str, Any]:
+    """Seconds of choosing what to save, in a graph and in one that is ten times as large."""
+    found = {}
+    for size in sizes:
+        graph, info = large(size)
+        gc.collect()
+        started = time.process_time()
+        chosen = choose_saved_values_set(graph, info)
+        found[size] = time.process_time() - started
+        assert chosen
+    few, many = (found[size] for size in sizes)
+    return {"seconds": found, "ok": many < LONGEST and many / few < STEEPEST * sizes[1] / sizes[0]}
+
+
 def measure(layers: int, repeats: int) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     ways: dict[str, Callable[[Joint], GraphModule]] = {"torch": stock, "eductor": ours}
@@ -129,8 +179,9 @@ def measure(layers: int, repeats: int) -> dict[str, Any]:
     time_ratio = rows["gpt2"]["seconds"]["eductor"] / rows["gpt2"]["seconds"]["torch"]
     mean = math.prod(ratios) ** (1 / len(ratios))
     never_more = all(row["saved"]["eductor"] <= row["saved"]["eager"] for row in rows.values())
-    ok = never_more and mean <= OF_TORCH and time_ratio <= OF_TIME
-    return {"models": rows, "bytes": mean, "time": time_ratio, "ok": ok}
+    grown = growth()
+    ok = never_more and mean <= OF_TORCH and time_ratio <= OF_TIME and grown["ok"]
+    return {"models": rows, "bytes": mean, "time": time_ratio, "growth": grown, "ok": ok}
 
 
 def as_lines(result: dict[str, Any]) -> str:
@@ -146,7 +197,8 @@ def as_lines(result: dict[str, Any]) -> str:
     ]
     return (
         f"{as_text(header, rows)}\n\nOurs saves {result['bytes']:.2f} of torch's bytes in the geometric mean, "
-        f"and takes {result['time']:.2f} of its time for GPT-2; {OF_TORCH} and {OF_TIME} are allowed."
+        f"and takes {result['time']:.2f} of its time for GPT-2; {OF_TORCH} and {OF_TIME} are allowed.\n"
+        + ", ".join(f"{nodes:,} nodes: {seconds:.2f} s" for nodes, seconds in result["growth"]["seconds"].items())
     )
 
 
