@@ -122,6 +122,21 @@ def test_explain_shows_the_difference(capsys, script):
     assert "eductor: unknown pass 'remove_nop'. Did you mean 'remove_noop_ops'?" in capsys.readouterr().err
 
 
+def test_explain_tells_what_is_saved(capsys, script, tmp_path):
+    assert main(["explain", script, "--saved"]) == 0
+    told = capsys.readouterr().out
+    assert "graph 1\n\nsaved" in told
+    assert "bytes are saved" in told
+    assert main(["explain", f"{_inference(tmp_path)}", "--saved"]) == 0
+    assert "No graph has a backward" in capsys.readouterr().out
+
+
+def _inference(tmp_path):
+    path = tmp_path / "infer.py"
+    path.write_text("import torch, eductor\neductor.compile(torch.sin, engine='aten')(torch.ones(2))")
+    return path
+
+
 def test_explain_as_json_prints_nothing_else(script):
     done = subprocess.run(
         [sys.executable, "-m", "eductor", "explain", script, "--json"], capture_output=True, text=True, check=True

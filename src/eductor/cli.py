@@ -55,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     explain = _script_parser(commands, "explain", "run a script, and tell what each pass did to each of its graphs")
     form = explain.add_mutually_exclusive_group()
     form.add_argument("--diff", metavar="PASS", help="the graphs before and after this pass")
+    form.add_argument("--saved", action="store_true", help="what each graph saves for its backward, and why")
     form.add_argument("--json", action="store_true", help="everything, in the schema of docs/explain_json.md")
     verify = _script_parser(commands, "verify", "run a script, and check each pass and each compiled function in it")
     verify.add_argument("--strict", action="store_true", help="stop at the first thing that is wrong")
@@ -125,9 +126,17 @@ def _explain(args: argparse.Namespace) -> int:
         )
     if args.json:
         print(json.dumps(explanation.to_json(), indent=2))
+    elif args.saved:
+        print(_saved(explanation))
     else:
         print(explanation.diff(args.diff) if args.diff is not None else explanation)
     return 0
+
+
+def _saved(explanation: Explanation) -> str:
+    plans = explanation.explain_saved()
+    told = [f"graph {graph}\n\n{plan}" for graph, plan in plans.items()]
+    return "\n\n".join(told) or "No graph has a backward: nothing is saved."
 
 
 def _verify(args: argparse.Namespace) -> int:
