@@ -36,11 +36,14 @@ class Options:
     mode: str = _why("what the engine optimizes for; `reduce-overhead` is CUDA graphs", "default")
     decompositions: Mapping[Any, Any] | None = _why("operators taken apart in the trace; default: the engine's", None)
     memory_budget: float = _why(
-        "what is saved for the backward: from 0 (inputs alone) to 1 (what takes the least time), or bytes above 1", 1
+        "what is saved for the backward: from 0 (inputs alone) to 1 (all that it reads), or bytes above 1", 1
     )
     budget_solver: Solver = _why(
         "how a budget is used: `cuts`, the nearest cheaper cut; `greedy`, filled up; `integer`, the best (with SciPy)",
         "greedy",
+    )
+    recompute: bool = _why(
+        "compute again in the backward what is cheaper than saving; inputs must stay as they are until then", False
     )
     double_backward: bool = _why("keep inputs until the backward, so that gradients can be differentiated", True)
     pipeline: Pipeline | str | None = _why("the passes to run, as a value or as text; default: all that are on", None)
@@ -73,7 +76,7 @@ class Options:
             raise BadOption(f"option profile={self.profile!r}: it must be one of {', '.join(get_args(Profile))}.")
         if self.verify not in (None, *get_args(Verify)):
             raise BadOption(f"option verify={self.verify!r}: it must be 'each', or None.")
-        for name in ("double_backward", "fallback_random", "pack_weights", "strict", "debug"):
+        for name in ("recompute", "double_backward", "fallback_random", "pack_weights", "strict", "debug"):
             if not isinstance(getattr(self, name), bool):
                 raise BadOption(f"option {name}={getattr(self, name)!r}: it must be True or False.")
         budget = self.memory_budget
@@ -83,8 +86,8 @@ class Options:
             or not (0 <= budget <= 1 or (isinstance(budget, int) and budget > 1))
         ):
             raise BadOption(
-                f"option memory_budget={budget!r}: it must be a number from 0 (save inputs alone) to 1 (save what takes "
-                "the least time), or a whole number of bytes above 1."
+                f"option memory_budget={budget!r}: it must be a number from 0 (save inputs alone) to 1 (save all that the "
+                "backward reads), or a whole number of bytes above 1."
             )
         if self.budget_solver not in get_args(Solver):
             raise BadOption(

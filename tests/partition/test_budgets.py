@@ -116,7 +116,7 @@ def test_less_is_saved_with_each_step_and_nothing_beyond_the_budget(name):
     least = saved[-1]
     for budget, size in zip(BUDGETS, saved, strict=True):
         assert size <= max(budget * saved[0], least)
-    assert least < 0.7 * saved[0]
+    assert least < 0.9 * saved[0]
 
 
 @pytest.mark.parametrize("solver", ["cuts", "greedy", "integer"])
@@ -137,3 +137,71 @@ def test_an_unknown_solver_is_an_error():
 def test_a_budget_out_of_range_is_an_error_that_states_the_range(budget):
     with pytest.raises(BadOption, match=r"from 0 .* to 1 .*bytes above 1"):
         eductor.compile(nn.Linear(2, 2), memory_budget=budget)
+
+
+class Writes(torch.autograd.Function):
+    """Its backward writes a tensor from which the gradient may be computed again."""
+
+    @staticmethod
+    def forward(ctx, x, m):
+        ctx.m = m
+        ctx.save_for_backward(m.exp())
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        ctx.m.add_(1)
+        return ctx.saved_tensors[0], None
+
+
+FUSING = eductor.engines.Engine("fusing", eductor.engines.ATEN.compile, fuses=True)
+"""Priced as if pointwise operators cost nothing, so that all of them are computed again; run by ATen."""
+
+
+@pytest.mark.parametrize("options", [{"recompute": True}, {"memory_budget": 0}], ids=str)
+@pytest.mark.parametrize("engine", [FUSING, "aten"], ids=["fusing", "aten"])
+def test_what_the_backward_writes_is_read_before(engine, options):
+    m = torch.randn(64)
+    expected = m.exp()
+    x = torch.randn(64, requires_grad=True)
+    eductor.compile(Writes.apply, engine=engine, strict=True, **options)(x, m).sum().backward()
+    torch.testing.assert_close(x.grad, expected)
+
+
+@pytest.mark.parametrize("options", [{"recompute": True}, {"memory_budget": 0}], ids=str)
+def test_nothing_is_computed_again_from_statistics_that_change(options):
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(4)
+    eager = copy.deepcopy(norm)
+    x = torch.randn(8, 4)
+
+    def gradient(norm, fn):
+        leaf = x.clone().requires_grad_()
+        norm.eval()
+        y = fn(leaf)
+        norm.train()
+        fn(leaf.detach() * 2)  # writes the statistics
+        (found,) = torch.autograd.grad(y.sum(), leaf)
+        return found
+
+    compiled = eductor.compile(lambda x: norm(x.sin()).exp(), engine=FUSING, strict=True, **options)
+    expected = gradient(eager, lambda x: eager(x.sin()).exp())
+    torch.testing.assert_close(gradient(norm, compiled), expected)
+
+
+@torch.library.custom_op("eductor_test_partition::noise", mutates_args=())
+def noise(x: torch.Tensor) -> torch.Tensor:
+    return torch.rand_like(x)
+
+
+@noise.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+@pytest.mark.parametrize("made", [noise, torch.empty_like], ids=["a foreign operator", "memory that nobody wrote"])
+def test_what_may_be_another_value_the_second_time_is_saved(made):
+    x = torch.randn(64).abs().requires_grad_()
+    y = eductor.compile(lambda x: x * made(x.detach()), engine=FUSING, memory_budget=0, strict=True)(x)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad * x, y, equal_nan=True)

@@ -27,7 +27,7 @@ from tracing import joint_of, targets
 
 aten = torch.ops.aten
 
-FUSING, PLAIN = Options(engine="inductor"), Options(engine="aten")
+FUSING, PLAIN = Options(engine="inductor", recompute=True), Options(engine="aten", recompute=True)
 
 
 def leaf(*shape):
@@ -110,17 +110,25 @@ def test_a_pointwise_value_is_computed_again_where_it_fuses_and_kept_where_it_do
     assert fused.bytes < plain.bytes
 
 
-@pytest.mark.parametrize("options", [FUSING, PLAIN], ids=["fusing", "plain"])
-def test_a_weight_in_another_dtype_is_not_saved(options):
+def test_a_weight_in_another_dtype_is_made_again_where_that_fuses():
     layer = torch.nn.Linear(8, 8, bias=False)
 
     def program(x):
         return (x @ layer.weight.to(torch.bfloat16)).float().sum()
 
     joint = joint_of(program, leaf(4, 8).to(torch.bfloat16))
-    plan = explain_saved(joint, options=options)
-    assert "a weight in another dtype" in {e.reason for e in plan.again}
-    assert plan.bytes == 0
+    fused, plain = (explain_saved(joint, options=o).bytes for o in (FUSING, None))
+    assert fused == 0
+    assert plain == 2 * 8 * 8
+
+
+def test_by_default_all_is_saved_that_the_backward_reads():
+    def program(x, w):
+        return ((x @ w).relu() * x).square().sum()
+
+    joint = joint_of(program, leaf(8, 8), leaf(8, 8))
+    plan = explain_saved(joint)
+    assert {e.reason for e in plan.again} == {"a view"}
 
 
 def test_the_input_of_a_region_is_saved_and_what_is_inside_is_not():

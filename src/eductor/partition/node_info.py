@@ -11,6 +11,7 @@ import torch
 from torch.fx import Node
 
 from eductor.autograd.joint import Joint
+from eductor.compat import HigherOrderOperator, OpOverload
 from eductor.graph.meta import is_backward, output_of, value_of
 from eductor.graph.node_effects import effect_of
 from eductor.graph.order import ancestors
@@ -35,8 +36,8 @@ class NodeInfo:
     """Inputs that the backward writes to."""
     overwritten: frozenset[Node]
     """Inputs whose old value is gone after the forward."""
-    static: frozenset[Node]
-    """Inputs that outlive the backward, and that nobody writes meanwhile: parameters."""
+    buffers: frozenset[Node]
+    """Tensors of a module that get no gradient: some operators write them in a way that nobody notices."""
     late: frozenset[Node]
     """What runs in the backward: what depends on a gradient, or was made by the backward and serves it alone."""
 
@@ -73,7 +74,7 @@ def classify(joint: Joint) -> NodeInfo:
         backward_acts,
         tuple(p for p in primals if p in written),
         frozenset(n for i, n in enumerate(primals) if i in joint.overwritten),
-        frozenset(n for i, n in enumerate(primals) if i in joint.static and i not in joint.written),
+        frozenset(n for i, n in enumerate(primals) if i in joint.static and i not in joint.gradients),
         _late([n for n in nodes if n in needed and n not in forward], primals, tangents),
     )
 
@@ -93,7 +94,11 @@ def backward_order(info: NodeInfo, saved: Iterable[Node]) -> list[Node]:
     """What the backward computes: in the order of autograd, what is made again right before it is first read."""
     there = {*saved, *info.tangents}
     found: list[Node] = []
-    for node in (*(n for n in info.nodes if n in info.late), *info.gradients):
+    late = [n for n in info.nodes if n in info.late]
+    writes = [n for n in late if n.target is aten.copy_.default]
+    # What the backward writes to may be read by what is made again: the writes come last, behind all that they read.
+    wanted = [*(n for n in late if n not in writes), *info.gradients, *(o for n in writes for o in read_by(n)), *writes]
+    for node in wanted:
         pending = [node] if isinstance(node, Node) else []
         while pending:
             top = pending[-1]
@@ -127,5 +132,15 @@ def computed_by(node: Node) -> Node:
 
 def may_be_repeated(node: Node) -> bool:
     """Whether computing a node twice gives the same value twice and does nothing else; an item is computed with its tuple."""
-    effect = effect_of(computed_by(node))
-    return not (effect.writes or effect.barrier or effect.random)
+    call = computed_by(node)
+    effect, target = effect_of(call), call.target
+    if effect.writes or effect.barrier or effect.random or isinstance(target, HigherOrderOperator):
+        return False
+    if isinstance(target, OpOverload) and target.namespace not in _KNOWN:
+        return False  # of a foreign operator nobody says whether it draws random numbers
+    return not (isinstance(target, OpOverload) and target._opname in _UNWRITTEN)
+
+
+_KNOWN = ("aten", "prims", "eductor")
+_UNWRITTEN = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
+"""Their memory holds what it held before."""

@@ -16,6 +16,7 @@ from eductor.graph.meta import value_of
 from eductor.options import Options
 from eductor.partition.budget import within
 from eductor.partition.curve import Step, curve, falling
+from eductor.partition.cut import cheapest
 from eductor.partition.liveness import peak_of
 from eductor.partition.node_info import NodeInfo, classify, computed_by
 from eductor.partition.plan import Entry, Plan, keys
@@ -52,9 +53,9 @@ def choose_saved_values_set(
 ) -> list[Node]:
     """The values to save for the backward, in the order of the graph.
 
-    With a budget of 1 these are the ones that take the least time, and never more memory than eager saves; with 0,
-    nothing is saved but inputs, and what must not be computed twice. In between, it is the part of that memory that may
-    be used; a whole number above 1 is a number of bytes.
+    With a budget of 1 these are the ones that the backward reads, as in eager, or with the option `recompute` those that
+    take the least time; with 0, nothing is saved but inputs, and what must not be computed twice. In between, it is the
+    part of that memory that may be used; a whole number above 1 is a number of bytes.
     """
     options = replace(Options.of(options), memory_budget=memory_budget)  # checks it
     device = main_device(joint_graph, options)
@@ -94,28 +95,25 @@ def memory_curve(joint: Joint, *, options: Mapping[str, Any] | Options | None = 
     options = Options.of(options)
     info, device = classify(joint), main_device(joint.module.graph, options)
     found = priced(info, device)
-    steps = curve(info, found, device, _fastest(found.problem), options.budget_solver)
+    steps = curve(info, found, device, _without_budget(found.problem, options), options.budget_solver)
     return [falling(steps, step.budget) for step in steps]
 
 
 def _chosen(info: NodeInfo, found: Priced, device: Device, options: Options) -> Choice:
-    fastest, budget = _fastest(found.problem), options.memory_budget
+    full, budget = _without_budget(found.problem, options), options.memory_budget
     if budget == 1:
-        return fastest
-    part = budget if budget < 1 else min(budget / max(bytes_of(found.problem, fastest), 1), 1)
-    steps = curve(info, found, device, fastest, options.budget_solver, part)
+        return full
+    part = budget if budget < 1 else min(budget / max(bytes_of(found.problem, full), 1), 1)
+    steps = curve(info, found, device, full, options.budget_solver, part)
     return falling(steps, part).choice
 
 
-def _fastest(problem: Problem) -> Choice:
-    """The choice that takes the least time, with no more bytes than eager's."""
-    return within(problem, _as_in_eager(problem))
-
-
-def _as_in_eager(problem: Problem) -> int:
-    """The bytes that are saved where all that the backward reads is saved, as eager does it."""
-    kept = completed(problem, {i for i, value in enumerate(problem.values) if value.keep is not None})
-    return bytes_of(problem, kept) if kept is not None else sum(value.bytes for value in problem.values)
+def _without_budget(problem: Problem, options: Options) -> Choice:
+    """What is saved if there is room for it: all that the backward reads, or what takes the least time, with no more."""
+    all_read = completed(problem, {i for i, value in enumerate(problem.values) if value.keep is not None})
+    if all_read is None:
+        return cheapest(problem)
+    return within(problem, bytes_of(problem, all_read)) if options.recompute else all_read
 
 
 def main_device(graph: Graph, options: Options) -> Device:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass
 
-import torch
 from torch.fx import Node
 
 from eductor import compat
@@ -46,7 +45,7 @@ def priced(info: NodeInfo, device: Device) -> Priced:
     returned = {node for node in info.returns if isinstance(node, Node)}
     values = []
     for node in nodes:
-        keep, again = _keep(node, info, device, returned), _again(node, device)
+        keep, again = _keep(node, info, device, returned), _again(node, info, device)
         values.append(
             Value(
                 node.name,
@@ -66,8 +65,8 @@ def _keep(node: Node, info: NodeInfo, device: Device, returned: set[Node]) -> fl
         return 0.0
     if tensor_of(node) is None or node.op == "get_attr" or is_view(node):
         return None
-    if is_cast_of_a_weight(node, info) or (compat.wants_recompute(node) and not is_input_of_a_region(node)):
-        return None if may_be_repeated(node) else _reading(node, device)
+    if compat.wants_recompute(node) and not is_input_of_a_region(node) and may_be_repeated(node):
+        return None
     if node.op == "placeholder":
         return 2 * bytes_of(node) / device.bandwidth if node in info.overwritten else 0.0
     once = _reading(node, device)
@@ -78,34 +77,30 @@ def _reading(node: Node, device: Device) -> float:
     return bytes_of(node) / device.bandwidth
 
 
-def _again(node: Node, device: Device) -> float | None:
+def _again(node: Node, info: NodeInfo, device: Device) -> float | None:
     """Seconds that making a value again takes; None if it must not be."""
     if node.op == "get_attr" or node.target is operator.getitem or is_view(node):
         return 0.0
     if node.op != "call_function" or is_size(node) or not may_be_repeated(node):
+        return None
+    if not compat.wants_recompute(node) and any(_base(operand) in info.buffers for operand in node.all_input_nodes):
         return None
     if compat.must_be_saved(node) or (compat.wants_recompute(node) and is_input_of_a_region(node)):
         return None
     return fused_time_of(node, device) if device.fuses and fuses(node) else time_of(node, device)
 
 
-def is_cast_of_a_weight(node: Node, info: NodeInfo) -> bool:
-    """Whether a value is an input in another dtype: the input is there anyway."""
-    if node.target not in _CASTS:
-        return False
-    source = node.all_input_nodes[0]
-    while is_view(source):
-        source = source.all_input_nodes[0]
-    return source in info.static or is_cast_of_a_weight(source, info)
-
-
-_CASTS = (torch.ops.aten._to_copy.default, torch.ops.prims.convert_element_type.default)
-
-
 def is_input_of_a_region(node: Node) -> bool:
     """Whether a checkpointed region reads what another one made: it is kept, as eager keeps the inputs of each region."""
     own = compat.checkpointed_in(node)
     return any((region := compat.checkpointed_in(user)) is not None and region != own for user in node.users)
+
+
+def _base(node: Node) -> Node:
+    """What a value is a view of, or itself."""
+    while is_view(node):
+        node = node.all_input_nodes[0]
+    return node
 
 
 def is_view(node: Node) -> bool:

@@ -8,7 +8,7 @@ from eductor import compat
 from eductor.cost import Device, fuses, gemm_of
 from eductor.graph.node_effects import effect_of
 from eductor.partition.node_info import NodeInfo, computed_by, is_size, may_be_repeated
-from eductor.partition.prices import is_cast_of_a_weight, is_input_of_a_region, is_view
+from eductor.partition.prices import is_input_of_a_region, is_view
 
 
 def why_saved(node: Node, info: NodeInfo) -> str:
@@ -35,6 +35,4 @@ def why_again(node: Node, info: NodeInfo, device: Device) -> str:
         return "a view"
     if compat.wants_recompute(node):
         return "asked for by its checkpointing"
-    if is_cast_of_a_weight(node, info):
-        return "a weight in another dtype"
     return "fuses into what reads it" if device.fuses and fuses(node) else "for the sake of memory"
