@@ -56,7 +56,8 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON has it; `from_json` reads it back."""
-        return {"format": FORMAT, **asdict(self)}
+        saved, again = ([asdict(entry) for entry in entries] for entries in (self.saved, self.again))
+        return {"format": FORMAT, "budget": self.budget, "saved": saved, "again": again, "peak": self.peak}
 
     @staticmethod
     def from_json(given: dict[str, Any] | str) -> Plan:
