@@ -53,13 +53,13 @@ def choose_saved_values_set(
 ) -> list[Node]:
     """The values to save for the backward, in the order of the graph.
 
-    With a budget of 1 these are the ones that the backward reads, as in eager, or with the option `recompute` those that
-    take the least time; with 0, nothing is saved but inputs, and what must not be computed twice. In between, it is the
-    part of that memory that may be used; a whole number above 1 is a number of bytes.
+    With a budget of 1 these are those that take the least time, or without the option `recompute` all that the backward
+    reads; with 0, nothing is saved but inputs, and what must not be computed twice. In between, it is the part of that
+    memory that may be used; a whole number above 1 is a number of bytes.
     """
     options = replace(Options.of(options), memory_budget=memory_budget)  # checks it
     device = main_device(joint_graph, options)
-    found = priced(node_info, device)
+    found = priced(node_info, device, recompute=options.recompute)
     choice = _chosen(node_info, found, device, options)
     return [node for i, node in enumerate(found.nodes) if i in choice.kept]
 
@@ -69,7 +69,7 @@ def explain_saved(joint: Joint, *, options: Mapping[str, Any] | Options | None =
     options = Options.of(options)
     graph, info = joint.module.graph, classify(joint)
     device = main_device(graph, options)
-    found = priced(info, device)
+    found = priced(info, device, recompute=options.recompute)
     choice, names = _chosen(info, found, device, options), keys(graph)
     places = {node: i for i, node in enumerate(found.nodes)}
 
@@ -94,7 +94,7 @@ def memory_curve(joint: Joint, *, options: Mapping[str, Any] | Options | None = 
     """The choices from the fastest one down to one that saves inputs alone: bytes, time and peak of each, by estimate."""
     options = Options.of(options)
     info, device = classify(joint), main_device(joint.module.graph, options)
-    found = priced(info, device)
+    found = priced(info, device, recompute=options.recompute)
     steps = curve(info, found, device, _without_budget(found.problem, options), options.budget_solver)
     return [falling(steps, step.budget) for step in steps]
 

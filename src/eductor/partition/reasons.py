@@ -7,8 +7,8 @@ from torch.fx import Node
 from eductor import compat
 from eductor.cost import Device, fuses, gemm_of
 from eductor.graph.node_effects import effect_of
-from eductor.partition.node_info import NodeInfo, computed_by, is_size, may_be_repeated
-from eductor.partition.prices import is_input_of_a_region, is_view
+from eductor.partition.node_info import NodeInfo, computed_by, is_size, is_view, may_be_repeated
+from eductor.partition.prices import is_input_of_a_region
 
 
 def why_saved(node: Node, info: NodeInfo) -> str:

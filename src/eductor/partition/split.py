@@ -33,6 +33,7 @@ class _Split:
         self._root = joint.module
         self._info = info
         self._primals = {n: i for i, n in enumerate(info.primals)}
+        self._copied = info.copied()
 
     def parts(self, saved: Sequence[Node]) -> Parts:
         sizes = [n for n in saved if is_size(n)]
@@ -41,7 +42,8 @@ class _Split:
         forward, places = self._forward_with([*sizes, *tensors])
         backward = self._backward_graph([*sizes, *tensors])
         destinations = tuple(self._primals[n] for n in self._info.destinations)
-        return Parts(forward, backward, tuple(places[: len(sizes)]), tuple(places[len(sizes) :]), destinations)
+        trusts = not (self._info.parameters & {*tensors}) <= self._info.guarded()
+        return Parts(forward, backward, tuple(places[: len(sizes)]), tuple(places[len(sizes) :]), destinations, trusts)
 
     def _unbound(self, sizes: Sequence[Node], tensors: Iterable[Node]) -> list[Node]:
         """Sizes that shapes of the backward's inputs speak of and no saved size gives."""
@@ -63,9 +65,9 @@ class _Split:
         places: list[Saved] = []
         extra: list[Node] = []
         for node in saved:
-            if node in self._primals and node not in self._info.overwritten:
+            if node in self._primals and node not in self._copied:
                 places.append(Saved("input", self._primals[node]))
-            elif node in returned and node not in self._primals:
+            elif node in returned and node not in self._copied:
                 places.append(Saved("output", returned[node]))
             else:
                 places.append(Saved("output", len(returns) + len(extra)))
@@ -73,7 +75,7 @@ class _Split:
         return self.forward_graph(extra), places
 
     def forward_graph(self, extra: Sequence[Node]) -> GraphModule:
-        """The forward with more outputs; an input that it overwrites is returned as a copy."""
+        """The forward with more outputs; what may be written before the backward is returned as a copy."""
         graph, copies = Graph(), dict[Node, Node]()
         info = self._info
         wanted = ancestors((*info.returns, *info.forward_acts, *extra))
@@ -84,7 +86,7 @@ class _Split:
         first_write = next((n for n in graph.nodes if n.target is aten.copy_.default), None)
         for node in extra:
             copy = copies[node]
-            if node.op == "placeholder":
+            if node in self._copied:
                 with graph.inserting_before(first_write) if first_write is not None else nullcontext():
                     copy = graph.call_function(aten.clone.default, (copies[node],))
                 copy.meta = dict(node.meta)
