@@ -110,14 +110,24 @@ def _late(nodes: list[Node], primals: tuple[Node, ...], tangents: tuple[Node, ..
     return frozenset(late)
 
 
+def made_ahead(info: NodeInfo, saved: Iterable[Node], ahead: Iterable[Node]) -> list[Node]:
+    """What the backward computes before anything else, to have the values `ahead`: in the order of the forward."""
+    wanted = set(_missing(ahead, {*saved}))
+    return [node for node in info.nodes if node in wanted]
+
+
 def backward_order(info: NodeInfo, saved: Iterable[Node]) -> list[Node]:
     """What the backward computes: in the order of autograd, what is made again right before it is first read."""
-    there = {*saved, *info.tangents}
-    found: list[Node] = []
     late = [n for n in info.nodes if n in info.late]
     writes = [n for n in late if n.target is aten.copy_.default]
     # What the backward writes to may be read by what is made again: the writes come last, behind all that they read.
     wanted = [*(n for n in late if n not in writes), *info.gradients, *(o for n in writes for o in read_by(n)), *writes]
+    return _missing(wanted, {*saved, *info.tangents})
+
+
+def _missing(wanted: Iterable[Any], there: set[Node]) -> list[Node]:
+    """What must be computed to have the wanted values one after the other, each behind all that it reads."""
+    found: list[Node] = []
     for node in wanted:
         pending = [node] if isinstance(node, Node) else []
         while pending:

@@ -15,9 +15,9 @@ from eductor.cost import Device, device_of
 from eductor.graph.meta import value_of
 from eductor.options import Options
 from eductor.partition.budget import within
-from eductor.partition.curve import Step, curve, falling
+from eductor.partition.curve import Step, curve, step_for
 from eductor.partition.cut import cheapest
-from eductor.partition.liveness import peak_of
+from eductor.partition.liveness import Liveness
 from eductor.partition.node_info import NodeInfo, classify, computed_by
 from eductor.partition.plan import Entry, Plan, keys
 from eductor.partition.prices import PICOSECONDS, Priced, priced
@@ -33,15 +33,15 @@ def partition_fn(
     if not joint.tangents:
         return split(joint, classify(joint), [])
     if plan is not None:
-        return split(joint, classify(joint), plan.nodes(joint.module.graph))
+        return split(joint, classify(joint), *plan.nodes(joint.module.graph))
     return min_cut_rematerialization_partition(joint, options=options)
 
 
 def min_cut_rematerialization_partition(joint: Joint, *, options: Mapping[str, Any] | Options | None = None) -> Parts:
     """Parts a joint graph: what is saved is chosen by what saving and computing again cost, within the memory budget."""
-    options = Options.of(options)
     info = classify(joint)
-    return split(joint, info, choose_saved_values_set(joint.module.graph, info, options.memory_budget, options=options))
+    found, choice = _chosen(joint.module.graph, info, Options.of(options))
+    return split(joint, info, found.chosen(choice.kept), found.chosen(choice.ahead))
 
 
 def choose_saved_values_set(
@@ -58,19 +58,16 @@ def choose_saved_values_set(
     memory that may be used; a whole number above 1 is a number of bytes.
     """
     options = replace(Options.of(options), memory_budget=memory_budget)  # checks it
-    device = main_device(joint_graph, options)
-    found = priced(node_info, device, recompute=options.recompute)
-    choice = _chosen(node_info, found, device, options)
-    return [node for i, node in enumerate(found.nodes) if i in choice.kept]
+    found, choice = _chosen(joint_graph, node_info, options)
+    return found.chosen(choice.kept)
 
 
 def explain_saved(joint: Joint, *, options: Mapping[str, Any] | Options | None = None) -> Plan:
     """What a joint graph saves and what it computes again, each with its bytes, its cost and the reason."""
     options = Options.of(options)
     graph, info = joint.module.graph, classify(joint)
-    device = main_device(graph, options)
-    found = priced(info, device, recompute=options.recompute)
-    choice, names = _chosen(info, found, device, options), keys(graph)
+    found, choice = _chosen(graph, info, options)
+    device, names = main_device(graph, options), keys(graph)
     places = {node: i for i, node in enumerate(found.nodes)}
 
     def entry(number: int, *, is_saved: bool) -> Entry:
@@ -79,14 +76,13 @@ def explain_saved(joint: Joint, *, options: Mapping[str, Any] | Options | None =
         costs = [None if cost is None else cost / PICOSECONDS for cost in (value.keep, again)]
         here, instead = costs if is_saved else reversed(costs)
         reason = why_saved(node, info) if is_saved else why_again(node, info, device)
-        return Entry(node.name, names[node], value.bytes, here or 0.0, instead, reason)
+        return Entry(node.name, names[node], value.bytes, here or 0.0, instead, reason, number in choice.ahead)
 
-    saved = [found.nodes[i] for i in sorted(choice.kept)]
     return Plan(
         options.memory_budget,
         tuple(entry(i, is_saved=True) for i in sorted(choice.kept)),
         tuple(entry(i, is_saved=False) for i in sorted(choice.again)),
-        peak_of(info, saved, device),
+        Liveness(info, device).peak(found.chosen(choice.kept), found.chosen(choice.ahead)),
     )
 
 
@@ -95,17 +91,18 @@ def memory_curve(joint: Joint, *, options: Mapping[str, Any] | Options | None = 
     options = Options.of(options)
     info, device = classify(joint), main_device(joint.module.graph, options)
     found = priced(info, device, recompute=options.recompute)
-    steps = curve(info, found, device, _without_budget(found.problem, options), options.budget_solver)
-    return [falling(steps, step.budget) for step in steps]
+    return curve(found, Liveness(info, device), _without_budget(found.problem, options), options.budget_solver)
 
 
-def _chosen(info: NodeInfo, found: Priced, device: Device, options: Options) -> Choice:
+def _chosen(graph: Graph, info: NodeInfo, options: Options) -> tuple[Priced, Choice]:
+    """The values of a joint graph with their prices, and the choice among them within the budget."""
+    device = main_device(graph, options)
+    found = priced(info, device, recompute=options.recompute)
     full, budget = _without_budget(found.problem, options), options.memory_budget
-    if budget == 1:
-        return full
-    part = budget if budget < 1 else min(budget / max(bytes_of(found.problem, full), 1), 1)
-    steps = curve(info, found, device, full, options.budget_solver, part)
-    return falling(steps, part).choice
+    part = budget if budget <= 1 else budget / max(bytes_of(found.problem, full), 1)
+    if part >= 1:
+        return found, full
+    return found, step_for(curve(found, Liveness(info, device), full, options.budget_solver), part).choice
 
 
 def _without_budget(problem: Problem, options: Options) -> Choice:

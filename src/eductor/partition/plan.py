@@ -32,6 +32,8 @@ class Entry:
     instead: float | None
     """What the other way would cost: to compute it again, or to save it; None if there is no other way."""
     reason: str
+    ahead: bool = False
+    """Whether the backward computes it at its start, and holds it from then on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +70,16 @@ class Plan:
         saved, again = (tuple(Entry(**entry) for entry in found[what]) for what in ("saved", "again"))
         return Plan(found["budget"], saved, again, found["peak"])
 
-    def nodes(self, graph: Graph) -> list[Node]:
-        """The nodes of a joint graph that the plan saves; an error names those that it does not have."""
+    def nodes(self, graph: Graph) -> tuple[list[Node], list[Node]]:
+        """The nodes of a joint graph that the plan saves, and those that it computes ahead; an error names missing ones."""
         known = {key: node for node, key in keys(graph).items()}
-        missing = [entry.name for entry in self.saved if entry.key not in known]
+        ahead = [entry for entry in self.again if entry.ahead]
+        missing = [entry.name for entry in (*self.saved, *ahead) if entry.key not in known]
         if missing:
             raise BadOption(
-                f"the plan saves {', '.join(missing)}, which this graph does not compute: it was made for another one."
+                f"the plan has {', '.join(missing)}, which this graph does not compute: it was made for another one."
             )
-        return [known[entry.key] for entry in self.saved]
+        return [known[entry.key] for entry in self.saved], [known[entry.key] for entry in ahead]
 
     def __str__(self) -> str:
         return f"{_table('saved', self.saved)}\n\n{_table('computed again', self.again)}\n\n{self.summary()}"

@@ -9,6 +9,7 @@ Views and tuples are made again from what they are of, and copies of parameters 
 from __future__ import annotations
 
 import operator
+from collections.abc import Set
 from dataclasses import dataclass
 
 from torch.fx import Node
@@ -28,6 +29,10 @@ class Priced:
 
     problem: Problem
     nodes: tuple[Node, ...]
+
+    def chosen(self, numbers: Set[int]) -> list[Node]:
+        """The nodes of some values, in the order of the graph."""
+        return [self.nodes[number] for number in sorted(numbers)]
 
 
 def priced(info: NodeInfo, device: Device, *, recompute: bool = True) -> Priced:

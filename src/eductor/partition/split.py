@@ -13,17 +13,20 @@ from eductor.autograd.handoff import Parts, Saved
 from eductor.autograd.joint import Joint
 from eductor.graph.meta import value_of
 from eductor.graph.order import ancestors
-from eductor.partition.node_info import NodeInfo, backward_order, is_size
+from eductor.partition.node_info import NodeInfo, backward_order, is_size, made_ahead
 
 aten = torch.ops.aten
 
 
-def split(joint: Joint, info: NodeInfo, saved: Sequence[Node]) -> Parts:
-    """The forward graph that returns the saved values too, and the backward graph that takes them."""
+def split(joint: Joint, info: NodeInfo, saved: Sequence[Node], ahead: Sequence[Node] = ()) -> Parts:
+    """The forward graph that returns the saved values too, and the backward graph that takes them.
+
+    The backward makes the values `ahead` at its start, and what they are made from a second time where it needs it.
+    """
     splitter = _Split(joint, info)
     if not joint.tangents:
         return Parts(splitter.forward_graph([]), None)
-    return splitter.parts(saved)
+    return splitter.parts(saved, ahead)
 
 
 class _Split:
@@ -35,12 +38,12 @@ class _Split:
         self._primals = {n: i for i, n in enumerate(info.primals)}
         self._copied = info.copied()
 
-    def parts(self, saved: Sequence[Node]) -> Parts:
+    def parts(self, saved: Sequence[Node], ahead: Sequence[Node]) -> Parts:
         sizes = [n for n in saved if is_size(n)]
         tensors = [n for n in saved if not is_size(n)]
         sizes = [*self._unbound(sizes, (*tensors, *self._info.tangents)), *sizes]
         forward, places = self._forward_with([*sizes, *tensors])
-        backward = self._backward_graph([*sizes, *tensors])
+        backward = self._backward_graph([*sizes, *tensors], ahead)
         destinations = tuple(self._primals[n] for n in self._info.destinations)
         trusts = not (self._info.parameters & {*tensors}) <= self._info.guarded()
         return Parts(forward, backward, tuple(places[: len(sizes)]), tuple(places[len(sizes) :]), destinations, trusts)
@@ -94,7 +97,7 @@ class _Split:
         graph.output(tuple(outputs))
         return compat.lazy_module(self._root, graph)
 
-    def _backward_graph(self, saved: Sequence[Node]) -> GraphModule:
+    def _backward_graph(self, saved: Sequence[Node], ahead: Sequence[Node]) -> GraphModule:
         graph, copies = Graph(), dict[Node, Node]()
         places: dict[Node, Node] = {}
         info = self._info
@@ -104,7 +107,9 @@ class _Split:
                 known[node] = graph.placeholder(name)
                 known[node].meta = dict(node.meta)
 
-        for node in backward_order(info, saved):
+        for node in made_ahead(info, saved, ahead):
+            copies[node] = graph.node_copy(node, lambda n: copies[n])
+        for node in backward_order(info, [*saved, *ahead]):
             sources = {**copies, **places} if node.target is aten.copy_.default else copies
             copies[node] = graph.node_copy(node, lambda n: sources[n])  # noqa: B023
         graph.output(tuple(copies[n] for n in info.gradients))
