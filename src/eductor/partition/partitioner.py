@@ -23,6 +23,7 @@ from eductor.partition.plan import Entry, Plan, keys
 from eductor.partition.prices import PICOSECONDS, Priced, priced
 from eductor.partition.problem import Choice, Problem, bytes_of, completed
 from eductor.partition.reasons import why_again, why_saved
+from eductor.partition.regions import within_regions
 from eductor.partition.split import split
 
 
@@ -47,7 +48,7 @@ def min_cut_rematerialization_partition(joint: Joint, *, options: Mapping[str, A
 def choose_saved_values_set(
     joint_graph: Graph,
     node_info: NodeInfo,
-    memory_budget: float = 1,
+    memory_budget: float | Mapping[str, float] = 1,
     *,
     options: Mapping[str, Any] | Options | None = None,
 ) -> list[Node]:
@@ -55,7 +56,7 @@ def choose_saved_values_set(
 
     With a budget of 1 these are those that take the least time, or without the option `recompute` all that the backward
     reads; with 0, nothing is saved but inputs, and what must not be computed twice. In between, it is the part of that
-    memory that may be used; a whole number above 1 is a number of bytes.
+    memory that may be used; a whole number above 1 is a number of bytes. A dictionary gives budgets to modules.
     """
     options = replace(Options.of(options), memory_budget=memory_budget)  # checks it
     found, choice = _chosen(joint_graph, node_info, options)
@@ -99,6 +100,8 @@ def _chosen(graph: Graph, info: NodeInfo, options: Options) -> tuple[Priced, Cho
     device = main_device(graph, options)
     found = priced(info, device, recompute=options.recompute)
     full, budget = _without_budget(found.problem, options), options.memory_budget
+    if isinstance(budget, Mapping):
+        return found, within_regions(found, full, budget, options.budget_solver)
     part = budget if budget <= 1 else budget / max(bytes_of(found.problem, full), 1)
     if part >= 1:
         return found, full

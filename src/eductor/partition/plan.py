@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -40,7 +40,7 @@ class Entry:
 class Plan:
     """What a forward saves for its backward, and what the backward computes again."""
 
-    budget: float
+    budget: float | Mapping[str, float]
     saved: tuple[Entry, ...]
     again: tuple[Entry, ...]
     peak: int
