@@ -45,7 +45,8 @@ class Options:
         "greedy",
     )
     recompute: bool = _why(
-        "compute again in the backward what is cheaper than saving; writes through `.data` until then are not seen", True
+        "compute again in the backward what is cheaper than saving; writes through `.data` until then are not seen",
+        True,
     )
     double_backward: bool = _why("keep inputs until the backward, so that gradients can be differentiated", True)
     pipeline: Pipeline | str | None = _why("the passes to run, as a value or as text; default: all that are on", None)
