@@ -15,6 +15,7 @@ from eductor.cost import Device, device_of
 from eductor.graph.meta import value_of
 from eductor.options import Options
 from eductor.partition.budget import within
+from eductor.partition.compat_prices import bans_of, compat_problem
 from eductor.partition.curve import Step, curve, step_for
 from eductor.partition.cut import cheapest
 from eductor.partition.forms import forms_of
@@ -22,7 +23,7 @@ from eductor.partition.liveness import Liveness
 from eductor.partition.node_info import NodeInfo, classify, computed_by
 from eductor.partition.plan import Entry, Plan, keys
 from eductor.partition.prices import PICOSECONDS, Priced, priced
-from eductor.partition.problem import Choice, Problem, bytes_of, completed
+from eductor.partition.problem import Choice, bytes_of, completed
 from eductor.partition.reasons import why_again, why_saved
 from eductor.partition.regions import within_regions
 from eductor.partition.split import split
@@ -71,14 +72,14 @@ def explain_saved(joint: Joint, *, options: Mapping[str, Any] | Options | None =
     found, choice = _chosen(graph, info, options)
     device, names = main_device(graph, options), keys(graph)
     places = {node: i for i, node in enumerate(found.nodes)}
-    forms = forms_of(info, found.chosen(choice.kept), device)
+    forms, bans = forms_of(info, found.chosen(choice.kept), device), bans_of(info, found, options)
 
     def entry(number: int, *, is_saved: bool) -> Entry:
         node, value = found.nodes[number], found.problem.values[number]
         again = found.problem.values[places[computed_by(node)]].again if is_saved else value.again
         costs = [None if cost is None else cost / PICOSECONDS for cost in (value.keep, again)]
         here, instead = costs if is_saved else reversed(costs)
-        reason = why_saved(node, info) if is_saved else why_again(node, info, device)
+        reason = why_saved(node, info, bans) if is_saved else why_again(node, info, device)
         if is_saved and node in forms:
             reason = f"{reason}, {forms[node].name}"
         return Entry(node.name, names[node], value.bytes, here or 0.0, instead, reason, number in choice.ahead)
@@ -93,10 +94,10 @@ def explain_saved(joint: Joint, *, options: Mapping[str, Any] | Options | None =
 
 def memory_curve(joint: Joint, *, options: Mapping[str, Any] | Options | None = None) -> list[Step]:
     """The choices from the fastest one down to one that saves inputs alone: bytes, time and peak of each, by estimate."""
-    options = Options.of(options)
+    options = replace(Options.of(options), memory_budget=0)  # checks that there may be a budget
     info, device = classify(joint), main_device(joint.module.graph, options)
     found = priced(info, device, recompute=options.recompute)
-    return curve(found, Liveness(info, device), _without_budget(found.problem, options), options.budget_solver)
+    return curve(found, Liveness(info, device), _without_budget(info, found, options), options.budget_solver)
 
 
 def _parts(joint: Joint, info: NodeInfo, saved: list[Node], ahead: list[Node], options: Options) -> Parts:
@@ -107,8 +108,8 @@ def _parts(joint: Joint, info: NodeInfo, saved: list[Node], ahead: list[Node], o
 def _chosen(graph: Graph, info: NodeInfo, options: Options) -> tuple[Priced, Choice]:
     """The values of a joint graph with their prices, and the choice among them within the budget."""
     device = main_device(graph, options)
-    found = priced(info, device, recompute=options.recompute)
-    full, budget = _without_budget(found.problem, options), options.memory_budget
+    found = priced(info, device, recompute=options.recompute and options.partition_policy == "priced")
+    full, budget = _without_budget(info, found, options), options.memory_budget
     if isinstance(budget, Mapping):
         return found, within_regions(found, full, budget, options.budget_solver)
     part = budget if budget <= 1 else budget / max(bytes_of(found.problem, full), 1)
@@ -117,8 +118,11 @@ def _chosen(graph: Graph, info: NodeInfo, options: Options) -> tuple[Priced, Cho
     return found, step_for(curve(found, Liveness(info, device), full, options.budget_solver), part).choice
 
 
-def _without_budget(problem: Problem, options: Options) -> Choice:
+def _without_budget(info: NodeInfo, found: Priced, options: Options) -> Choice:
     """What is saved if there is room for it: all that the backward reads, or what takes the least time, with no more."""
+    problem = found.problem
+    if options.partition_policy == "compat":
+        return cheapest(compat_problem(info, found, options))
     all_read = completed(problem, {i for i, value in enumerate(problem.values) if value.keep is not None})
     if all_read is None:
         return cheapest(problem)

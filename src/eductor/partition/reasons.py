@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch.fx import Node
 
 from eductor import compat
 from eductor.cost import Device, fuses, gemm_of
 from eductor.graph.node_effects import effect_of
+from eductor.partition.bans import Row
 from eductor.partition.node_info import NodeInfo, computed_by, is_size, is_view, may_be_repeated
 from eductor.partition.prices import is_input_of_a_region
 
 
-def why_saved(node: Node, info: NodeInfo) -> str:
-    """Why the forward keeps a value for the backward."""
+def why_saved(node: Node, info: NodeInfo, bans: Mapping[Node, Row]) -> str:
+    """Why the forward keeps a value for the backward; what a ban forbids to compute again says which ban."""
     if node.op == "placeholder":
         return "a copy of an input that the forward writes to" if node in info.overwritten else "an input"
     if is_size(node):
@@ -24,6 +27,8 @@ def why_saved(node: Node, info: NodeInfo) -> str:
     if not may_be_repeated(node):
         effect = effect_of(computed_by(node))
         return f"not computed twice: {effect.ordered or effect.barrier or 'it writes'}"
+    if node in bans:
+        return f"the ban {bans[node].name}: {bans[node].reason}"
     return "a matrix product" if gemm_of(node) is not None else "cheaper to keep"
 
 
