@@ -96,8 +96,8 @@ def memory_curve(joint: Joint, *, options: Mapping[str, Any] | Options | None = 
     """The choices from the fastest one down to one that saves inputs alone: bytes, time and peak of each, by estimate."""
     options = replace(Options.of(options), memory_budget=0)  # checks that there may be a budget
     info, device = classify(joint), main_device(joint.module.graph, options)
-    found = priced(info, device, recompute=options.recompute)
-    return curve(found, Liveness(info, device), _without_budget(info, found, options), options.budget_solver)
+    full, found = _fastest(info, device, options)[1], _priced(info, device, options, is_limited=True)
+    return curve(found, Liveness(info, device), full, options.budget_solver)
 
 
 def _parts(joint: Joint, info: NodeInfo, saved: list[Node], ahead: list[Node], options: Options) -> Parts:
@@ -107,26 +107,34 @@ def _parts(joint: Joint, info: NodeInfo, saved: list[Node], ahead: list[Node], o
 
 def _chosen(graph: Graph, info: NodeInfo, options: Options) -> tuple[Priced, Choice]:
     """The values of a joint graph with their prices, and the choice among them within the budget."""
-    device = main_device(graph, options)
-    found = priced(info, device, recompute=options.recompute and options.partition_policy == "priced")
-    full, budget = _without_budget(info, found, options), options.memory_budget
+    device, budget = main_device(graph, options), options.memory_budget
+    found, full = _fastest(info, device, options)
     if isinstance(budget, Mapping):
-        return found, within_regions(found, full, budget, options.budget_solver)
+        return found, within_regions(
+            _priced(info, device, options, is_limited=True), full, budget, options.budget_solver
+        )
     part = budget if budget <= 1 else budget / max(bytes_of(found.problem, full), 1)
     if part >= 1:
         return found, full
+    found = _priced(info, device, options, is_limited=True)
     return found, step_for(curve(found, Liveness(info, device), full, options.budget_solver), part).choice
 
 
-def _without_budget(info: NodeInfo, found: Priced, options: Options) -> Choice:
+def _fastest(info: NodeInfo, device: Device, options: Options) -> tuple[Priced, Choice]:
     """What is saved if there is room for it: all that the backward reads, or what takes the least time, with no more."""
+    found = _priced(info, device, options)
     problem = found.problem
     if options.partition_policy == "compat":
-        return cheapest(compat_problem(info, found, options))
+        return found, cheapest(compat_problem(info, found, options))
     all_read = completed(problem, {i for i, value in enumerate(problem.values) if value.keep is not None})
     if all_read is None:
-        return cheapest(problem)
-    return within(problem, bytes_of(problem, all_read)) if options.recompute else all_read
+        return found, cheapest(problem)
+    return found, within(problem, bytes_of(problem, all_read)) if options.recompute else all_read
+
+
+def _priced(info: NodeInfo, device: Device, options: Options, *, is_limited: bool = False) -> Priced:
+    recompute = options.recompute and options.partition_policy == "priced"
+    return priced(info, device, recompute=recompute, is_limited=is_limited)
 
 
 def main_device(graph: Graph, options: Options) -> Device:

@@ -20,7 +20,7 @@ def why_saved(node: Node, info: NodeInfo, bans: Mapping[Node, Row]) -> str:
         return "a copy of an input that the forward writes to" if node in info.overwritten else "an input"
     if is_size(node):
         return "a size"
-    if compat.must_be_saved(node):
+    if compat.must_be_saved(node) or compat.prefers_saving(node):
         return "asked for by its checkpointing"
     if compat.wants_recompute(node) and is_input_of_a_region(node):
         return "what a checkpointed region is computed from"
