@@ -27,7 +27,7 @@ from eductor.options import Ban, Options
 from eductor.partition import explain_saved, memory_curve, partition_fn
 from eductor.partition.allowlist import ALLOWED, HEAVY, RANDOM
 from eductor.partition.bans import BANS
-from eductor.partition.node_info import base_of
+from eductor.partition.node_info import classify
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "autograd"))
 from tracing import joint_of
@@ -292,7 +292,7 @@ def handed_over(joint, backward):
     """The bytes of what a backward takes, inputs of the forward and views of them aside: torch saves views, too."""
     nodes = {node.name: node for node in joint.module.graph.nodes}
     taken = [nodes[node.name] for node in backward.graph.find_nodes(op="placeholder")]
-    return sum(bytes_of(node) for node in taken if base_of(node).op != "placeholder")
+    return sum(bytes_of(node) for node in taken if classify(joint).base(node).op != "placeholder")
 
 
 SETTINGS = {

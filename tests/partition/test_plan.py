@@ -242,7 +242,7 @@ def test_the_peak_counts_what_is_held_at_once():
     info = classify(joint)
     device = device_of(torch.device("cpu"), PLAIN)
     liveness = Liveness(info, device)
-    alone, more = liveness.peak([]), liveness.peak(info.asked_for())
+    alone, more = liveness.peak([]), liveness.peak(info.asked)
     assert alone == 5 * 4000  # three values that are made again, the gradient, and the one that it becomes
     assert more == 4 * 4000  # the two that are saved, the gradient, and the one that it becomes
     assert Liveness(info, replace(device, fuses=True)).peak([]) < alone

@@ -29,7 +29,7 @@ AGGRESSIVE = ("compute_heavy", "reductions")
 def compat_problem(info: NodeInfo, found: Priced, options: Options) -> Problem:
     """The same values, at other prices."""
     bans, hops = bans_of(info, found, options), _hops(info)
-    free = (info.parameters | info.buffers) - info.copied()
+    free = (info.parameters | info.buffers) - info.copied
     values = []
     for node, value in zip(found.nodes, found.problem.values, strict=True):
         keep, again = value.keep, value.again

@@ -45,15 +45,16 @@ class Form:
 
 def forms_of(info: NodeInfo, nodes: Iterable[Node], device: Device) -> dict[Node, Form]:
     """The small forms of values, as far as they have one; what the caller sees is saved as it is."""
-    exposed = info.exposed()
-    found = ((node, form_of(node, device)) for node in nodes if node not in exposed)
+    found = ((node, form_of(node, device)) for node in nodes if node not in info.exposed)
     return {node: form for node, form in found if form is not None}
 
 
 def form_of(node: Node, device: Device) -> Form | None:
     """The small form in which a value is saved on a device; None for the value as it is."""
     value = tensor_of(node)
-    if value is None or node.op != "call_function" or not device.fuses or not _is_plain(value):
+    if value is None or value.dtype not in (torch.bool, torch.int64) or node.op != "call_function":
+        return None
+    if not device.fuses or not _is_plain(value):
         return None
     if value.dtype == torch.bool and device.packs_bits and value.numel() % 8 == 0:
         return Form("as bits", value.numel() // 8, _to_bits, lambda graph, packed: _from_bits(graph, packed, value))

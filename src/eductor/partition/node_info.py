@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from eductor.graph.order import ancestors
 aten = torch.ops.aten
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NodeInfo:
     """Where each node of a joint graph belongs."""
 
@@ -43,29 +44,44 @@ class NodeInfo:
     late: frozenset[Node]
     """What runs in the backward: what depends on a gradient, or was made by the backward and serves it alone."""
 
-    def asked_for(self) -> list[Node]:
+    @cached_property
+    def asked(self) -> tuple[Node, ...]:
         """The values of the forward that the backward reads."""
         read = [operand for node in self.late for operand in read_by(node)]
         read += [node for node in (*self.gradients, *self.backward_acts) if isinstance(node, Node)]
         found = {node for node in read if node not in self.late}
-        return [node for node in self.nodes if node in found]
+        return tuple(node for node in self.nodes if node in found)
 
+    @cached_property
+    def views(self) -> frozenset[Node]:
+        """Values that are another form of an operand, or one of several pieces of it: nothing is computed."""
+        return frozenset(node for node in self.nodes if is_view(node))
+
+    @cached_property
     def exposed(self) -> frozenset[Node]:
         """Inputs, and what returned values are or are views of: the caller may write them before the backward."""
-        returned = (base_of(node) for node in self.returns if isinstance(node, Node))
+        returned = (self.base(node) for node in self.returns if isinstance(node, Node))
         return frozenset(node for node in (*self.primals, *returned) if not is_size(node))
 
+    @cached_property
     def guarded(self) -> frozenset[Node]:
         """What eager holds too, views aside: the backward reads it, or a checkpointed region does."""
         regions = (operand for node in self.nodes if compat.wants_recompute(node) for operand in node.all_input_nodes)
-        return frozenset(base_of(node) for node in (*self.asked_for(), *regions))
+        return frozenset(self.base(node) for node in (*self.asked, *regions))
 
+    @cached_property
     def copied(self) -> frozenset[Node]:
         """What is saved as a copy, if it is saved: the caller may write it where eager allows that, or the forward does.
 
         Parameters are not copied: hardly anybody writes them before the backward, and autograd says so if it happens.
         """
-        return self.overwritten | (self.exposed() - self.guarded() - self.parameters)
+        return self.overwritten | (self.exposed - self.guarded - self.parameters)
+
+    def base(self, node: Node) -> Node:
+        """What a value is a view of, or itself."""
+        while node in self.views:
+            node = node.all_input_nodes[0]
+        return node
 
 
 def classify(joint: Joint) -> NodeInfo:
@@ -156,19 +172,12 @@ def is_size(node: Node) -> bool:
 
 
 def is_view(node: Node) -> bool:
-    """Whether a value is another form of an operand, or one of several pieces of it: nothing is computed."""
+    """Whether a value is a view; the items of a tuple of views are."""
     if node.op != "call_function":
         return False
     if node.target is operator.getitem and isinstance(value_of(node.args[0]), (list, tuple)):
         return is_view(node.all_input_nodes[0])
     return effect_of(node).is_view
-
-
-def base_of(node: Node) -> Node:
-    """What a value is a view of, or itself."""
-    while is_view(node):
-        node = node.all_input_nodes[0]
-    return node
 
 
 def computed_by(node: Node) -> Node:

@@ -18,7 +18,7 @@ from eductor import compat
 from eductor.cost import Device, bytes_of, copy_time, fused_time_of, fuses, reduces, time_of
 from eductor.graph.meta import tensor_of
 from eductor.partition.forms import Form, forms_of
-from eductor.partition.node_info import NodeInfo, base_of, is_size, is_view, may_be_repeated
+from eductor.partition.node_info import NodeInfo, is_size, may_be_repeated
 from eductor.partition.problem import Problem, Value
 
 PICOSECONDS = 1e12
@@ -41,7 +41,7 @@ def priced(info: NodeInfo, device: Device, *, recompute: bool = True, is_limited
 
     `recompute` is the option. Where memory is limited, what the user's checkpointing only prefers to save may be made again.
     """
-    asked = set(info.asked_for())
+    asked = set(info.asked)
     found: set[Node] = set()
     pending = [*asked]
     while pending:
@@ -83,11 +83,10 @@ class _Prices:
             weights,
             is_limited,
         )
-        self._exposed, self._copied = info.exposed(), info.copied()
 
     def bytes(self, node: Node) -> int:
         """The memory that keeping a value takes: none if it is there anyway."""
-        if node.op == "placeholder" and node not in self._copied:
+        if node.op == "placeholder" and node not in self._info.copied:
             return 0
         return self._forms[node].bytes if node in self._forms else bytes_of(node)
 
@@ -95,22 +94,22 @@ class _Prices:
         """What keeping a value takes; None if it is not kept as it is."""
         if is_size(node):
             return 0.0
-        if tensor_of(node) is None or node.op == "get_attr" or is_view(node):
+        if tensor_of(node) is None or node.op == "get_attr" or node in self._info.views:
             return None
         if compat.wants_recompute(node) and not is_input_of_a_region(node) and may_be_repeated(node):
             return None
         once = self.bytes(node) / self._device.bandwidth
-        if node in self._copied:
+        if node in self._info.copied:
             return once + copy_time(bytes_of(node), self._device)
         if node.op == "placeholder":
             return 0.0
         if self._is_made_from_a_weight(node):
             return None
-        return 2 * once if node not in self._exposed and self._stays_in_kernel(node) else once
+        return 2 * once if node not in self._info.exposed and self._stays_in_kernel(node) else once
 
     def again(self, node: Node) -> float | None:
         """What making a value again takes; None if it must not be."""
-        if node.op == "get_attr" or node.target is operator.getitem or is_view(node):
+        if node.op == "get_attr" or node.target is operator.getitem or node in self._info.views:
             return 0.0
         if node.op != "call_function" or is_size(node) or not may_be_repeated(node):
             return None
@@ -118,9 +117,9 @@ class _Prices:
             return None
         if compat.wants_recompute(node):
             return None if is_input_of_a_region(node) else self._computing(node)
-        if node in self._exposed and node not in self._copied:
+        if node in self._info.exposed and node not in self._info.copied:
             return None  # eager holds it, and complains if it was written
-        if any(base_of(operand) in self._info.buffers for operand in node.all_input_nodes):
+        if any(self._info.base(operand) in self._info.buffers for operand in node.all_input_nodes):
             return None
         return self._computing(node)
 
@@ -132,12 +131,17 @@ class _Prices:
         """Whether a value is a parameter in a smaller dtype: it is not worth the memory where the engine makes it fast."""
         if node not in self._weights or not fuses(node) or self.again(node) is None or is_input_of_a_region(node):
             return False
-        value, given = tensor_of(node), tensor_of(base_of(node.all_input_nodes[0]))
+        value, given = tensor_of(node), tensor_of(self._info.base(node.all_input_nodes[0]))
         return value is not None and given is not None and value.dtype.itemsize < given.dtype.itemsize
 
     def _stays_in_kernel(self, node: Node) -> bool:
         """Whether nobody in the forward would write a value to memory: it is computed and read inside of one kernel."""
-        return self._device.fuses and fuses(node) and _is_read_in_kernels(node)
+        return self._device.fuses and fuses(node) and self._is_read_in_kernels(node)
+
+    def _is_read_in_kernels(self, node: Node) -> bool:
+        """Whether all that reads a value, or a view of it, can compute it on the way."""
+        views = self._info.views
+        return all(fuses(u) or reduces(u) or (u in views and self._is_read_in_kernels(u)) for u in node.users)
 
 
 def _computed_from(parameters: frozenset[Node], nodes: tuple[Node, ...]) -> set[Node]:
@@ -153,8 +157,3 @@ def is_input_of_a_region(node: Node) -> bool:
     """Whether a checkpointed region reads what another one made: it is kept, as eager keeps the inputs of each region."""
     own = compat.checkpointed_in(node)
     return any((region := compat.checkpointed_in(user)) is not None and region != own for user in node.users)
-
-
-def _is_read_in_kernels(node: Node) -> bool:
-    """Whether all that reads a value, or a view of it, can compute it on the way."""
-    return all(fuses(u) or reduces(u) or (is_view(u) and _is_read_in_kernels(u)) for u in node.users)

@@ -10,7 +10,7 @@ from eductor import compat
 from eductor.cost import Device, fuses, gemm_of
 from eductor.graph.node_effects import effect_of
 from eductor.partition.bans import Row
-from eductor.partition.node_info import NodeInfo, computed_by, is_size, is_view, may_be_repeated
+from eductor.partition.node_info import NodeInfo, computed_by, is_size, may_be_repeated
 from eductor.partition.prices import is_input_of_a_region
 
 
@@ -36,7 +36,7 @@ def why_again(node: Node, info: NodeInfo, device: Device) -> str:
     """Why the backward computes a value again."""
     if node.op == "get_attr":
         return "a constant"
-    if is_view(node):
+    if node in info.views:
         return "a view"
     if compat.wants_recompute(node):
         return "asked for by its checkpointing"

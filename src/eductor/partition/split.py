@@ -45,7 +45,7 @@ class _Split:
         self._root = joint.module
         self._info = info
         self._primals = {n: i for i, n in enumerate(info.primals)}
-        self._copied = info.copied()
+        self._copied = info.copied
         self._forms = forms
 
     def parts(self, saved: Sequence[Node], ahead: Sequence[Node]) -> Parts:
@@ -55,7 +55,7 @@ class _Split:
         forward, places = self._forward_with([*sizes, *tensors])
         backward = self._backward_graph([*sizes, *tensors], ahead)
         destinations = tuple(self._primals[n] for n in self._info.destinations)
-        trusts = not (self._info.parameters & {*tensors}) <= self._info.guarded()
+        trusts = not (self._info.parameters & {*tensors}) <= self._info.guarded
         return Parts(forward, backward, tuple(places[: len(sizes)]), tuple(places[len(sizes) :]), destinations, trusts)
 
     def _unbound(self, sizes: Sequence[Node], tensors: Iterable[Node]) -> list[Node]:
