@@ -268,8 +268,8 @@ def documented() -> dict[str, set[str]]:
     found = {}
     for section in SCHEMA_PAGE.read_text().split("\n## ")[1:]:
         title = section.splitlines()[0]
-        where = re.search(r"in `(\w+)`", title)
-        found[where[1] if where else ""] = set(re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE))
+        fields = set(re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE))
+        found |= {where: fields for where in re.findall(r"`(\w+)`", title) or [""]}
     return found
 
 
@@ -296,7 +296,8 @@ def test_json_has_exactly_the_documented_fields(tmp_path):
         rich = explained(passes=[stumbles, looks], repro_dir=tmp_path)
     with pytest.warns(EductorWarning, match="runs uncompiled"):
         broken = explained(lambda x: x.sin(), torch.ones(3), decompositions={torch.ops.aten.sin.default: "nonsense"})
-    data = [rich.to_json(), broken.to_json()]
+    small = explained(memory_budget=0)
+    data = [rich.to_json(), broken.to_json(), small.to_json()]
     assert occurring(data) == documented()
 
 

@@ -19,10 +19,11 @@ from eductor.partition.curve import Step, curve, falling
 from eductor.partition.cut import cheapest
 from eductor.partition.liveness import peak_of
 from eductor.partition.node_info import NodeInfo, classify, computed_by
-from eductor.partition.plan import Entry, Plan, keys
+from eductor.partition.plan import EDITED, UNUSED, Entry, Plan, keys
 from eductor.partition.prices import PICOSECONDS, Priced, priced
 from eductor.partition.problem import Choice, Problem, bytes_of, completed
 from eductor.partition.reasons import why_again, why_saved
+from eductor.partition.replay import replayed
 from eductor.partition.split import split
 
 
@@ -33,7 +34,9 @@ def partition_fn(
     if not joint.tangents:
         return split(joint, classify(joint), [])
     if plan is not None:
-        return split(joint, classify(joint), plan.nodes(joint.module.graph))
+        info = classify(joint)
+        found = priced(info, main_device(joint.module.graph, Options.of(options)))
+        return split(joint, info, [found.nodes[i] for i in sorted(replayed(plan, info, found).kept)])
     return min_cut_rematerialization_partition(joint, options=options)
 
 
@@ -64,13 +67,16 @@ def choose_saved_values_set(
     return [node for i, node in enumerate(found.nodes) if i in choice.kept]
 
 
-def explain_saved(joint: Joint, *, options: Mapping[str, Any] | Options | None = None) -> Plan:
-    """What a joint graph saves and what it computes again, each with its bytes, its cost and the reason."""
+def explain_saved(
+    joint: Joint, *, plan: Plan | None = None, options: Mapping[str, Any] | Options | None = None
+) -> Plan:
+    """What a joint graph saves and what it computes again, by a plan if there is one; bytes, cost and reason of each."""
     options = Options.of(options)
     graph, info = joint.module.graph, classify(joint)
     device = main_device(graph, options)
     found = priced(info, device)
-    choice, names = _chosen(info, found, device, options), keys(graph)
+    choice = _chosen(info, found, device, options) if plan is None else replayed(plan, info, found)
+    names, edited = keys(graph), frozenset() if plan is None else plan.edited()
     places = {node: i for i, node in enumerate(found.nodes)}
 
     def entry(number: int, *, is_saved: bool) -> Entry:
@@ -78,14 +84,19 @@ def explain_saved(joint: Joint, *, options: Mapping[str, Any] | Options | None =
         again = found.problem.values[places[computed_by(node)]].again if is_saved else value.again
         costs = [None if cost is None else cost / PICOSECONDS for cost in (value.keep, again)]
         here, instead = costs if is_saved else reversed(costs)
-        reason = why_saved(node, info) if is_saved else why_again(node, info, device)
+        reason = why_saved(node, info, must_be=again is None) if is_saved else why_again(node, info, device)
+        if number not in choice.kept | choice.again:
+            reason = UNUSED
+        elif names[node] in edited:
+            reason = EDITED
         return Entry(node.name, names[node], value.bytes, here or 0.0, instead, reason)
 
     saved = [found.nodes[i] for i in sorted(choice.kept)]
     return Plan(
-        options.memory_budget,
+        options.memory_budget if plan is None else plan.budget,
         tuple(entry(i, is_saved=True) for i in sorted(choice.kept)),
         tuple(entry(i, is_saved=False) for i in sorted(choice.again)),
+        tuple(entry(i, is_saved=False) for i in sorted({*places.values()} - choice.kept - choice.again)),
         peak_of(info, saved, device),
     )
 

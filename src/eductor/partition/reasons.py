@@ -11,8 +11,8 @@ from eductor.partition.node_info import NodeInfo, computed_by, is_size, may_be_r
 from eductor.partition.prices import is_input_of_a_region, is_view
 
 
-def why_saved(node: Node, info: NodeInfo) -> str:
-    """Why the forward keeps a value for the backward."""
+def why_saved(node: Node, info: NodeInfo, *, must_be: bool) -> str:
+    """Why the forward keeps a value for the backward: what forbids computing it again, or else its price."""
     if node.op == "placeholder":
         return "a copy of an input that the forward writes to" if node in info.overwritten else "an input"
     if is_size(node):
@@ -24,6 +24,8 @@ def why_saved(node: Node, info: NodeInfo) -> str:
     if not may_be_repeated(node):
         effect = effect_of(computed_by(node))
         return f"not computed twice: {effect.ordered or effect.barrier or 'it writes'}"
+    if must_be:
+        return "not computed twice: a buffer that it is computed from may be written meanwhile"
     return "a matrix product" if gemm_of(node) is not None else "cheaper to keep"
 
 

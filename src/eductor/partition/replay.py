@@ -1,0 +1,66 @@
+"""A plan that was made earlier, or edited, done on a joint graph: only if it may be.
+
+What a plan saves is all that counts: what the backward needs besides is computed again. Inputs need not stand in it, for
+they are there anyway. What must not be computed twice is looked at anew on each graph, whatever the plan says.
+"""
+
+from __future__ import annotations
+
+from torch.fx import Node
+
+from eductor.errors import BadOption
+from eductor.partition.node_info import NodeInfo, is_size
+from eductor.partition.plan import Plan
+from eductor.partition.prices import Priced, is_view
+from eductor.partition.problem import Choice, Problem, completed
+from eductor.partition.reasons import why_saved
+
+
+def replayed(plan: Plan, info: NodeInfo, found: Priced) -> Choice:
+    """The choice that saves what a plan does. An error names a value that would be needed and is not to be had."""
+    saved = set(plan.nodes(info.nodes[0].graph))
+    numbers = {i for i, node in enumerate(found.nodes) if node in saved or _is_there_anyway(node, info)}
+    choice = completed(found.problem, numbers)
+    if choice is None:
+        raise BadOption(_why_not(info, found, numbers))
+    return choice
+
+
+def _is_there_anyway(node: Node, info: NodeInfo) -> bool:
+    return is_size(node) or (node.op == "placeholder" and node not in info.overwritten)
+
+
+def _why_not(info: NodeInfo, found: Priced, kept: set[int]) -> str:
+    values = found.problem.values
+    stuck, *way = _way_to_the_stuck(found.problem, kept)
+    node, name = found.nodes[stuck], values[stuck].name
+    if stuck in kept:
+        what = "a view" if is_view(node) else "a tuple, a constant, or what checkpointing computes again"
+        of = ", ".join(values[n].name for n in values[stuck].operands) or "nothing in its place"
+        return f"the plan saves {name}, which is not saved as it is: it is {what}. Save {of}."
+    instead = next(values[n].name for n in (stuck, *way) if values[n].keep is not None)
+    needed = f" {values[way[-1]].name}, which is computed again from it" if way else " it"
+    return (
+        f"the plan does not save {name}, and the backward needs{needed}. {name} must not be computed again: "
+        f"{why_saved(node, info, must_be=True)}. Save {instead}, with `plan.saving({instead!r})`."
+    )
+
+
+def _way_to_the_stuck(problem: Problem, kept: set[int]) -> list[int]:
+    """The last value that is kept and cannot be, or is not and must be; then what is made from it, up to what is needed."""
+    values = problem.values
+    asked_by: dict[int, int | None] = {i: None for i, value in enumerate(values) if value.is_needed}
+    for number in range(len(values) - 1, -1, -1):
+        if number not in asked_by:
+            continue
+        if (values[number].keep if number in kept else values[number].again) is None:
+            break
+        if number not in kept:
+            for operand in values[number].operands:
+                asked_by.setdefault(operand, number)
+    way: list[int] = []
+    asking: int | None = number
+    while asking is not None:
+        way.append(asking)
+        asking = asked_by[asking]
+    return way
