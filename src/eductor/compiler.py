@@ -34,10 +34,11 @@ from eductor.errors import BadOption, EductorError, EductorWarning, Unsupported,
 from eductor.graph.evaluate import correct_captured
 from eductor.graph.held import tensors_of
 from eductor.graph.meta import requires_grad
+from eductor.observe.memory_curve import MemoryCurve
 from eductor.observe.verifier import Verifier
 from eductor.options import Options
 from eductor.packing import can_pack, hoist
-from eductor.partition import NoPlanFits, Plan, explain_saved, partition_fn, plan_for, plans_of
+from eductor.partition import NoPlanFits, Plan, explain_saved, memory_curve, partition_fn, plan_for, plans_of
 from eductor.pipeline.base import Context, GraphName, Role, Stage
 from eductor.pipeline.instruments import PLACE, FlowStage, StageRun, watched
 from eductor.pipeline.pipeline import Pipeline
@@ -173,7 +174,10 @@ def partition(flow: Flow, traced: dict[str, Any], graph: Joint) -> Parts:
         parts = partition_fn(graph, plan=plan, options=options)
         facts.update(parts.facts() if flow.options.instruments else {})
         if graph.tangents and any(instrument.wants_details for instrument in flow.options.instruments):
-            facts["plan"] = explain_saved(graph, plan=plan, options=options).to_json()
+            told = explain_saved(graph, plan=plan, options=options)
+            facts["plan"] = told.to_json()
+            if any(instrument.wants_curve for instrument in flow.options.instruments):
+                facts["curve"] = MemoryCurve.of(memory_curve(graph, options=options), told).to_json()
     post_grad(flow, parts)
     return parts
 

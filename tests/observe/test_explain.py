@@ -18,6 +18,7 @@ from eductor.observe.diff import diff_of_graphs
 from eductor.pipeline import graph_pass
 
 ATEN = {"engine": "aten", "disable": "remove_noop_pass"}
+SMALL = {**ATEN, "memory_budget": 0}
 SCHEMA_PAGE = Path(__file__).parents[2] / "docs" / "explain_json.md"
 
 
@@ -269,7 +270,7 @@ def documented() -> dict[str, set[str]]:
     for section in SCHEMA_PAGE.read_text().split("\n## ")[1:]:
         title = section.splitlines()[0]
         fields = set(re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE))
-        found |= {where: fields for where in re.findall(r"`(\w+)`", title) or [""]}
+        found |= dict.fromkeys(re.findall(r"`(\w+)`", title) or [""], fields)
     return found
 
 
@@ -296,7 +297,7 @@ def test_json_has_exactly_the_documented_fields(tmp_path):
         rich = explained(passes=[stumbles, looks], repro_dir=tmp_path)
     with pytest.warns(EductorWarning, match="runs uncompiled"):
         broken = explained(lambda x: x.sin(), torch.ones(3), decompositions={torch.ops.aten.sin.default: "nonsense"})
-    small = explained(memory_budget=0)
+    small = eductor.explain(scaled, torch.ones(4), torch.ones(4, requires_grad=True), options=SMALL, memory_curve=True)
     data = [rich.to_json(), broken.to_json(), small.to_json()]
     assert occurring(data) == documented()
 
