@@ -66,14 +66,15 @@ class MemoryCurve:
 
     def __str__(self) -> str:
         unit, size = self.unit()
+        digits = 2 if size > 1 else 0
         points = self.distinct()
         if all(point.place != self.chosen.place for _, point in points):
             points = sorted([*points, ("", self.chosen)], key=lambda row: row[1].seconds)
         rows = [
             (
                 budgets,
-                f"{point.bytes / size:.2f}",
-                f"{point.peak / size:.2f}",
+                f"{point.bytes / size:.{digits}f}",
+                f"{point.peak / size:.{digits}f}",
                 f"{1e6 * point.seconds:.2f}",
                 f"<- chosen: {self.chosen.budget:g}" if point.place == self.chosen.place else "",
             )

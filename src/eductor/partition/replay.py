@@ -38,11 +38,13 @@ def _why_not(info: NodeInfo, found: Priced, kept: set[int]) -> str:
         what = "a view" if is_view(node) else "a tuple, a constant, or what checkpointing computes again"
         of = ", ".join(values[n].name for n in values[stuck].operands) or "nothing in its place"
         return f"the plan saves {name}, which is not saved as it is: it is {what}. Save {of}."
-    instead = next(values[n].name for n in (stuck, *way) if values[n].keep is not None)
-    needed = f" {values[way[-1]].name}, which is computed again from it" if way else " it"
+    savable = [values[n].name for n in (stuck, *way) if values[n].keep is not None]
+    instead, asking = savable[0], savable[-1]
+    needed = "it" if asking == name else f"{asking}, which is computed again from it"
+    why = why_saved(node, info, must_be=True).removeprefix("not computed twice: ")
     return (
-        f"the plan does not save {name}, and the backward needs{needed}. {name} must not be computed again: "
-        f"{why_saved(node, info, must_be=True)}. Save {instead}, with `plan.saving({instead!r})`."
+        f"the plan does not save {name}, and the backward needs {needed}. {name} must not be computed again: {why}. "
+        f"Save {instead}, with `plan.saving({instead!r})`."
     )
 
 
