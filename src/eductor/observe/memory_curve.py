@@ -35,7 +35,7 @@ class MemoryCurve:
     """What can be had for a graph, and what its compile took of it."""
 
     points: tuple[Point, ...]
-    """From the budget 1 down to 0. A budget whose peak would be higher than that of a larger one is left out."""
+    """From the budget 1 down to 0. One for which a smaller one is taken, since its peak is lower, is left out."""
     chosen: Point
     """On the curve, or beside it where a plan was given."""
 
