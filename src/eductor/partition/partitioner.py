@@ -85,7 +85,7 @@ def explain_saved(
         costs = [None if cost is None else cost / PICOSECONDS for cost in (value.keep, again)]
         here, instead = costs if is_saved else reversed(costs)
         reason = why_saved(node, info, must_be=again is None) if is_saved else why_again(node, info, device)
-        if number not in choice.kept | choice.again:
+        if number not in choice.kept and number not in choice.again:
             reason = UNUSED
         elif names[node] in edited:
             reason = EDITED
