@@ -141,7 +141,8 @@ def large(nodes: int) -> tuple[Graph, NodeInfo]:
     graph.output((h, last))
     inside = tuple(node for node in graph.nodes if node.op != "output")
     none: frozenset[Node] = frozenset()
-    return graph, NodeInfo(inside, (h,), (last,), (x, w), (tangent,), (), (), (), none, none, frozenset(late))
+    weights = frozenset({w})
+    return graph, NodeInfo(inside, (h,), (last,), (x, w), (tangent,), (), (), (), none, weights, none, frozenset(late))
 
 
 def growth(sizes: tuple[int, int] = (5_000, 50_000)) -> dict[str, Any]:

@@ -36,15 +36,18 @@ class Options:
     )
     mode: str = _why("what the engine optimizes for; `reduce-overhead` is CUDA graphs", "default")
     decompositions: Mapping[Any, Any] | None = _why("operators taken apart in the trace; default: the engine's", None)
-    memory_budget: float = _why(
-        "what is saved for the backward: from 0 (inputs alone) to 1 (all that it reads), or bytes above 1", 1
+    memory_budget: float | Mapping[str, float] = _why(
+        "what may be saved for the backward: from 0 (inputs alone) to 1 (no limit), or bytes above 1; for all of the "
+        "model, or a dictionary of modules",
+        1,
     )
     budget_solver: Solver = _why(
         "how a budget is used: `cuts`, the nearest cheaper cut; `greedy`, filled up; `integer`, the best (with SciPy)",
         "greedy",
     )
     recompute: bool = _why(
-        "compute again in the backward what is cheaper than saving; inputs must stay as they are until then", False
+        "compute again in the backward what is cheaper than saving; writes through `.data` until then are not seen",
+        True,
     )
     plans: Sequence[Plan] = _why(
         "what to save and what to compute again, as plans that earlier compiles gave: each graph takes the one that fits",
@@ -84,15 +87,11 @@ class Options:
         for name in ("recompute", "double_backward", "fallback_random", "pack_weights", "strict", "debug"):
             if not isinstance(getattr(self, name), bool):
                 raise BadOption(f"option {name}={getattr(self, name)!r}: it must be True or False.")
-        budget = self.memory_budget
-        if (
-            isinstance(budget, bool)
-            or not isinstance(budget, (int, float))
-            or not (0 <= budget <= 1 or (isinstance(budget, int) and budget > 1))
-        ):
+        if not _is_budget(self.memory_budget):
             raise BadOption(
-                f"option memory_budget={budget!r}: it must be a number from 0 (save inputs alone) to 1 (save all that the "
-                "backward reads), or a whole number of bytes above 1."
+                f"option memory_budget={self.memory_budget!r}: it must be a number from 0 (save inputs alone) to 1 (save "
+                "what is fastest), or a whole number of bytes above 1; or a dictionary of such numbers by the names of "
+                "modules, as in {'layers.*': 0.5}."
             )
         if self.budget_solver not in get_args(Solver):
             raise BadOption(
@@ -121,6 +120,15 @@ class Options:
             if name not in known:
                 raise UnknownName("option", name, known)
         return cls(**(given or {}))
+
+
+def _is_budget(given: Any) -> bool:
+    """Whether this is a budget of memory: a part, a number of bytes, or one of these for each of some modules."""
+    if isinstance(given, Mapping):
+        return all(isinstance(name, str) and not isinstance(b, Mapping) and _is_budget(b) for name, b in given.items())
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
+        return False
+    return 0 <= given <= 1 or (isinstance(given, int) and given > 1)
 
 
 SLOT_OPTIONS = (

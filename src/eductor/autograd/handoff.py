@@ -37,6 +37,8 @@ class Parts:
     saved: tuple[Saved, ...] = ()
     destinations: tuple[int, ...] = ()
     """Inputs of the forward that the backward writes to."""
+    trusts_parameters: bool = False
+    """Whether something is computed again from parameters that eager does not save."""
 
     def facts(self) -> dict[str, Any]:
         """How large the two graphs are, and what is kept between them."""

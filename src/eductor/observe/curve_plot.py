@@ -62,7 +62,7 @@ def _panel(axes: Axes, title: str, curve: MemoryCurve) -> None:
     axes.plot(times, [point.peak / size for point in curve.points], "s-", color="tab:orange", label="peak")
     axes.plot(times, [point.bytes / size for point in curve.points], "o-", color="tab:blue", label="saved")
     rings = [1e6 * chosen.seconds] * 2, [chosen.peak / size, chosen.bytes / size]
-    axes.plot(*rings, "ko", markersize=12, fillstyle="none", label=f"chosen: budget {chosen.budget:g}")
+    axes.plot(*rings, "ko", markersize=12, fillstyle="none", label=f"chosen: budget {chosen.budget_text}")
     for budgets, point in curve.distinct():
         place = 1e6 * point.seconds, point.bytes / size
         axes.annotate(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from eductor.observe.table import as_text
@@ -16,13 +16,20 @@ PICOSECONDS = 1e12
 class Point:
     """What a budget comes to, by estimate."""
 
-    budget: float
+    budget: float | Mapping[str, float]
     bytes: int
     """Of what is saved, inputs aside."""
     seconds: float
     """Of saving and of computing again."""
     peak: int
     """Bytes that forward and backward hold at once, at most, beyond the inputs."""
+
+    @property
+    def budget_text(self) -> str:
+        """The budget as people read it."""
+        if isinstance(self.budget, Mapping):
+            return "by modules"
+        return f"{self.budget:.3g}" if self.budget <= 1 else f"{self.budget:,} bytes"
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -35,7 +42,7 @@ class MemoryCurve:
     """What can be had for a graph, and what its compile took of it."""
 
     points: tuple[Point, ...]
-    """From the budget 1 down to 0. One for which a smaller one is taken, since its peak is lower, is left out."""
+    """From the budget 1 down to 0."""
     chosen: Point
     """On the curve, or beside it where a plan was given."""
 
@@ -43,9 +50,12 @@ class MemoryCurve:
     def of(steps: Sequence[Step], plan: Plan) -> MemoryCurve:
         """The curve of these steps, and the plan that was taken."""
         assert plan.peak is not None  # it was not edited, but told of the graph
-        found = {s.budget: Point(s.budget, s.bytes, s.picoseconds / PICOSECONDS, s.peak) for s in steps}
-        points = tuple(found[budget] for budget in sorted(found, reverse=True))
-        return MemoryCurve(points, Point(plan.budget, plan.bytes, plan.seconds, plan.peak))
+        points = tuple(Point(s.budget, s.bytes, s.picoseconds / PICOSECONDS, s.peak) for s in steps)
+        chosen = Point(plan.budget, plan.bytes, plan.seconds, plan.peak)
+        if any(entry.ahead for entry in plan.again):  # what is computed twice does not stand in a plan twice
+            same = (point for point in points if (point.bytes, point.peak) == (plan.bytes, plan.peak))
+            chosen = replace(next(same, chosen), budget=plan.budget)
+        return MemoryCurve(points, chosen)
 
     def to_json(self) -> dict[str, Any]:
         """The curve as JSON has it."""
@@ -61,7 +71,7 @@ class MemoryCurve:
         found: dict[tuple[int, int, int], list[Point]] = {}
         for point in self.points:
             found.setdefault(point.place, []).append(point)
-        budgets = [dict.fromkeys(f"{point.budget:.3g}" for point in (same[0], same[-1])) for same in found.values()]
+        budgets = [dict.fromkeys(point.budget_text for point in (same[0], same[-1])) for same in found.values()]
         return [(" to ".join(texts), same[0]) for texts, same in zip(budgets, found.values(), strict=True)]
 
     def __str__(self) -> str:
@@ -76,7 +86,7 @@ class MemoryCurve:
                 f"{point.bytes / size:.{digits}f}",
                 f"{point.peak / size:.{digits}f}",
                 f"{1e6 * point.seconds:.2f}",
-                f"<- chosen: {self.chosen.budget:g}" if point.place == self.chosen.place else "",
+                f"<- chosen: {self.chosen.budget_text}" if point.place == self.chosen.place else "",
             )
             for budgets, point in points
         ]

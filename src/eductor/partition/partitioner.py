@@ -15,14 +15,15 @@ from eductor.cost import Device, device_of
 from eductor.graph.meta import value_of
 from eductor.options import Options
 from eductor.partition.budget import within
-from eductor.partition.curve import Step, curve, falling
+from eductor.partition.curve import Step, curve, step_for
 from eductor.partition.cut import cheapest
-from eductor.partition.liveness import peak_of
+from eductor.partition.liveness import Liveness
 from eductor.partition.node_info import NodeInfo, classify, computed_by
 from eductor.partition.plan import EDITED, UNUSED, Entry, Plan, keys
 from eductor.partition.prices import PICOSECONDS, Priced, priced
 from eductor.partition.problem import Choice, Problem, bytes_of, completed
 from eductor.partition.reasons import why_again, why_saved
+from eductor.partition.regions import within_regions
 from eductor.partition.replay import replayed
 from eductor.partition.split import split
 
@@ -35,36 +36,34 @@ def partition_fn(
         return split(joint, classify(joint), [])
     if plan is not None:
         info = classify(joint)
-        found = priced(info, main_device(joint.module.graph, Options.of(options)))
-        return split(joint, info, [found.nodes[i] for i in sorted(replayed(plan, info, found).kept)])
+        found, choice = _planned(plan, joint.module.graph, info, Options.of(options))
+        return split(joint, info, found.chosen(choice.kept), found.chosen(choice.ahead))
     return min_cut_rematerialization_partition(joint, options=options)
 
 
 def min_cut_rematerialization_partition(joint: Joint, *, options: Mapping[str, Any] | Options | None = None) -> Parts:
     """Parts a joint graph: what is saved is chosen by what saving and computing again cost, within the memory budget."""
-    options = Options.of(options)
     info = classify(joint)
-    return split(joint, info, choose_saved_values_set(joint.module.graph, info, options.memory_budget, options=options))
+    found, choice = _chosen(joint.module.graph, info, Options.of(options))
+    return split(joint, info, found.chosen(choice.kept), found.chosen(choice.ahead))
 
 
 def choose_saved_values_set(
     joint_graph: Graph,
     node_info: NodeInfo,
-    memory_budget: float = 1,
+    memory_budget: float | Mapping[str, float] = 1,
     *,
     options: Mapping[str, Any] | Options | None = None,
 ) -> list[Node]:
     """The values to save for the backward, in the order of the graph.
 
-    With a budget of 1 these are the ones that the backward reads, as in eager, or with the option `recompute` those that
-    take the least time; with 0, nothing is saved but inputs, and what must not be computed twice. In between, it is the
-    part of that memory that may be used; a whole number above 1 is a number of bytes.
+    With a budget of 1 these are those that take the least time, or without the option `recompute` all that the backward
+    reads; with 0, nothing is saved but inputs, and what must not be computed twice. In between, it is the part of that
+    memory that may be used; a whole number above 1 is a number of bytes. A dictionary gives budgets to modules.
     """
     options = replace(Options.of(options), memory_budget=memory_budget)  # checks it
-    device = main_device(joint_graph, options)
-    found = priced(node_info, device)
-    choice = _chosen(node_info, found, device, options)
-    return [node for i, node in enumerate(found.nodes) if i in choice.kept]
+    found, choice = _chosen(joint_graph, node_info, options)
+    return found.chosen(choice.kept)
 
 
 def explain_saved(
@@ -73,10 +72,9 @@ def explain_saved(
     """What a joint graph saves and what it computes again, by a plan if there is one; bytes, cost and reason of each."""
     options = Options.of(options)
     graph, info = joint.module.graph, classify(joint)
-    device = main_device(graph, options)
-    found = priced(info, device)
-    choice = _chosen(info, found, device, options) if plan is None else replayed(plan, info, found)
-    names, edited = keys(graph), frozenset() if plan is None else plan.edited()
+    chosen = _chosen(graph, info, options) if plan is None else _planned(plan, graph, info, options)
+    (found, choice), device, names = chosen, main_device(graph, options), keys(graph)
+    edited = frozenset() if plan is None else plan.edited()
     places = {node: i for i, node in enumerate(found.nodes)}
 
     def entry(number: int, *, is_saved: bool) -> Entry:
@@ -89,15 +87,14 @@ def explain_saved(
             reason = UNUSED
         elif names[node] in edited:
             reason = EDITED
-        return Entry(node.name, names[node], value.bytes, here or 0.0, instead, reason)
+        return Entry(node.name, names[node], value.bytes, here or 0.0, instead, reason, number in choice.ahead)
 
-    saved = [found.nodes[i] for i in sorted(choice.kept)]
     return Plan(
         options.memory_budget if plan is None else plan.budget,
         tuple(entry(i, is_saved=True) for i in sorted(choice.kept)),
         tuple(entry(i, is_saved=False) for i in sorted(choice.again)),
         tuple(entry(i, is_saved=False) for i in sorted({*places.values()} - choice.kept - choice.again)),
-        peak_of(info, saved, device),
+        Liveness(info, device).peak(found.chosen(choice.kept), found.chosen(choice.ahead)),
     )
 
 
@@ -105,18 +102,27 @@ def memory_curve(joint: Joint, *, options: Mapping[str, Any] | Options | None = 
     """The choices from the fastest one down to one that saves inputs alone: bytes, time and peak of each, by estimate."""
     options = Options.of(options)
     info, device = classify(joint), main_device(joint.module.graph, options)
-    found = priced(info, device)
-    steps = curve(info, found, device, _without_budget(found.problem, options), options.budget_solver)
-    return [falling(steps, step.budget) for step in steps]
+    found = priced(info, device, recompute=options.recompute)
+    return curve(found, Liveness(info, device), _without_budget(found.problem, options), options.budget_solver)
 
 
-def _chosen(info: NodeInfo, found: Priced, device: Device, options: Options) -> Choice:
+def _chosen(graph: Graph, info: NodeInfo, options: Options) -> tuple[Priced, Choice]:
+    """The values of a joint graph with their prices, and the choice among them within the budget."""
+    device = main_device(graph, options)
+    found = priced(info, device, recompute=options.recompute)
     full, budget = _without_budget(found.problem, options), options.memory_budget
-    if budget == 1:
-        return full
-    part = budget if budget < 1 else min(budget / max(bytes_of(found.problem, full), 1), 1)
-    steps = curve(info, found, device, full, options.budget_solver, part)
-    return falling(steps, part).choice
+    if isinstance(budget, Mapping):
+        return found, within_regions(found, full, budget, options.budget_solver)
+    part = budget if budget <= 1 else budget / max(bytes_of(found.problem, full), 1)
+    if part >= 1:
+        return found, full
+    return found, step_for(curve(found, Liveness(info, device), full, options.budget_solver), part).choice
+
+
+def _planned(plan: Plan, graph: Graph, info: NodeInfo, options: Options) -> tuple[Priced, Choice]:
+    """The same by a plan, which may save all that can be saved, whether that pays or not."""
+    found = priced(info, main_device(graph, options), recompute=False)
+    return found, replayed(plan, info, found)
 
 
 def _without_budget(problem: Problem, options: Options) -> Choice:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -36,13 +36,15 @@ class Entry:
     instead: float | None
     """What the other way would cost: to compute it again, or to save it; None if there is no other way."""
     reason: str
+    ahead: bool = False
+    """Whether the backward computes it at its start, and holds it from then on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What a forward saves for its backward, and what the backward computes again."""
 
-    budget: float
+    budget: float | Mapping[str, float]
     saved: tuple[Entry, ...]
     again: tuple[Entry, ...]
     others: tuple[Entry, ...]
@@ -98,15 +100,16 @@ class Plan:
                 f"this is no plan of the format {FORMAT}: {str(given)[:80]!r}. `Plan.to_json` gives one."
             ) from error
 
-    def nodes(self, graph: Graph) -> list[Node]:
-        """The nodes of a joint graph that the plan saves; an error names those that it does not have."""
+    def nodes(self, graph: Graph) -> tuple[list[Node], list[Node]]:
+        """The nodes of a joint graph that the plan saves, and those that it computes ahead; an error names missing ones."""
         known = {key: node for node, key in keys(graph).items()}
-        missing = [entry.name for entry in self.saved if entry.key not in known]
+        ahead = [entry for entry in self.again if entry.ahead]
+        missing = [entry.name for entry in (*self.saved, *ahead) if entry.key not in known]
         if missing:
             raise BadOption(
-                f"the plan saves {', '.join(missing)}, which this graph does not compute: it was made for another one."
+                f"the plan has {', '.join(missing)}, which this graph does not compute: it was made for another one."
             )
-        return [known[entry.key] for entry in self.saved]
+        return [known[entry.key] for entry in self.saved], [known[entry.key] for entry in ahead]
 
     def __str__(self) -> str:
         return plan_text.as_text(self)
@@ -123,7 +126,7 @@ class Plan:
                 continue
             if entry.instead is None:
                 raise BadOption(f"{entry.name} cannot be {what}. The plan says of it: {entry.reason}.")
-            moved.append(replace(entry, seconds=entry.instead, instead=entry.seconds, reason=EDITED))
+            moved.append(replace(entry, seconds=entry.instead, instead=entry.seconds, reason=EDITED, ahead=False))
         return tuple(moved)
 
 

@@ -7,8 +7,8 @@ from torch.fx import Node
 from eductor import compat
 from eductor.cost import Device, fuses, gemm_of
 from eductor.graph.node_effects import effect_of
-from eductor.partition.node_info import NodeInfo, computed_by, is_size, may_be_repeated
-from eductor.partition.prices import is_input_of_a_region, is_view
+from eductor.partition.node_info import NodeInfo, base_of, computed_by, is_size, is_view, may_be_repeated
+from eductor.partition.prices import is_input_of_a_region
 
 
 def why_saved(node: Node, info: NodeInfo, *, must_be: bool) -> str:
@@ -24,8 +24,10 @@ def why_saved(node: Node, info: NodeInfo, *, must_be: bool) -> str:
     if not may_be_repeated(node):
         effect = effect_of(computed_by(node))
         return f"not computed twice: {effect.ordered or effect.barrier or 'it writes'}"
-    if must_be:
+    if any(base_of(operand) in info.buffers for operand in node.all_input_nodes):
         return "not computed twice: a buffer that it is computed from may be written meanwhile"
+    if must_be:
+        return "held in eager, too, which complains if it is written"
     return "a matrix product" if gemm_of(node) is not None else "cheaper to keep"
 
 

@@ -1,33 +1,30 @@
 """A plan that was made earlier, or edited, done on a joint graph: only if it may be.
 
-What a plan saves is all that counts: what the backward needs besides is computed again. Inputs need not stand in it, for
-they are there anyway. What must not be computed twice is looked at anew on each graph, whatever the plan says.
+What a plan saves is all that counts: what the backward needs besides is computed again. Inputs that need no copy are there
+anyway, whether they stand in it or not. What must not be computed twice is looked at anew on each graph, whatever the plan says.
 """
 
 from __future__ import annotations
 
-from torch.fx import Node
+from dataclasses import replace
 
 from eductor.errors import BadOption
-from eductor.partition.node_info import NodeInfo, is_size
+from eductor.partition.node_info import NodeInfo, is_size, is_view
 from eductor.partition.plan import Plan
-from eductor.partition.prices import Priced, is_view
+from eductor.partition.prices import Priced
 from eductor.partition.problem import Choice, Problem, completed
 from eductor.partition.reasons import why_saved
 
 
 def replayed(plan: Plan, info: NodeInfo, found: Priced) -> Choice:
     """The choice that saves what a plan does. An error names a value that would be needed and is not to be had."""
-    saved = set(plan.nodes(info.nodes[0].graph))
-    numbers = {i for i, node in enumerate(found.nodes) if node in saved or _is_there_anyway(node, info)}
-    choice = completed(found.problem, numbers)
+    saved, ahead = (set(nodes) for nodes in plan.nodes(info.nodes[0].graph))
+    saved |= {*info.primals} - info.copied() | {node for node in found.nodes if is_size(node)}
+    kept = {i for i, node in enumerate(found.nodes) if node in saved}
+    choice = completed(found.problem, kept)
     if choice is None:
-        raise BadOption(_why_not(info, found, numbers))
-    return choice
-
-
-def _is_there_anyway(node: Node, info: NodeInfo) -> bool:
-    return is_size(node) or (node.op == "placeholder" and node not in info.overwritten)
+        raise BadOption(_why_not(info, found, kept))
+    return replace(choice, ahead=frozenset(i for i in choice.again if found.nodes[i] in ahead))
 
 
 def _why_not(info: NodeInfo, found: Priced, kept: set[int]) -> str:

@@ -13,17 +13,20 @@ from eductor.autograd.handoff import Parts, Saved
 from eductor.autograd.joint import Joint
 from eductor.graph.meta import value_of
 from eductor.graph.order import ancestors
-from eductor.partition.node_info import NodeInfo, backward_order, is_size
+from eductor.partition.node_info import NodeInfo, backward_order, is_size, made_ahead
 
 aten = torch.ops.aten
 
 
-def split(joint: Joint, info: NodeInfo, saved: Sequence[Node]) -> Parts:
-    """The forward graph that returns the saved values too, and the backward graph that takes them."""
+def split(joint: Joint, info: NodeInfo, saved: Sequence[Node], ahead: Sequence[Node] = ()) -> Parts:
+    """The forward graph that returns the saved values too, and the backward graph that takes them.
+
+    The backward makes the values `ahead` at its start, and what they are made from a second time where it needs it.
+    """
     splitter = _Split(joint, info)
     if not joint.tangents:
         return Parts(splitter.forward_graph([]), None)
-    return splitter.parts(saved)
+    return splitter.parts(saved, ahead)
 
 
 class _Split:
@@ -33,15 +36,17 @@ class _Split:
         self._root = joint.module
         self._info = info
         self._primals = {n: i for i, n in enumerate(info.primals)}
+        self._copied = info.copied()
 
-    def parts(self, saved: Sequence[Node]) -> Parts:
+    def parts(self, saved: Sequence[Node], ahead: Sequence[Node]) -> Parts:
         sizes = [n for n in saved if is_size(n)]
         tensors = [n for n in saved if not is_size(n)]
         sizes = [*self._unbound(sizes, (*tensors, *self._info.tangents)), *sizes]
         forward, places = self._forward_with([*sizes, *tensors])
-        backward = self._backward_graph([*sizes, *tensors])
+        backward = self._backward_graph([*sizes, *tensors], ahead)
         destinations = tuple(self._primals[n] for n in self._info.destinations)
-        return Parts(forward, backward, tuple(places[: len(sizes)]), tuple(places[len(sizes) :]), destinations)
+        trusts = not (self._info.parameters & {*tensors}) <= self._info.guarded()
+        return Parts(forward, backward, tuple(places[: len(sizes)]), tuple(places[len(sizes) :]), destinations, trusts)
 
     def _unbound(self, sizes: Sequence[Node], tensors: Iterable[Node]) -> list[Node]:
         """Sizes that shapes of the backward's inputs speak of and no saved size gives."""
@@ -63,9 +68,9 @@ class _Split:
         places: list[Saved] = []
         extra: list[Node] = []
         for node in saved:
-            if node in self._primals and node not in self._info.overwritten:
+            if node in self._primals and node not in self._copied:
                 places.append(Saved("input", self._primals[node]))
-            elif node in returned and node not in self._primals:
+            elif node in returned and node not in self._copied:
                 places.append(Saved("output", returned[node]))
             else:
                 places.append(Saved("output", len(returns) + len(extra)))
@@ -73,7 +78,7 @@ class _Split:
         return self.forward_graph(extra), places
 
     def forward_graph(self, extra: Sequence[Node]) -> GraphModule:
-        """The forward with more outputs; an input that it overwrites is returned as a copy."""
+        """The forward with more outputs; what may be written before the backward is returned as a copy."""
         graph, copies = Graph(), dict[Node, Node]()
         info = self._info
         wanted = ancestors((*info.returns, *info.forward_acts, *extra))
@@ -84,7 +89,7 @@ class _Split:
         first_write = next((n for n in graph.nodes if n.target is aten.copy_.default), None)
         for node in extra:
             copy = copies[node]
-            if node.op == "placeholder":
+            if node in self._copied:
                 with graph.inserting_before(first_write) if first_write is not None else nullcontext():
                     copy = graph.call_function(aten.clone.default, (copies[node],))
                 copy.meta = dict(node.meta)
@@ -92,7 +97,7 @@ class _Split:
         graph.output(tuple(outputs))
         return compat.lazy_module(self._root, graph)
 
-    def _backward_graph(self, saved: Sequence[Node]) -> GraphModule:
+    def _backward_graph(self, saved: Sequence[Node], ahead: Sequence[Node]) -> GraphModule:
         graph, copies = Graph(), dict[Node, Node]()
         places: dict[Node, Node] = {}
         info = self._info
@@ -102,7 +107,9 @@ class _Split:
                 known[node] = graph.placeholder(name)
                 known[node].meta = dict(node.meta)
 
-        for node in backward_order(info, saved):
+        for node in made_ahead(info, saved, ahead):
+            copies[node] = graph.node_copy(node, lambda n: copies[n])
+        for node in backward_order(info, [*saved, *ahead]):
             sources = {**copies, **places} if node.target is aten.copy_.default else copies
             copies[node] = graph.node_copy(node, lambda n: sources[n])  # noqa: B023
         graph.output(tuple(copies[n] for n in info.gradients))
