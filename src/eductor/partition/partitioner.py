@@ -17,6 +17,7 @@ from eductor.options import Options
 from eductor.partition.budget import within
 from eductor.partition.curve import Step, curve, step_for
 from eductor.partition.cut import cheapest
+from eductor.partition.forms import forms_of
 from eductor.partition.liveness import Liveness
 from eductor.partition.node_info import NodeInfo, classify, computed_by
 from eductor.partition.plan import EDITED, UNUSED, Entry, Plan, keys
@@ -35,17 +36,17 @@ def partition_fn(
     if not joint.tangents:
         return split(joint, classify(joint), [])
     if plan is not None:
-        info = classify(joint)
-        found, choice = _planned(plan, joint.module.graph, info, Options.of(options))
-        return split(joint, info, found.chosen(choice.kept), found.chosen(choice.ahead))
+        info, options = classify(joint), Options.of(options)
+        found, choice = _planned(plan, joint.module.graph, info, options)
+        return _parts(joint, info, found.chosen(choice.kept), found.chosen(choice.ahead), options)
     return min_cut_rematerialization_partition(joint, options=options)
 
 
 def min_cut_rematerialization_partition(joint: Joint, *, options: Mapping[str, Any] | Options | None = None) -> Parts:
     """Parts a joint graph: what is saved is chosen by what saving and computing again cost, within the memory budget."""
-    info = classify(joint)
-    found, choice = _chosen(joint.module.graph, info, Options.of(options))
-    return split(joint, info, found.chosen(choice.kept), found.chosen(choice.ahead))
+    info, options = classify(joint), Options.of(options)
+    found, choice = _chosen(joint.module.graph, info, options)
+    return _parts(joint, info, found.chosen(choice.kept), found.chosen(choice.ahead), options)
 
 
 def choose_saved_values_set(
@@ -76,6 +77,7 @@ def explain_saved(
     (found, choice), device, names = chosen, main_device(graph, options), keys(graph)
     edited = frozenset() if plan is None else plan.edited()
     places = {node: i for i, node in enumerate(found.nodes)}
+    forms = forms_of(info, found.chosen(choice.kept), device)
 
     def entry(number: int, *, is_saved: bool) -> Entry:
         node, value = found.nodes[number], found.problem.values[number]
@@ -87,6 +89,8 @@ def explain_saved(
             reason = UNUSED
         elif names[node] in edited:
             reason = EDITED
+        if is_saved and node in forms:
+            reason = f"{reason}, {forms[node].name}"
         return Entry(node.name, names[node], value.bytes, here or 0.0, instead, reason, number in choice.ahead)
 
     return Plan(
@@ -104,6 +108,11 @@ def memory_curve(joint: Joint, *, options: Mapping[str, Any] | Options | None = 
     info, device = classify(joint), main_device(joint.module.graph, options)
     found = priced(info, device, recompute=options.recompute)
     return curve(found, Liveness(info, device), _without_budget(found.problem, options), options.budget_solver)
+
+
+def _parts(joint: Joint, info: NodeInfo, saved: list[Node], ahead: list[Node], options: Options) -> Parts:
+    device = main_device(joint.module.graph, options)
+    return split(joint, info, saved, ahead, forms_of(info, saved, device))
 
 
 def _chosen(graph: Graph, info: NodeInfo, options: Options) -> tuple[Priced, Choice]:

@@ -68,7 +68,7 @@ class Plan:
 
     def edited(self) -> frozenset[str]:
         """The keys of values that an edit moved."""
-        return frozenset(entry.key for entry in self.entries() if entry.reason == EDITED)
+        return frozenset(entry.key for entry in self.entries() if entry.reason.startswith(EDITED))
 
     def saving(self, *names: str) -> Plan:
         """The plan that saves these values, too. One that the backward turns out not to need is left out."""

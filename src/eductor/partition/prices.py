@@ -17,6 +17,7 @@ from torch.fx import Node
 from eductor import compat
 from eductor.cost import Device, bytes_of, copy_time, fused_time_of, fuses, reduces, time_of
 from eductor.graph.meta import tensor_of
+from eductor.partition.forms import Form, forms_of
 from eductor.partition.node_info import NodeInfo, base_of, is_size, is_view, may_be_repeated
 from eductor.partition.problem import Problem, Value
 
@@ -47,7 +48,10 @@ def priced(info: NodeInfo, device: Device, *, recompute: bool = True) -> Priced:
             pending.extend(node.all_input_nodes)
     nodes = tuple(node for node in info.nodes if node in found)
     numbers = {node: i for i, node in enumerate(nodes)}
-    prices = _Prices(info, device, _computed_from(info.parameters, nodes) if recompute and device.fuses else set())
+    forms = forms_of(info, nodes, device)
+    prices = _Prices(
+        info, device, forms, _computed_from(info.parameters, nodes) if recompute and device.fuses else set()
+    )
     values = []
     for node in nodes:
         keep, again = prices.keep(node), prices.again(node)
@@ -55,7 +59,7 @@ def priced(info: NodeInfo, device: Device, *, recompute: bool = True) -> Priced:
             Value(
                 node.name,
                 tuple(numbers[n] for n in node.all_input_nodes),
-                0 if node.op == "placeholder" and not prices.is_copied(node) else bytes_of(node),
+                prices.bytes(node),
                 None if keep is None else round(keep * PICOSECONDS),
                 None if again is None else round(again * PICOSECONDS),
                 node in asked,
@@ -67,13 +71,15 @@ def priced(info: NodeInfo, device: Device, *, recompute: bool = True) -> Priced:
 class _Prices:
     """What the nodes of one joint graph cost on a device, in seconds."""
 
-    def __init__(self, info: NodeInfo, device: Device, weights: set[Node]) -> None:
-        self._info, self._device, self._weights = info, device, weights
+    def __init__(self, info: NodeInfo, device: Device, forms: dict[Node, Form], weights: set[Node]) -> None:
+        self._info, self._device, self._forms, self._weights = info, device, forms, weights
         self._exposed, self._copied = info.exposed(), info.copied()
 
-    def is_copied(self, node: Node) -> bool:
-        """Whether a value is kept as a copy, if it is kept."""
-        return node in self._copied
+    def bytes(self, node: Node) -> int:
+        """The memory that keeping a value takes: none if it is there anyway."""
+        if node.op == "placeholder" and node not in self._copied:
+            return 0
+        return self._forms[node].bytes if node in self._forms else bytes_of(node)
 
     def keep(self, node: Node) -> float | None:
         """What keeping a value takes; None if it is not kept as it is."""
@@ -83,8 +89,8 @@ class _Prices:
             return None
         if compat.wants_recompute(node) and not is_input_of_a_region(node) and may_be_repeated(node):
             return None
-        once = bytes_of(node) / self._device.bandwidth
-        if self.is_copied(node):
+        once = self.bytes(node) / self._device.bandwidth
+        if node in self._copied:
             return once + copy_time(bytes_of(node), self._device)
         if node.op == "placeholder":
             return 0.0
@@ -94,7 +100,6 @@ class _Prices:
 
     def again(self, node: Node) -> float | None:
         """What making a value again takes; None if it must not be."""
-        info = self._info
         if node.op == "get_attr" or node.target is operator.getitem or is_view(node):
             return 0.0
         if node.op != "call_function" or is_size(node) or not may_be_repeated(node) or compat.must_be_saved(node):
@@ -103,7 +108,7 @@ class _Prices:
             return None if is_input_of_a_region(node) else self._computing(node)
         if node in self._exposed and node not in self._copied:
             return None  # eager holds it, and complains if it was written
-        if any(base_of(operand) in info.buffers for operand in node.all_input_nodes):
+        if any(base_of(operand) in self._info.buffers for operand in node.all_input_nodes):
             return None
         return self._computing(node)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from types import MappingProxyType
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -13,17 +14,25 @@ from eductor.autograd.handoff import Parts, Saved
 from eductor.autograd.joint import Joint
 from eductor.graph.meta import value_of
 from eductor.graph.order import ancestors
+from eductor.partition.forms import Form
 from eductor.partition.node_info import NodeInfo, backward_order, is_size, made_ahead
 
 aten = torch.ops.aten
 
 
-def split(joint: Joint, info: NodeInfo, saved: Sequence[Node], ahead: Sequence[Node] = ()) -> Parts:
+def split(
+    joint: Joint,
+    info: NodeInfo,
+    saved: Sequence[Node],
+    ahead: Sequence[Node] = (),
+    forms: Mapping[Node, Form] = MappingProxyType({}),
+) -> Parts:
     """The forward graph that returns the saved values too, and the backward graph that takes them.
 
-    The backward makes the values `ahead` at its start, and what they are made from a second time where it needs it.
+    The backward makes the values `ahead` at its start, and what they are made from a second time where it needs it. Values
+    with a small form are saved in that.
     """
-    splitter = _Split(joint, info)
+    splitter = _Split(joint, info, forms)
     if not joint.tangents:
         return Parts(splitter.forward_graph([]), None)
     return splitter.parts(saved, ahead)
@@ -32,11 +41,12 @@ def split(joint: Joint, info: NodeInfo, saved: Sequence[Node], ahead: Sequence[N
 class _Split:
     """One joint graph, to be copied into two."""
 
-    def __init__(self, joint: Joint, info: NodeInfo) -> None:
+    def __init__(self, joint: Joint, info: NodeInfo, forms: Mapping[Node, Form]) -> None:
         self._root = joint.module
         self._info = info
         self._primals = {n: i for i, n in enumerate(info.primals)}
         self._copied = info.copied()
+        self._forms = forms
 
     def parts(self, saved: Sequence[Node], ahead: Sequence[Node]) -> Parts:
         sizes = [n for n in saved if is_size(n)]
@@ -88,14 +98,20 @@ class _Split:
         outputs = [copies[n] if isinstance(n, Node) else n for n in info.returns]
         first_write = next((n for n in graph.nodes if n.target is aten.copy_.default), None)
         for node in extra:
-            copy = copies[node]
-            if node in self._copied:
-                with graph.inserting_before(first_write) if first_write is not None else nullcontext():
-                    copy = graph.call_function(aten.clone.default, (copies[node],))
-                copy.meta = dict(node.meta)
-            outputs.append(copy)
+            with graph.inserting_before(first_write) if first_write is not None else nullcontext():
+                outputs.append(self._handed_over(graph, node, copies[node]))
         graph.output(tuple(outputs))
         return compat.lazy_module(self._root, graph)
+
+    def _handed_over(self, graph: Graph, node: Node, value: Node) -> Node:
+        """What the forward returns of a value that is saved: the value, a copy of it, or its small form."""
+        if node in self._forms:
+            return self._forms[node].pack(graph, value)
+        if node not in self._copied:
+            return value
+        copy = graph.call_function(aten.clone.default, (value,))
+        copy.meta = dict(node.meta)
+        return copy
 
     def _backward_graph(self, saved: Sequence[Node], ahead: Sequence[Node]) -> GraphModule:
         graph, copies = Graph(), dict[Node, Node]()
@@ -106,10 +122,14 @@ class _Split:
                 name = node.name if known is copies else f"{node.name}_written"
                 known[node] = graph.placeholder(name)
                 known[node].meta = dict(node.meta)
+        small = {node: copies[node] for node in saved if node in self._forms}
+        for node, taken in small.items():
+            taken.meta = {**node.meta, "val": self._forms[node].value(node)}
 
-        for node in made_ahead(info, saved, ahead):
-            copies[node] = graph.node_copy(node, lambda n: copies[n])
-        for node in backward_order(info, [*saved, *ahead]):
+        for node in (*made_ahead(info, saved, ahead), *backward_order(info, [*saved, *ahead])):
+            for operand in node.all_input_nodes:
+                if operand in small:
+                    copies[operand] = self._forms[operand].unpack(graph, small.pop(operand))
             sources = {**copies, **places} if node.target is aten.copy_.default else copies
             copies[node] = graph.node_copy(node, lambda n: sources[n])  # noqa: B023
         graph.output(tuple(copies[n] for n in info.gradients))
