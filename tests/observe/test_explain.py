@@ -27,6 +27,11 @@ def scaled(x, w):
     return (x * w).clone().sin()
 
 
+def summed(x):
+    """What the backward reads can be computed again."""
+    return (x @ x).sin().sum()
+
+
 def explained(fn=scaled, *args, **options):
     args = args or (torch.randn(4), torch.randn(4, requires_grad=True))
     return eductor.explain(fn, *args, options={**ATEN, **options})
@@ -297,7 +302,7 @@ def test_json_has_exactly_the_documented_fields(tmp_path):
         rich = explained(passes=[stumbles, looks], repro_dir=tmp_path)
     with pytest.warns(EductorWarning, match="runs uncompiled"):
         broken = explained(lambda x: x.sin(), torch.ones(3), decompositions={torch.ops.aten.sin.default: "nonsense"})
-    small = eductor.explain(scaled, torch.ones(4), torch.ones(4, requires_grad=True), options=SMALL, memory_curve=True)
+    small = eductor.explain(summed, torch.ones(4, 4, requires_grad=True), options=SMALL, memory_curve=True)
     data = [rich.to_json(), broken.to_json(), small.to_json()]
     assert occurring(data) == documented()
 

@@ -127,6 +127,39 @@ def test_an_edit_that_would_draw_again_says_what_to_save_for_it():
     assert aten.native_dropout.default not in targets(parts.backward)
 
 
+def test_what_is_computed_ahead_is_replayed():
+    def layers(x, w):
+        for _ in range(8):
+            x = torch.layer_norm(x + F.gelu(x @ w) @ w.t(), [16])
+        return x.sum()
+
+    joint = joint_of(layers, leaf(32, 16), leaf(16, 16))
+    plan = explain_saved(joint, options={**PLAIN, "memory_budget": 0})
+    ahead = [e.name for e in plan.again if e.ahead]
+    assert ahead
+    assert explain_saved(joint, plan=plan, options=PLAIN) == plan
+    known = partition_fn(joint, options={**PLAIN, "memory_budget": 0})
+    assert targets(partition_fn(joint, plan=plan).backward) == targets(known.backward)
+    saved = explain_saved(joint, plan=plan.saving(ahead[-1]), options=PLAIN)
+    assert (names(saved.saved) - names(plan.saved), ahead[-1] in names(saved.again)) == ({ahead[-1]}, False)
+
+
+def test_an_input_that_eager_does_not_hold_is_saved_as_a_copy_or_not_at_all():
+    joint = joint_of(lambda x, w: (x + w).exp().sum(), leaf(4, 4), leaf(4, 4))
+    plan = explain_saved(joint, options=PLAIN).recomputing("exp")
+    with pytest.raises(BadOption, match=r"does not save primals_\d, and the backward needs exp"):
+        partition_fn(joint, plan=plan)
+    done = explain_saved(joint, plan=plan.saving("primals_1", "primals_2"), options=PLAIN)
+    assert done.bytes == 2 * 4 * 16  # both, as copies
+
+
+def test_what_the_caller_gets_and_eager_holds_stays_saved():
+    joint = joint_of(lambda x, w: (x @ w).exp(), leaf(4, 4), leaf(4, 4))
+    plan = explain_saved(joint, options=PLAIN)
+    with pytest.raises(BadOption, match=r"exp cannot be computed again.* held in eager, too"):
+        plan.recomputing("exp")
+
+
 def test_what_writes_a_buffer_is_never_computed_again():
     norm = torch.nn.BatchNorm1d(4)
 
