@@ -80,6 +80,19 @@ def test_what_was_chosen_beside_the_curve_has_a_row_of_its_own():
     assert [line.endswith("<- chosen: 0.7") for line in lines[2:]] == [False, False, True, False]
 
 
+@pytest.mark.parametrize(
+    ("budget", "text"), [({"Linear": 0.5}, "by modules"), (123456, "123,456 bytes"), (0.333333, "0.333")]
+)
+def test_every_kind_of_budget_is_told(budget, text):
+    lines = str(curve(1, 0, chosen=Point(budget, 4096, 0.9e-3, 8192))).splitlines()
+    assert sum(line.endswith(f"<- chosen: {text}") for line in lines) == 1
+
+
+def test_what_is_computed_twice_is_counted_twice():
+    (found,) = explained(memory_budget=0).memory_curve().values()
+    assert found.chosen.place == found.points[-1].place
+
+
 @needs_matplotlib
 def test_each_graph_has_a_panel_with_both_lines_and_the_chosen_point():
     found = curve(1, 0.5, 0, chosen=point(0.5))

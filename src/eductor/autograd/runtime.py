@@ -147,6 +147,7 @@ def _differentiable(
             del kept
             inputs = [*ctx.sizes, *values, *ctx.destinations]
             del values
+            ctx.maybe_clear_saved_tensors()  # unless the graph is kept: each is freed after its last reader
             inputs += [_coerced(g, t) for g, t in zip(gradients, tangents, strict=True) if g is not None]
             del gradients
             found = backwards(defined, keeps or ctx.hooked)(inputs)
