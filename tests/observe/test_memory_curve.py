@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import eductor
 from eductor.errors import BadOption, NotInstalled
@@ -19,13 +20,13 @@ needs_matplotlib = pytest.mark.skipif(find_spec("matplotlib") is None, reason="n
 
 
 def layers(x, w):
-    for _ in range(4):
-        x = ((x @ w).exp() @ w).softmax(-1)
+    for _ in range(8):
+        x = torch.layer_norm(x + F.gelu(x @ w) @ w.t(), [16])
     return x.sum()
 
 
 def explained(**options):
-    inputs = (torch.randn(8, 8, requires_grad=True), torch.randn(8, 8, requires_grad=True))
+    inputs = (torch.randn(32, 16, requires_grad=True), torch.randn(16, 16, requires_grad=True))
     return eductor.explain(layers, *inputs, options={"engine": "aten", **options}, memory_curve=True)
 
 
@@ -89,8 +90,11 @@ def test_every_kind_of_budget_is_told(budget, text):
 
 
 def test_what_is_computed_twice_is_counted_twice():
-    (found,) = explained(memory_budget=0).memory_curve().values()
+    told = explained(memory_budget=0)
+    (found,), (plan,) = told.memory_curve().values(), told.explain_saved().values()
+    assert any(entry.ahead for entry in plan.again)
     assert found.chosen.place == found.points[-1].place
+    assert found.chosen.seconds > plan.seconds
 
 
 @needs_matplotlib
