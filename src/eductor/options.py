@@ -19,6 +19,15 @@ if TYPE_CHECKING:
 Profile = Literal["fast", "exact"]
 Verify = Literal["each"]
 Solver = Literal["cuts", "greedy", "integer"]
+Policy = Literal["priced", "compat"]
+Ban = Literal[
+    "not_in_allowlist",
+    "compute_heavy",
+    "materialized_backward",
+    "reductions",
+    "used_far_apart",
+    "long_fusible_chains",
+]
 Passes = Sequence["Pass | Callable[..., Any]"]
 
 
@@ -49,6 +58,12 @@ class Options:
         "compute again in the backward what is cheaper than saving; writes through `.data` until then are not seen",
         True,
     )
+    partition_policy: Policy = _why(
+        "what is saved: `priced`, as `recompute` and the budget say; `compat`, what torch's partitioner would, to compare",
+        "priced",
+    )
+    bans: Sequence[Ban] = _why("what `compat` does not compute again, by the names of its table of bans", get_args(Ban))
+    aggressive_recomputation: bool = _why("of the bans of `compat`, keep `compute_heavy` and `reductions` only", False)
     plans: Sequence[Plan] = _why(
         "what to save and what to compute again, as plans that earlier compiles gave: each graph takes the one that fits",
         (),
@@ -84,7 +99,7 @@ class Options:
             raise BadOption(f"option profile={self.profile!r}: it must be one of {', '.join(get_args(Profile))}.")
         if self.verify not in (None, *get_args(Verify)):
             raise BadOption(f"option verify={self.verify!r}: it must be 'each', or None.")
-        for name in ("recompute", "double_backward", "fallback_random", "pack_weights", "strict", "debug"):
+        for name in _SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise BadOption(f"option {name}={getattr(self, name)!r}: it must be True or False.")
         if not _is_budget(self.memory_budget):
@@ -97,8 +112,9 @@ class Options:
             raise BadOption(
                 f"option budget_solver={self.budget_solver!r}: it must be one of {', '.join(get_args(Solver))}."
             )
+        self._check_policy()
         for name in ("enable", "disable"):
-            object.__setattr__(self, name, _names(name, getattr(self, name)))
+            object.__setattr__(self, name, _names(name, getattr(self, name), "passes"))
         for name in ("plans", "passes", "instruments", *SLOT_OPTIONS):
             object.__setattr__(self, name, _several(getattr(self, name)))
         if not isinstance(self.engine, (str, type(None))) and not callable(self.engine):
@@ -107,6 +123,25 @@ class Options:
             raise BadOption(f"option decompositions={self.decompositions!r}: it must map operators to functions.")
         if not isinstance(self.repro_dir, (str, os.PathLike, type(None))):
             raise BadOption(f"option repro_dir={self.repro_dir!r}: it must be the path of a folder.")
+
+    def _check_policy(self) -> None:
+        policy, budget = self.partition_policy, self.memory_budget
+        if policy not in get_args(Policy):
+            raise BadOption(f"option partition_policy={policy!r}: it must be one of {', '.join(get_args(Policy))}.")
+        object.__setattr__(self, "bans", _names("bans", self.bans, "bans"))
+        for name in self.bans:
+            if name not in get_args(Ban):
+                raise UnknownName("ban", name, get_args(Ban))
+        if policy == "compat" and budget != 1:
+            raise BadOption(
+                f"option memory_budget={budget!r} with partition_policy='compat': where computing again is free or banned, "
+                "less memory takes fewer bans. Leave some out of bans, or take partition_policy='priced'."
+            )
+        if policy != "compat" and (self.aggressive_recomputation or self.bans != get_args(Ban)):
+            raise BadOption(
+                f"options bans={self.bans!r}, aggressive_recomputation={self.aggressive_recomputation!r}: they say what "
+                "partition_policy='compat' does, and this is partition_policy='priced'."
+            )
 
     @classmethod
     def of(cls, given: Mapping[str, Any] | Options | None) -> Options:
@@ -139,12 +174,22 @@ SLOT_OPTIONS = (
     "post_grad_custom_post_pass",
 )
 
+_SWITCHES = (
+    "recompute",
+    "aggressive_recomputation",
+    "double_backward",
+    "fallback_random",
+    "pack_weights",
+    "strict",
+    "debug",
+)
 
-def _names(option: str, given: Any) -> tuple[str, ...]:
+
+def _names(option: str, given: Any, of: str) -> tuple[str, ...]:
     """Names one by one, or as one string with commas."""
     names = given.split(",") if isinstance(given, str) else _several(given)
     if not all(isinstance(n, str) for n in names):
-        raise BadOption(f"option {option}={given!r}: it must be names of passes.")
+        raise BadOption(f"option {option}={given!r}: it must be names of {of}.")
     return tuple(n.strip() for n in names if n.strip())
 
 

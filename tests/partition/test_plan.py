@@ -146,9 +146,11 @@ def test_the_input_of_a_region_is_saved_and_what_is_inside_is_not():
         assert "asked for by its checkpointing" in {e.reason for e in plan.again}
 
 
-def test_selective_checkpointing_is_honoured_at_each_budget():
+def checkpointed_joint(saves):
+    """Two matrix products whose results a policy saves, or would like to."""
+
     def policy(ctx, op, *args, **kwargs):
-        return CheckpointPolicy.MUST_SAVE if op is aten.mm.default else CheckpointPolicy.MUST_RECOMPUTE
+        return saves if op is aten.mm.default else CheckpointPolicy.MUST_RECOMPUTE
 
     def block(x, w):
         return ((x @ w).sin() @ w).cos()
@@ -157,7 +159,19 @@ def test_selective_checkpointing_is_honoured_at_each_budget():
         context = functools.partial(create_selective_checkpoint_contexts, policy)
         return checkpoint(block, x, w, use_reentrant=False, context_fn=context).sum()
 
-    joint = joint_of(program, leaf(4, 4), leaf(4, 4))
+    return joint_of(program, leaf(4, 4), leaf(4, 4))
+
+
+def test_what_checkpointing_prefers_to_save_is_saved_if_there_is_room_for_it():
+    joint = checkpointed_joint(CheckpointPolicy.PREFER_SAVE)
+    full, half, none = (
+        explain_saved(joint, options=Options(engine="aten", memory_budget=b)).bytes for b in (1, 0.5, 0)
+    )
+    assert (full, half, none) == (2 * 64, 64, 0)
+
+
+def test_selective_checkpointing_is_honoured_at_each_budget():
+    joint = checkpointed_joint(CheckpointPolicy.MUST_SAVE)
     for budget in (1, 0.3, 0):
         plan = explain_saved(joint, options=Options(engine="inductor", memory_budget=budget))
         saved = [e.reason for e in plan.saved if e.bytes]

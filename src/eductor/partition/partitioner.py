@@ -15,6 +15,7 @@ from eductor.cost import Device, device_of
 from eductor.graph.meta import value_of
 from eductor.options import Options
 from eductor.partition.budget import within
+from eductor.partition.compat_prices import bans_of, compat_problem
 from eductor.partition.curve import Step, curve, step_for
 from eductor.partition.cut import cheapest
 from eductor.partition.forms import forms_of
@@ -22,7 +23,7 @@ from eductor.partition.liveness import Liveness
 from eductor.partition.node_info import NodeInfo, classify, computed_by
 from eductor.partition.plan import EDITED, UNUSED, Entry, Plan, keys
 from eductor.partition.prices import PICOSECONDS, Priced, priced
-from eductor.partition.problem import Choice, Problem, bytes_of, completed
+from eductor.partition.problem import Choice, bytes_of, completed
 from eductor.partition.reasons import why_again, why_saved
 from eductor.partition.regions import within_regions
 from eductor.partition.replay import replayed
@@ -77,14 +78,14 @@ def explain_saved(
     (found, choice), device, names = chosen, main_device(graph, options), keys(graph)
     edited = frozenset() if plan is None else plan.edited()
     places = {node: i for i, node in enumerate(found.nodes)}
-    forms = forms_of(info, found.chosen(choice.kept), device)
+    forms, bans = forms_of(info, found.chosen(choice.kept), device), bans_of(info, found, options)
 
     def entry(number: int, *, is_saved: bool) -> Entry:
         node, value = found.nodes[number], found.problem.values[number]
         again = found.problem.values[places[computed_by(node)]].again if is_saved else value.again
         costs = [None if cost is None else cost / PICOSECONDS for cost in (value.keep, again)]
         here, instead = costs if is_saved else reversed(costs)
-        reason = why_saved(node, info, must_be=again is None) if is_saved else why_again(node, info, device)
+        reason = why_saved(node, info, bans, must_be=again is None) if is_saved else why_again(node, info, device)
         if number not in choice.kept and number not in choice.again:
             reason = UNUSED
         elif names[node] in edited:
@@ -104,10 +105,10 @@ def explain_saved(
 
 def memory_curve(joint: Joint, *, options: Mapping[str, Any] | Options | None = None) -> list[Step]:
     """The choices from the fastest one down to one that saves inputs alone: bytes, time and peak of each, by estimate."""
-    options = Options.of(options)
+    options = replace(Options.of(options), memory_budget=0)  # checks that there may be a budget
     info, device = classify(joint), main_device(joint.module.graph, options)
-    found = priced(info, device, recompute=options.recompute)
-    return curve(found, Liveness(info, device), _without_budget(found.problem, options), options.budget_solver)
+    full, found = _fastest(info, device, options)[1], _priced(info, device, options, is_limited=True)
+    return curve(found, Liveness(info, device), full, options.budget_solver)
 
 
 def _parts(joint: Joint, info: NodeInfo, saved: list[Node], ahead: list[Node], options: Options) -> Parts:
@@ -117,29 +118,40 @@ def _parts(joint: Joint, info: NodeInfo, saved: list[Node], ahead: list[Node], o
 
 def _chosen(graph: Graph, info: NodeInfo, options: Options) -> tuple[Priced, Choice]:
     """The values of a joint graph with their prices, and the choice among them within the budget."""
-    device = main_device(graph, options)
-    found = priced(info, device, recompute=options.recompute)
-    full, budget = _without_budget(found.problem, options), options.memory_budget
+    device, budget = main_device(graph, options), options.memory_budget
+    found, full = _fastest(info, device, options)
     if isinstance(budget, Mapping):
-        return found, within_regions(found, full, budget, options.budget_solver)
+        return found, within_regions(
+            _priced(info, device, options, is_limited=True), full, budget, options.budget_solver
+        )
     part = budget if budget <= 1 else budget / max(bytes_of(found.problem, full), 1)
     if part >= 1:
         return found, full
+    found = _priced(info, device, options, is_limited=True)
     return found, step_for(curve(found, Liveness(info, device), full, options.budget_solver), part).choice
 
 
 def _planned(plan: Plan, graph: Graph, info: NodeInfo, options: Options) -> tuple[Priced, Choice]:
-    """The same by a plan, which may save all that can be saved, whether that pays or not."""
-    found = priced(info, main_device(graph, options), recompute=False)
+    """The same by a plan, which may save and compute again all that can be, whether that pays or not."""
+    found = priced(info, main_device(graph, options), recompute=False, is_limited=True)
     return found, replayed(plan, info, found)
 
 
-def _without_budget(problem: Problem, options: Options) -> Choice:
+def _fastest(info: NodeInfo, device: Device, options: Options) -> tuple[Priced, Choice]:
     """What is saved if there is room for it: all that the backward reads, or what takes the least time, with no more."""
+    found = _priced(info, device, options)
+    problem = found.problem
+    if options.partition_policy == "compat":
+        return found, cheapest(compat_problem(info, found, options))
     all_read = completed(problem, {i for i, value in enumerate(problem.values) if value.keep is not None})
     if all_read is None:
-        return cheapest(problem)
-    return within(problem, bytes_of(problem, all_read)) if options.recompute else all_read
+        return found, cheapest(problem)
+    return found, within(problem, bytes_of(problem, all_read)) if options.recompute else all_read
+
+
+def _priced(info: NodeInfo, device: Device, options: Options, *, is_limited: bool = False) -> Priced:
+    recompute = options.recompute and options.partition_policy == "priced"
+    return priced(info, device, recompute=recompute, is_limited=is_limited)
 
 
 def main_device(graph: Graph, options: Options) -> Device:

@@ -36,8 +36,11 @@ class Priced:
         return [self.nodes[number] for number in sorted(numbers)]
 
 
-def priced(info: NodeInfo, device: Device, *, recompute: bool = True) -> Priced:
-    """All that the backward asks for, and all that this is computed from; `recompute` is the option."""
+def priced(info: NodeInfo, device: Device, *, recompute: bool = True, is_limited: bool = False) -> Priced:
+    """All that the backward asks for, and all that this is computed from.
+
+    `recompute` is the option. Where memory is limited, what the user's checkpointing only prefers to save may be made again.
+    """
     asked = set(info.asked_for())
     found: set[Node] = set()
     pending = [*asked]
@@ -49,9 +52,8 @@ def priced(info: NodeInfo, device: Device, *, recompute: bool = True) -> Priced:
     nodes = tuple(node for node in info.nodes if node in found)
     numbers = {node: i for i, node in enumerate(nodes)}
     forms = forms_of(info, nodes, device)
-    prices = _Prices(
-        info, device, forms, _computed_from(info.parameters, nodes) if recompute and device.fuses else set()
-    )
+    weights = _computed_from(info.parameters, nodes) if recompute and device.fuses else set()
+    prices = _Prices(info, device, forms, weights, is_limited)
     values = []
     for node in nodes:
         keep, again = prices.keep(node), prices.again(node)
@@ -71,8 +73,16 @@ def priced(info: NodeInfo, device: Device, *, recompute: bool = True) -> Priced:
 class _Prices:
     """What the nodes of one joint graph cost on a device, in seconds."""
 
-    def __init__(self, info: NodeInfo, device: Device, forms: dict[Node, Form], weights: set[Node]) -> None:
-        self._info, self._device, self._forms, self._weights = info, device, forms, weights
+    def __init__(
+        self, info: NodeInfo, device: Device, forms: dict[Node, Form], weights: set[Node], is_limited: bool
+    ) -> None:
+        self._info, self._device, self._forms, self._weights, self._is_limited = (
+            info,
+            device,
+            forms,
+            weights,
+            is_limited,
+        )
         self._exposed, self._copied = info.exposed(), info.copied()
 
     def bytes(self, node: Node) -> int:
@@ -102,7 +112,9 @@ class _Prices:
         """What making a value again takes; None if it must not be."""
         if node.op == "get_attr" or node.target is operator.getitem or is_view(node):
             return 0.0
-        if node.op != "call_function" or is_size(node) or not may_be_repeated(node) or compat.must_be_saved(node):
+        if node.op != "call_function" or is_size(node) or not may_be_repeated(node):
+            return None
+        if compat.must_be_saved(node) or (compat.prefers_saving(node) and not self._is_limited):
             return None
         if compat.wants_recompute(node):
             return None if is_input_of_a_region(node) else self._computing(node)

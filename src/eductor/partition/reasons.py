@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch.fx import Node
 
 from eductor import compat
 from eductor.cost import Device, fuses, gemm_of
 from eductor.graph.node_effects import effect_of
+from eductor.partition.bans import Row
 from eductor.partition.node_info import NodeInfo, base_of, computed_by, is_size, is_view, may_be_repeated
 from eductor.partition.prices import is_input_of_a_region
 
 
-def why_saved(node: Node, info: NodeInfo, *, must_be: bool) -> str:
-    """Why the forward keeps a value for the backward: what forbids computing it again, or else its price."""
+def why_saved(node: Node, info: NodeInfo, bans: Mapping[Node, Row], *, must_be: bool) -> str:
+    """Why the forward keeps a value for the backward: what forbids computing it again, which ban does, or its price."""
     if node.op == "placeholder":
         return "a copy of an input that the forward writes to" if node in info.overwritten else "an input"
     if is_size(node):
         return "a size"
-    if compat.must_be_saved(node):
+    if compat.must_be_saved(node) or compat.prefers_saving(node):
         return "asked for by its checkpointing"
     if compat.wants_recompute(node) and is_input_of_a_region(node):
         return "what a checkpointed region is computed from"
@@ -28,6 +31,8 @@ def why_saved(node: Node, info: NodeInfo, *, must_be: bool) -> str:
         return "not computed twice: a buffer that it is computed from may be written meanwhile"
     if must_be:
         return "held in eager, too, which complains if it is written"
+    if node in bans:
+        return f"the ban {bans[node].name}: {bans[node].reason}"
     return "a matrix product" if gemm_of(node) is not None else "cheaper to keep"
 
 

@@ -38,7 +38,7 @@ def _why_not(info: NodeInfo, found: Priced, kept: set[int]) -> str:
     savable = [values[n].name for n in (stuck, *way) if values[n].keep is not None]
     instead, asking = savable[0], savable[-1]
     needed = "it" if asking == name else f"{asking}, which is computed again from it"
-    why = why_saved(node, info, must_be=True).removeprefix("not computed twice: ")
+    why = why_saved(node, info, {}, must_be=True).removeprefix("not computed twice: ")
     return (
         f"the plan does not save {name}, and the backward needs {needed}. {name} must not be computed again: {why}. "
         f"Save {instead}, with `plan.saving({instead!r})`."
