@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from eductor.errors import BadOption, UnknownName
 
 if TYPE_CHECKING:
+    from eductor.partition.plan import Plan
     from eductor.pipeline.base import Pass
     from eductor.pipeline.instruments import Instrument
     from eductor.pipeline.pipeline import Pipeline
@@ -63,6 +64,10 @@ class Options:
     )
     bans: Sequence[Ban] = _why("what `compat` does not compute again, by the names of its table of bans", get_args(Ban))
     aggressive_recomputation: bool = _why("of the bans of `compat`, keep `compute_heavy` and `reductions` only", False)
+    plans: Sequence[Plan] = _why(
+        "what to save and what to compute again, as plans that earlier compiles gave: each graph takes the one that fits",
+        (),
+    )
     double_backward: bool = _why("keep inputs until the backward, so that gradients can be differentiated", True)
     pipeline: Pipeline | str | None = _why("the passes to run, as a value or as text; default: all that are on", None)
     passes: Passes = _why("your own passes, placed by their `after=` and `before=`", ())
@@ -110,7 +115,7 @@ class Options:
         self._check_policy()
         for name in ("enable", "disable"):
             object.__setattr__(self, name, _names(name, getattr(self, name), "passes"))
-        for name in ("passes", "instruments", *SLOT_OPTIONS):
+        for name in ("plans", "passes", "instruments", *SLOT_OPTIONS):
             object.__setattr__(self, name, _several(getattr(self, name)))
         if not isinstance(self.engine, (str, type(None))) and not callable(self.engine):
             raise BadOption(f"option engine={self.engine!r}: it must be the name of an engine or a function.")

@@ -47,7 +47,9 @@ def test_an_input_that_eager_does_not_save_may_be_written(budget):
     row.data.zero_()
     out.backward()
     torch.testing.assert_close(x.grad, expected)
-    assert saved.plan.bytes == 8 * 4  # a copy of the row, and not of what it becomes
+    (entry,) = (entry for entry in saved.plan.saved if entry.bytes)
+    assert entry.bytes == 8 * 4  # a copy of the row, and not of what it becomes
+    assert entry.reason == "a copy of an input that may be written before the backward"
 
 
 def returned_twice(x, y):

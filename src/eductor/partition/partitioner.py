@@ -21,11 +21,12 @@ from eductor.partition.cut import cheapest
 from eductor.partition.forms import forms_of
 from eductor.partition.liveness import Liveness
 from eductor.partition.node_info import NodeInfo, classify, computed_by
-from eductor.partition.plan import Entry, Plan, keys
+from eductor.partition.plan import EDITED, UNUSED, Entry, Plan, keys
 from eductor.partition.prices import PICOSECONDS, Priced, priced
 from eductor.partition.problem import Choice, bytes_of, completed
 from eductor.partition.reasons import why_again, why_saved
 from eductor.partition.regions import within_regions
+from eductor.partition.replay import replayed
 from eductor.partition.split import split
 
 
@@ -36,7 +37,9 @@ def partition_fn(
     if not joint.tangents:
         return split(joint, classify(joint), [])
     if plan is not None:
-        return _parts(joint, classify(joint), *plan.nodes(joint.module.graph), Options.of(options))
+        info, options = classify(joint), Options.of(options)
+        found, choice = _planned(plan, joint.module.graph, info, options)
+        return _parts(joint, info, found.chosen(choice.kept), found.chosen(choice.ahead), options)
     return min_cut_rematerialization_partition(joint, options=options)
 
 
@@ -65,12 +68,15 @@ def choose_saved_values_set(
     return found.chosen(choice.kept)
 
 
-def explain_saved(joint: Joint, *, options: Mapping[str, Any] | Options | None = None) -> Plan:
-    """What a joint graph saves and what it computes again, each with its bytes, its cost and the reason."""
+def explain_saved(
+    joint: Joint, *, plan: Plan | None = None, options: Mapping[str, Any] | Options | None = None
+) -> Plan:
+    """What a joint graph saves and what it computes again, by a plan if there is one; bytes, cost and reason of each."""
     options = Options.of(options)
     graph, info = joint.module.graph, classify(joint)
-    found, choice = _chosen(graph, info, options)
-    device, names = main_device(graph, options), keys(graph)
+    chosen = _chosen(graph, info, options) if plan is None else _planned(plan, graph, info, options)
+    (found, choice), device, names = chosen, main_device(graph, options), keys(graph)
+    edited = frozenset() if plan is None else plan.edited()
     places = {node: i for i, node in enumerate(found.nodes)}
     forms, bans = forms_of(info, found.chosen(choice.kept), device), bans_of(info, found, options)
 
@@ -79,15 +85,20 @@ def explain_saved(joint: Joint, *, options: Mapping[str, Any] | Options | None =
         again = found.problem.values[places[computed_by(node)]].again if is_saved else value.again
         costs = [None if cost is None else cost / PICOSECONDS for cost in (value.keep, again)]
         here, instead = costs if is_saved else reversed(costs)
-        reason = why_saved(node, info, bans) if is_saved else why_again(node, info, device)
+        reason = why_saved(node, info, bans, must_be=again is None) if is_saved else why_again(node, info, device)
+        if number not in choice.kept and number not in choice.again:
+            reason = UNUSED
+        elif names[node] in edited:
+            reason = EDITED
         if is_saved and node in forms:
             reason = f"{reason}, {forms[node].name}"
         return Entry(node.name, names[node], value.bytes, here or 0.0, instead, reason, number in choice.ahead)
 
     return Plan(
-        options.memory_budget,
+        options.memory_budget if plan is None else plan.budget,
         tuple(entry(i, is_saved=True) for i in sorted(choice.kept)),
         tuple(entry(i, is_saved=False) for i in sorted(choice.again)),
+        tuple(entry(i, is_saved=False) for i in sorted({*places.values()} - choice.kept - choice.again)),
         Liveness(info, device).peak(found.chosen(choice.kept), found.chosen(choice.ahead)),
     )
 
@@ -118,6 +129,12 @@ def _chosen(graph: Graph, info: NodeInfo, options: Options) -> tuple[Priced, Cho
         return found, full
     found = _priced(info, device, options, is_limited=True)
     return found, step_for(curve(found, Liveness(info, device), full, options.budget_solver), part).choice
+
+
+def _planned(plan: Plan, graph: Graph, info: NodeInfo, options: Options) -> tuple[Priced, Choice]:
+    """The same by a plan, which may save and compute again all that can be, whether that pays or not."""
+    found = priced(info, main_device(graph, options), recompute=False, is_limited=True)
+    return found, replayed(plan, info, found)
 
 
 def _fastest(info: NodeInfo, device: Device, options: Options) -> tuple[Priced, Choice]:
