@@ -105,6 +105,12 @@ def handed_over(backward: GraphModule, joint: Joint) -> int:
 
 def held_by_eager(model: nn.Module, x: torch.Tensor) -> int:
     """The bytes of the memory that autograd holds after a forward, parameters and inputs aside."""
+    given = [x, *model.parameters(), *model.buffers()]
+    return held_for_the_backward(lambda: model(x).float().square().mean(), given)[0]
+
+
+def held_for_the_backward(run: Callable[[], torch.Tensor], given: list[torch.Tensor]) -> tuple[int, torch.Tensor]:
+    """The bytes of the memory that autograd holds for the backward of a result, what was given aside; and the result."""
     held: dict[int, int] = {}
 
     def pack(value: torch.Tensor) -> torch.Tensor:
@@ -113,12 +119,10 @@ def held_by_eager(model: nn.Module, x: torch.Tensor) -> int:
         return value
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
-        loss = model(x).float().square().mean()
-    given = [x, *model.parameters(), *model.buffers()]
+        result = run()
     for value in given:
         held.pop(value.untyped_storage().data_ptr(), None)
-    del loss
-    return sum(held.values())
+    return sum(held.values()), result
 
 
 def large(nodes: int) -> tuple[Graph, NodeInfo]:
