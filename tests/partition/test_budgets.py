@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from saving import FUSING
 from torch import nn
 
 import eductor
@@ -152,10 +153,6 @@ class Writes(torch.autograd.Function):
     def backward(ctx, grad):
         ctx.m.add_(1)
         return ctx.saved_tensors[0], None
-
-
-FUSING = eductor.engines.Engine("fusing", eductor.engines.ATEN.compile, fuses=True)
-"""Priced as if pointwise operators cost nothing, so that all of them are computed again; run by ATen."""
 
 
 @pytest.mark.parametrize("options", [{}, {"memory_budget": 0}], ids=["default", "nothing saved"])

@@ -8,27 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from saving import FUSING, Saved
 
 import eductor
-from eductor.partition import Plan, partition_fn
+from eductor.partition import partition_fn
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "autograd"))
 from tracing import joint_of, targets
 
 aten, prims = torch.ops.aten, torch.ops.prims
-
-FUSING = eductor.engines.Engine("fusing", eductor.engines.ATEN.compile, fuses=True)
-"""Priced as if pointwise operators cost nothing; run by ATen."""
-
-
-class Saved(eductor.Instrument):
-    """The plan of the last graph."""
-
-    wants_details = True
-
-    def after_stage(self, run):
-        if run.name == "partition":
-            self.plan = Plan.from_json(run.facts["plan"])
 
 
 def dropped(x, w):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from saving import Saved
 from torch import nn
 
 import eductor
 from eductor.errors import BadOption
-from eductor.partition import Plan
 
 
 class Block(nn.Module):
@@ -32,19 +32,13 @@ class Model(nn.Module):
         return self.head(x).sum()
 
 
-class Saved(eductor.Instrument):
-    """The plan of the last graph, and the module that each of its values was made in."""
-
-    wants_details = True
+class InModules(Saved):
+    """The module that each value of the plan was made in, too."""
 
     def before_stage(self, run):
         if run.name == "partition":
             stacks = {n.name: n.meta.get("nn_module_stack") for n in run.module.graph.nodes}
             self.modules = {name: str([*s.values()][-1][0]) if s else "" for name, s in stacks.items()}
-
-    def after_stage(self, run):
-        if run.name == "partition":
-            self.plan = Plan.from_json(run.facts["plan"])
 
     def bytes_in(self, name):
         return sum(entry.bytes for entry in self.plan.saved if f"{name}." in f"{self.modules[entry.name]}.")
@@ -53,7 +47,7 @@ class Saved(eductor.Instrument):
 def saved_with(budget):
     torch._dynamo.reset()
     torch.manual_seed(0)
-    model, saved = Model(), Saved()
+    model, saved = Model(), InModules()
     x = torch.randn(8, 16, requires_grad=True)
     eductor.compile(model, engine="aten", memory_budget=budget, instruments=[saved], strict=True)(x).backward()
     return saved, [x.grad, *(p.grad for p in model.parameters())]

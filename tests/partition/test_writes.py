@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
+from saving import FUSING, Saved
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import eductor
-from eductor.partition import Plan
-
-FUSING = eductor.engines.Engine("fusing", eductor.engines.ATEN.compile, fuses=True)
-"""Priced as if pointwise operators cost nothing, so that all of them are computed again; run by ATen."""
 
 MODIFIED = "modified by an inplace operation"
 
 
 def leaf(*shape):
     return torch.randn(*shape, requires_grad=True)
-
-
-class Saved(eductor.Instrument):
-    """The plan of the last graph."""
-
-    wants_details = True
-
-    def after_stage(self, run):
-        if run.name == "partition":
-            self.plan = Plan.from_json(run.facts["plan"])
 
 
 def compiled(fn, budget=0, **options):

@@ -19,6 +19,29 @@ class Buffered(nn.Module):
         return self.body(self, *inputs)
 
 
+def copied_and_then_written(x, y):
+    y.copy_(x)
+    x.mul_(2)
+    return y.sum()
+
+
+def exchanged(x, y):
+    held = x.clone()
+    x.copy_(y)
+    y.copy_(held)
+    return x + 1
+
+
+@program(lines=(3, 8))
+def input_that_another_one_is_copied_to_and_then_written():
+    return Case(copied_and_then_written, (plain(3, 4), plain(3, 4)))
+
+
+@program(lines=(3, 8))
+def inputs_that_are_exchanged():
+    return Case(exchanged, (plain(3, 4), plain(3, 4)))
+
+
 @program(lines=(7,))
 def batch_norm_1d():
     return Case(nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5)), (plain(6, 4),))

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 
 from torch.fx import Node
 
-from eductor import compat
 from eductor.cost import bytes_of
 from eductor.options import Ban
 from eductor.partition.allowlist import can_fuse, is_allowed, is_heavy
 from eductor.partition.fusible import LONG, Forward, long_chains, used_far_apart
-from eductor.partition.node_info import is_view
 
 SHRINKS = 4
 """What a reduction reads is more than so many times as large as what it gives."""
@@ -36,14 +34,14 @@ def banned(forward: Forward, never: Set[Node], names: Collection[str]) -> dict[N
     found: dict[Node, Row] = {}
     for row in BANS:
         if row.name in names:
-            nodes = [node for node in row.nodes(forward, never | found.keys()) if _is_open(node)]
+            nodes = [node for node in row.nodes(forward, never | found.keys()) if _is_open(forward, node)]
             found = {**dict.fromkeys(nodes, row), **found}
     return found
 
 
-def _is_open(node: Node) -> bool:
+def _is_open(forward: Forward, node: Node) -> bool:
     """Whether it is for a ban to say: a view takes nothing, and what checkpointing asks for is not questioned."""
-    return node.op == "call_function" and not is_view(node) and not compat.wants_recompute(node)
+    return node.op == "call_function" and node not in forward.views and node not in forward.checkpointed
 
 
 def _not_allowed(forward: Forward, taken: Set[Node]) -> Iterable[Node]:
@@ -62,7 +60,7 @@ def _materialized(forward: Forward, taken: Set[Node]) -> Iterator[Node]:
             if any(user not in forward.place and not can_fuse(value, user) for user in value.users):
                 yield node
                 break
-            pending += (user for user in value.users if is_view(user))
+            pending += (user for user in value.users if user in forward.views)
 
 
 def _reductions(forward: Forward, taken: Set[Node]) -> Iterator[Node]:

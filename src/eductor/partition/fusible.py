@@ -22,12 +22,14 @@ class Forward:
 
     nodes: tuple[Node, ...]
     place: dict[Node, int]
+    views: Set[Node]
+    checkpointed: Set[Node]
 
     @staticmethod
     def of(info: NodeInfo) -> Forward:
         found = ancestors((*info.primals, *info.returns, *info.forward_acts))
         nodes = tuple(node for node in info.nodes if node in found)
-        return Forward(nodes, {node: i for i, node in enumerate(nodes)})
+        return Forward(nodes, {node: i for i, node in enumerate(nodes)}, info.views, info.checkpointed)
 
     def users(self, node: Node) -> list[Node]:
         """What reads a value in the forward."""

@@ -45,26 +45,28 @@ def _others_fixed(problem: Problem, choice: Choice, region: set[int], inputs: se
 def _regions(found: Priced, budgets: Mapping[str, float]) -> list[tuple[float, set[int]]]:
     """The values that each budget is for; a value belongs to the first name that fits one of its modules."""
     regions: list[tuple[float, set[int]]] = [(budget, set()) for budget in budgets.values()]
-    modules = {name: None for node in found.nodes for names in _modules(node) for name in names}
+    known: set[str] = set()
     for number, node in enumerate(found.nodes):
-        names = [name for pair in _modules(node) for name in pair]
+        names = _modules(node)
+        known.update(names)
         fits = (k for k, pattern in enumerate(budgets) if any(fnmatchcase(name, pattern) for name in names))
         if (k := next(fits, None)) is not None:
             regions[k][1].add(number)
     if not any(region for _, region in regions):
         warnings.warn(
             f"option memory_budget={dict(budgets)!r}: no module of this graph has such a name; it has "
-            f"{', '.join(sorted(filter(None, modules))) or 'no modules'}.",
+            f"{', '.join(sorted(known)) or 'no modules'}.",
             EductorWarning,
             stacklevel=2,
         )
     return [(budget, region) for budget, region in regions if region]
 
 
-def _modules(node: Node) -> list[tuple[str, str]]:
+def _modules(node: Node) -> set[str]:
     """The modules that a node was computed in: the path of each in the model, and its class."""
     stack = (node.meta.get("nn_module_stack") or {}).values()
-    return [(_ROOT.sub("", str(path)), getattr(kind, "__name__", str(kind))) for path, kind in stack]
+    names = ((_ROOT.sub("", str(path)), getattr(kind, "__name__", str(kind))) for path, kind in stack)
+    return {name for pair in names for name in pair if name}
 
 
 _ROOT = re.compile(r"^\w+\[[^]]*\]\.?")
