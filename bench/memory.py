@@ -3,9 +3,10 @@
 python bench/memory.py [--json] [--device cuda|cpu] [--rounds 15] [--only decoder,gpt2,ranking,resnet] [--budgets 0.8,0.5,0.2]
 
 All take turns in one process on copies of one model; the least time of a step counts. `held` is the memory between forward
-and backward: on a GPU what is allocated then beyond what was before, and `peak` the most in a step, likewise; on a CPU the
-storages that autograd saves, inputs and parameters aside. Losses and gradients are compared with eager's. The exit code is 1
-if a result is wrong, or if Eductor without a budget holds more than eager. It needs transformers.
+and backward: on a GPU what is allocated then beyond what was before, the result aside, and `peak` the most in a step,
+likewise; on a CPU the storages that autograd saves, inputs and parameters aside. Results and gradients are compared with
+eager's. The exit code is 1 if a result is wrong, or if Eductor without a budget holds more than eager. It needs
+transformers.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def images(device: str) -> tuple[nn.Module, torch.Tensor]:
     large = device == "cuda"
     model = Logits(resnet(device, 2)[0])
     x = torch.randn((32, 3, 224, 224) if large else (2, 3, 64, 64), device=device)
-    return (model.to(device, torch.bfloat16), x.to(torch.bfloat16)) if large else (model, x)
+    return model.to(device), x
 
 
 MODELS: dict[str, Make] = {"decoder": decoder, "gpt2": language_model, "ranking": ranking, "resnet": images}
@@ -75,33 +76,30 @@ class Way:
     peak: int | None = None
     results: list[torch.Tensor] = field(default_factory=list)
 
-    def loss(self, x: torch.Tensor) -> torch.Tensor:
-        return self.fn(x).float().square().mean()  # type: ignore[no-any-return]
-
-    def step(self, x: torch.Tensor) -> None:
+    def step(self, x: torch.Tensor, gradient: torch.Tensor) -> None:
         synchronize(x.device.type)
         started = time.perf_counter()
-        self.loss(x).backward()
+        self.fn(x).backward(gradient)
         synchronize(x.device.type)
         self.seconds = min(self.seconds, time.perf_counter() - started)
 
-    def look(self, x: torch.Tensor) -> None:
+    def look(self, x: torch.Tensor, gradient: torch.Tensor) -> None:
         """One step, whose memory is measured and whose results are kept."""
         self.model.zero_grad(set_to_none=True)
         if x.is_cuda:
             synchronize(x.device.type)
             before = torch.cuda.memory_allocated()
             torch.cuda.reset_peak_memory_stats()
-            loss = self.loss(x)
-            self.held = torch.cuda.memory_allocated() - before
-            loss.backward()
+            out = self.fn(x)
+            self.held = torch.cuda.memory_allocated() - before - out.numel() * out.itemsize
+            out.backward(gradient)
             self.peak = torch.cuda.max_memory_allocated() - before
         else:
-            self.held, loss = held_for_the_backward(
-                lambda: self.loss(x), [x, *self.model.parameters(), *self.model.buffers()]
+            self.held, out = held_for_the_backward(
+                lambda: self.fn(x), [x, *self.model.parameters(), *self.model.buffers()]
             )
-            loss.backward()
-        self.results = [loss.detach(), *(p.grad for p in self.model.parameters() if p.grad is not None)]
+            out.backward(gradient)
+        self.results = [out.detach(), *(p.grad for p in self.model.parameters() if p.grad is not None)]
         self.model.zero_grad(set_to_none=True)
 
 
@@ -119,7 +117,7 @@ def ways(model: nn.Module, budgets: list[float]) -> dict[str, Way]:
 
 
 def is_close(way: Way, eager: Way) -> bool:
-    """Whether losses and gradients are eager's, as far as half precision goes."""
+    """Whether results and gradients are eager's, as far as half precision goes."""
     low = eager.results[-1].dtype != torch.float32
     for got, expected in zip(way.results, eager.results, strict=True):
         size = expected.float().norm().clamp(min=1e-6)
@@ -132,14 +130,16 @@ def measure(make: Make, device: str, rounds: int, budgets: list[float]) -> dict[
     torch.manual_seed(0)
     torch._dynamo.reset()
     model, x = make(device)
-    found = ways(model.train(), budgets)
+    with torch.no_grad():
+        gradient = torch.randn_like(model.train()(x))
+    found = ways(model, budgets)
     for way in found.values():
-        way.step(x)
-        way.look(x)
+        way.step(x, gradient)
+        way.look(x, gradient)
         way.seconds = math.inf
     for _ in range(rounds):
         for way in found.values():
-            way.step(x)
+            way.step(x, gradient)
             way.model.zero_grad(set_to_none=True)
     eager = found["eager"]
     rows = {

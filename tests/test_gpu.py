@@ -220,7 +220,14 @@ def test_patterns_traced_on_the_cpu_match_on_the_device(engine):
         for shape in ((2, 64, 64), (3, 64, 64), (64,))
     ]
     recorder = eductor.Recorder()
-    options = {"engine": engine, "passes": [fuse, norms], "strict": True, "instruments": [recorder]}
+    options = {
+        "engine": engine,
+        "passes": [fuse, norms],
+        # The first would leave nothing to the pattern; the others make one permutation of that of the keys and one before it.
+        "disable": ["fuse_attention", "remove_reshape_pass", "pass_patterns"],
+        "strict": True,
+        "instruments": [recorder],
+    }
     got, expected = eductor.compile(program, **options)(*inputs), program(*inputs)
     assert {"joint/fuse", "pre_grad/norms"} <= set(recorder.changed())
     torch.testing.assert_close(got, expected, rtol=3e-2, atol=3e-2)

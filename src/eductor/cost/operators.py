@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from eductor.compat import OpOverload
 from eductor.cost.device import Device
 from eductor.graph.bind import Bound, bind
 from eductor.graph.meta import hint_of, tensor_of, value_of
@@ -218,16 +220,26 @@ def microseconds(seconds: float) -> str:
 
 def fuses(node: Node) -> bool:
     """Whether a compiler computes a node element by element, wherever its result is read: it needs no kernel of its own."""
-    bound = bind(node) if node.op == "call_function" else None
-    if not isinstance(bound, Bound):
-        return False
-    return torch.Tag.pointwise in bound.op.tags or bound.packet._qualified_op_name in (*_CONSTRUCTED, *_MOVED)
+    op = _operator(node)
+    return op is not None and _fuses(op)
 
 
 def reduces(node: Node) -> bool:
     """Whether a node reads many elements for each one of its result; what it reads may be computed inside of its kernel."""
+    op = _operator(node)
+    return op is not None and op.overloadpacket._qualified_op_name in _REDUCTIONS
+
+
+def _operator(node: Node) -> OpOverload | None:
+    if isinstance(node.target, OpOverload):
+        return node.target
     bound = bind(node) if node.op == "call_function" else None
-    return isinstance(bound, Bound) and bound.packet._qualified_op_name in _REDUCTIONS
+    return bound.op if isinstance(bound, Bound) else None
+
+
+@functools.cache
+def _fuses(op: OpOverload) -> bool:
+    return torch.Tag.pointwise in op.tags or op.overloadpacket._qualified_op_name in (*_CONSTRUCTED, *_MOVED)
 
 
 def fused_time_of(node: Node, device: Device) -> float:

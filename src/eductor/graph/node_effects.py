@@ -82,6 +82,8 @@ def effect_of(node: Node, bind: Callable[[Node], Bound | NotUnderstood] = bind) 
     if node.op == "call_module":
         return Effect(barrier=f"a call of the module {node.target}")
     target = node.target
+    if isinstance(target, OpOverload) and _nature(target).is_pure:
+        return PURE
     if target is operator.getitem:
         return _getitem(node)
     if target in (operator.setitem, "__setitem__") and tensor_of(node.args[0]) is not None:

@@ -22,7 +22,7 @@ from eductor.partition.forms import forms_of
 from eductor.partition.liveness import Liveness
 from eductor.partition.node_info import NodeInfo, classify, computed_by
 from eductor.partition.plan import EDITED, UNUSED, Entry, Plan, keys
-from eductor.partition.prices import PICOSECONDS, Priced, priced
+from eductor.partition.prices import PICOSECONDS, Priced, price_of_a_byte, priced
 from eductor.partition.problem import Choice, bytes_of, completed
 from eductor.partition.reasons import why_again, why_saved
 from eductor.partition.regions import within_regions
@@ -59,7 +59,7 @@ def choose_saved_values_set(
 ) -> list[Node]:
     """The values to save for the backward, in the order of the graph.
 
-    With a budget of 1 these are those that take the least time, or without the option `recompute` all that the backward
+    With a budget of 1 these are the cheapest ones in time and memory, or without the option `recompute` all that the backward
     reads; with 0, nothing is saved but inputs, and what must not be computed twice. In between, it is the part of that
     memory that may be used; a whole number above 1 is a number of bytes. A dictionary gives budgets to modules.
     """
@@ -138,7 +138,7 @@ def _planned(plan: Plan, graph: Graph, info: NodeInfo, options: Options) -> tupl
 
 
 def _fastest(info: NodeInfo, device: Device, options: Options) -> tuple[Priced, Choice]:
-    """What is saved if there is room for it: all that the backward reads, or what takes the least time, with no more."""
+    """What is saved if there is room for it: all that the backward reads, or what is cheapest, with no more bytes."""
     found = _priced(info, device, options)
     problem = found.problem
     if options.partition_policy == "compat":
@@ -146,7 +146,10 @@ def _fastest(info: NodeInfo, device: Device, options: Options) -> tuple[Priced, 
     all_read = completed(problem, {i for i, value in enumerate(problem.values) if value.keep is not None})
     if all_read is None:
         return found, cheapest(problem)
-    return found, within(problem, bytes_of(problem, all_read)) if options.recompute else all_read
+    if not options.recompute:
+        return found, all_read
+    choice, most = cheapest(problem, price_of_a_byte(device)), bytes_of(problem, all_read)
+    return found, choice if bytes_of(problem, choice) <= most else within(problem, most)
 
 
 def _priced(info: NodeInfo, device: Device, options: Options, *, is_limited: bool = False) -> Priced:

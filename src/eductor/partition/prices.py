@@ -1,9 +1,10 @@
 """What keeping a value for the backward costs, and what making it again does: a joint graph as a problem in numbers.
 
 Keeping a value costs a read in the backward, and a write in the forward where it would otherwise never leave a kernel.
-Making it again costs a kernel; where pointwise operators fuse into what reads them, only their arithmetic. What is read
-from parameters and other inputs is there anyway, unless nobody would notice a write to it: then it is kept as a copy.
-Views and tuples are made again from what they are of, and copies of parameters in a smaller dtype from the parameters.
+Making it again costs a kernel. Where pointwise operators fuse into what reads them, it costs their arithmetic and what is
+read beyond the value itself; and if a matrix product reads it, writing it. What is read from parameters and other inputs
+is there anyway, unless nobody would notice a write to it: then it is kept as a copy.
+Views and tuples are made again from what they are of, and copies of parameters from the parameters.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Set
 from dataclasses import dataclass
+from fractions import Fraction
 
 from torch.fx import Node
 
@@ -20,8 +22,17 @@ from eductor.graph.meta import tensor_of
 from eductor.partition.forms import Form, forms_of
 from eductor.partition.node_info import NodeInfo, is_size, may_be_repeated
 from eductor.partition.problem import Problem, Value
+from eductor.partition.reads import Reads
 
 PICOSECONDS = 1e12
+
+WORTH = Fraction(3, 2)
+"""A byte that need not be kept is worth the time of so many bytes more that are read or written: where an engine fuses."""
+
+
+def price_of_a_byte(device: Device) -> Fraction:
+    """What keeping a byte costs beside the time that it takes, in picoseconds."""
+    return WORTH * Fraction(round(1000 * PICOSECONDS / device.bandwidth), 1000) if device.fuses else Fraction(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +63,7 @@ def priced(info: NodeInfo, device: Device, *, recompute: bool = True, is_limited
     nodes = tuple(node for node in info.nodes if node in found)
     numbers = {node: i for i, node in enumerate(nodes)}
     forms = forms_of(info, nodes, device)
-    weights = _computed_from(info.parameters, nodes) if recompute and device.fuses else set()
+    weights = _made_from_weights(info, nodes) if recompute and device.fuses else set()
     prices = _Prices(info, device, forms, weights, is_limited)
     values = []
     for node in nodes:
@@ -83,6 +94,7 @@ class _Prices:
             weights,
             is_limited,
         )
+        self._reads = Reads(info)
 
     def bytes(self, node: Node) -> int:
         """The memory that keeping a value takes: none if it is there anyway."""
@@ -124,15 +136,14 @@ class _Prices:
         return self._computing(node)
 
     def _computing(self, node: Node) -> float:
-        in_kernel = self._device.fuses and fuses(node)
-        return fused_time_of(node, self._device) if in_kernel else time_of(node, self._device)
+        if not (self._device.fuses and fuses(node)):
+            return time_of(node, self._device)
+        moved = self._reads.more(node) + (2 * bytes_of(node) if self._is_written_again(node) else 0)
+        return fused_time_of(node, self._device) + moved / self._device.bandwidth
 
     def _is_made_from_a_weight(self, node: Node) -> bool:
-        """Whether a value is a parameter in a smaller dtype: it is not worth the memory where the engine makes it fast."""
-        if node not in self._weights or not fuses(node) or self.again(node) is None or is_input_of_a_region(node):
-            return False
-        value, given = tensor_of(node), tensor_of(self._info.base(node.all_input_nodes[0]))
-        return value is not None and given is not None and value.dtype.itemsize < given.dtype.itemsize
+        """Whether a value is made from parameters in passing: a copy in a smaller dtype, or several of them as one."""
+        return node in self._weights and self.again(node) is not None and not is_input_of_a_region(node)
 
     def _stays_in_kernel(self, node: Node) -> bool:
         """Whether nobody in the forward would write a value to memory: it is computed and read inside of one kernel."""
@@ -143,14 +154,21 @@ class _Prices:
         views = self._info.views
         return all(fuses(u) or reduces(u) or (u in views and self._is_read_in_kernels(u)) for u in node.users)
 
+    def _is_written_again(self, node: Node) -> bool:
+        """Whether something in the backward reads a value, or a view of it, that cannot compute it on the way."""
+        views, late = self._info.views, self._info.late
+        return any(
+            self._is_written_again(u) if u in views else u in late and not (fuses(u) or reduces(u)) for u in node.users
+        )
 
-def _computed_from(parameters: frozenset[Node], nodes: tuple[Node, ...]) -> set[Node]:
-    """What is computed from parameters alone."""
-    found = set(parameters)
+
+def _made_from_weights(info: NodeInfo, nodes: tuple[Node, ...]) -> set[Node]:
+    """What is made from parameters alone, by what fuses into its readers."""
+    found = set(info.parameters)
     for node in nodes:
-        if node.op == "call_function" and node.all_input_nodes and all(n in found for n in node.all_input_nodes):
+        if (node in info.views or fuses(node)) and node.all_input_nodes and found.issuperset(node.all_input_nodes):
             found.add(node)
-    return found
+    return found - info.parameters
 
 
 def is_input_of_a_region(node: Node) -> bool:

@@ -25,6 +25,9 @@ aten = torch.ops.aten
 _LARGE, _LOST = -(2.0**20), -(2.0**100)
 """Below the first, a row's sum of exponentials loses scores that the backward needs; below the second, all of them."""
 
+_LEAST = -(2.0**127)
+"""A kernel for CUDA multiplies by log2(e), which makes what is far below it infinite."""
+
 
 class UnknownSize(Exception):
     """A symbolic size that no input of a region has."""
@@ -48,8 +51,9 @@ class Fused:
     dtype: torch.dtype
     scale: float
     bias: Bias | None
-    rows: Literal["seen", "found", "settled"]
-    """Whether each query sees a key; if not for certain, whether rows without a key are found, or settled before the call."""
+    rows: Literal["seen", "found", "marked", "settled"]
+    """Whether each query sees a key; if not for certain, whether rows without a key are found in the result, marked in the
+    bias so that the kernel gives what eager does, or settled before the call."""
     unseen: float | None
     """What the result is multiplied by where a row has no score at all: eager gives NaN there, a safe softmax 0."""
     is_causal: bool
@@ -72,7 +76,9 @@ class Fused:
             shaping(inputs, sizes, self.groups).to(self.dtype) for shaping in (self.query, self.key, self.value)
         )
         bias = self.bias(inputs, sizes, self.groups) if self.bias else None
-        top = bias.amax(-1, keepdim=True) if bias is not None and self.rows != "seen" else None
+        if bias is not None and self.rows == "marked":
+            bias = _marked(bias, self.unseen)
+        top = bias.amax(-1, keepdim=True) if bias is not None and self.rows in ("found", "settled") else None
         if bias is not None and top is not None and self.rows == "settled":
             # A row of which all is hidden has equal weights, whatever its scores are: they are lost in the sum.
             query = query * (top > _LOST)
@@ -97,8 +103,9 @@ class Fused:
     def _mask(self, bias: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor | None:
         if bias is None:
             return None
-        if bias.dtype != self.dtype:
-            bias = bias.clamp(min=torch.finfo(self.dtype).min).to(self.dtype)
+        if bias.dtype != self.dtype and self.rows != "marked":
+            bias = bias.clamp(min=torch.finfo(self.dtype).min)
+        bias = bias.to(self.dtype)
         return bias.expand(-1, -1, query.shape[-2], key.shape[-2])
 
     def _laid(self, out: torch.Tensor, inputs: Sequence[Any]) -> torch.Tensor:
@@ -110,6 +117,14 @@ class Fused:
             given = [inputs[x.index] if isinstance(x, Slot) else x for x in args]
             out = out.reshape(given) if op == "reshape" else out.permute(given)
         return out.contiguous()
+
+
+def _marked(bias: torch.Tensor, unseen: float | None) -> torch.Tensor:
+    """A bias of which the kernels for CUDA give eager's result also for rows of which all is hidden."""
+    kept = torch.where(bias == -math.inf, bias, bias.clamp(min=_LEAST))
+    if unseen is None or unseen == 0:
+        return kept
+    return torch.where(bias.amax(-1, keepdim=True) == -math.inf, unseen, kept)
 
 
 def _no_numbers(query: torch.Tensor, key: torch.Tensor, has_groups: bool) -> torch.Tensor:
@@ -143,7 +158,9 @@ def fused(
     bias = found.masks.bias(inputs.index, found.axes, wide)
     hides = bias is not None and found.masks.least == -math.inf
     unseen = 0.0 if found.softmax.is_safe else math.nan
-    settles = bias is not None and found.masks.least < _LARGE and (training or wide != found.dtype)
+    is_hidden = bias is not None and found.masks.least < _LARGE
+    marks = is_hidden and not training and found.dtype != torch.float16 and value_at(found.key.node).is_cuda
+    settles = is_hidden and (training or wide != found.dtype)
     product = value_at(found.weights.product)
     is_shaped, steps = _steps(graph, found, after, inputs)
     return Fused(
@@ -153,7 +170,7 @@ def fused(
         found.dtype,
         found.scale * math.prod(o.factor for o in found.operands[:2]),
         bias,
-        "settled" if settles else "found" if hides else "seen",
+        "marked" if marks else "settled" if settles else "found" if hides else "seen",
         unseen if hides else None,
         found.masks.is_causal,
         found.dropout,
