@@ -5,16 +5,19 @@ from eductor.pipeline.registry import Row
 _HERE = "eductor.passes.post_grad"
 _FUNCTIONAL = "eductor.passes.functional"
 
+
+def _row(name: str, reason: str, home: str = _HERE) -> Row:
+    return Row(name, reason, f"{home}.{name}")
+
+
 ORDER: tuple[Row, ...] = (
-    Row(
-        "eliminate_dead_code",
-        "dead users block what may only touch values with one user",
-        f"{_HERE}.eliminate_dead_code",
-    ),
+    _row("eliminate_dead_code", "dead users block what may only touch values with one user"),
     Row("post_grad_custom_pre_pass", "your passes see the graph as the partitioner left it"),
-    Row("remove_noop_ops", "the partition makes new ones, at its seams", f"{_FUNCTIONAL}.remove_noop_ops"),
+    _row("remove_noop_ops", "the partition makes new ones, at its seams", _FUNCTIONAL),
+    _row("pass_patterns", "what did nothing stood between what its patterns look for"),
+    _row("partial_reduction_reuse", "patterns that round otherwise, each by itself: first those that read less"),
+    _row("unfuse_bias_add", "before sums are fused: of those that it makes, none is a candidate there"),
+    _row("addmm_fusion", "the sums that do not fuse into what reads them"),
     Row("post_grad_custom_post_pass", "your passes see the stage's result, and may insert out of order"),
-    Row(
-        "stable_topological_sort", "engines read the graph from top to bottom", f"{_FUNCTIONAL}.stable_topological_sort"
-    ),
+    _row("stable_topological_sort", "engines read the graph from top to bottom", _FUNCTIONAL),
 )
