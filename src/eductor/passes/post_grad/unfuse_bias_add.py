@@ -56,6 +56,8 @@ def _why_not(graph: GraphView, node: Node, bound: Bound, context: Context) -> st
         return f"the product would be rounded to {result.dtype} before the sum"
     if not all(type(bound[name]) in (int, float) for name in ("alpha", "beta")):
         return "it is scaled by what is no number"
+    if bound["alpha"] == 0:
+        return "with alpha=0 it ignores the product, even where that is no number"
     reason = unlike(node, bound["self"], bound["mat1"], bound["mat2"])
     if reason:
         return reason
