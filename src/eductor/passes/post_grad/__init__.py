@@ -12,12 +12,15 @@ def _row(name: str, reason: str, home: str = _HERE) -> Row:
 
 ORDER: tuple[Row, ...] = (
     _row("eliminate_dead_code", "dead users block what may only touch values with one user"),
+    _row("reorder_for_locality", "first of all that looks at the graph, so that the order of later passes stays"),
     Row("post_grad_custom_pre_pass", "your passes see the graph as the partitioner left it"),
     _row("remove_noop_ops", "the partition makes new ones, at its seams", _FUNCTIONAL),
+    _row("remove_assert_ops", "a check is a user, at which the patterns would stop"),
     _row("pass_patterns", "what did nothing stood between what its patterns look for"),
     _row("partial_reduction_reuse", "patterns that round otherwise, each by itself: first those that read less"),
     _row("unfuse_bias_add", "before sums are fused: of those that it makes, none is a candidate there"),
     _row("addmm_fusion", "the sums that do not fuse into what reads them"),
     Row("post_grad_custom_post_pass", "your passes see the stage's result, and may insert out of order"),
     _row("stable_topological_sort", "engines read the graph from top to bottom", _FUNCTIONAL),
+    _row("move_constructors_to_gpu", "last, so that constants that passes made are moved as well"),
 )
