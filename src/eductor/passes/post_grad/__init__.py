@@ -10,6 +10,16 @@ def _row(name: str, reason: str, home: str = _HERE) -> Row:
     return Row(name, reason, f"{home}.{name}")
 
 
+POST_GRAD_FUSIONS: tuple[Row, ...] = (
+    _row("normalization_aten_pass", "one form for all that the fusions after it look for"),
+    _row("split_cat_aten_pass", "pieces as they are"),
+    _row("select_cat_aten_pass", "rows and columns"),
+    _row("unbind_stack_aten_pass", "rows and columns that become a dimension again"),
+    _row("move_view_after_cat_aten_pass", "pieces that were reshaped, as the fusions before it leave them"),
+    _row("decompose_mem_bound_mm", "products that wait for memory, once no other pass looks for them"),
+)
+"""The fusions that are made by request: `enable` names them."""
+
 ORDER: tuple[Row, ...] = (
     _row("eliminate_dead_code", "dead users block what may only touch values with one user"),
     _row("reorder_for_locality", "first of all that looks at the graph, so that the order of later passes stays"),
@@ -20,6 +30,7 @@ ORDER: tuple[Row, ...] = (
     _row("partial_reduction_reuse", "patterns that round otherwise, each by itself: first those that read less"),
     _row("unfuse_bias_add", "before sums are fused: of those that it makes, none is a candidate there"),
     _row("addmm_fusion", "the sums that do not fuse into what reads them"),
+    *POST_GRAD_FUSIONS,
     Row("post_grad_custom_post_pass", "your passes see the stage's result, and may insert out of order"),
     _row("stable_topological_sort", "engines read the graph from top to bottom", _FUNCTIONAL),
     _row("move_constructors_to_gpu", "last, so that constants that passes made are moved as well"),
