@@ -24,6 +24,7 @@ ORDER: tuple[Row, ...] = (
     _row("eliminate_dead_code", "dead users block what may only touch values with one user"),
     _row("reorder_for_locality", "first of all that looks at the graph, so that the order of later passes stays"),
     Row("post_grad_custom_pre_pass", "your passes see the graph as the partitioner left it"),
+    _row("group_batch_fusion_passes", "before the patterns, which look at single calls"),
     _row("remove_noop_ops", "the partition makes new ones, at its seams", _FUNCTIONAL),
     _row("remove_assert_ops", "a check is a user, at which the patterns would stop"),
     _row("pass_patterns", "what did nothing stood between what its patterns look for"),

@@ -18,9 +18,9 @@ from eductor.graph.meta import is_row_major, known_equal, requires_grad, tensor_
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.static import is_static, pack
 from eductor.graph.view import GraphView
-from eductor.passes.pre_grad.batching.layout import gradients, needed, own_copy, touched
-from eductor.passes.pre_grad.batching.placing import Placing
-from eductor.passes.pre_grad.batching.rule import Emission
+from eductor.passes.batching.layout import gradients, needed, own_copy, touched
+from eductor.passes.batching.placing import Placing
+from eductor.passes.batching.rule import Emission
 from eductor.pipeline.base import Context
 
 aten = torch.ops.aten
