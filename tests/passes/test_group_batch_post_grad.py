@@ -146,9 +146,9 @@ def test_a_rule_is_left_out_by_name():
 
     without = group_batch_fusion_passes.configured(without=["batch_linear_post_grad"])
     assert not run_pass(without, "post_grad", capture(program, [X, W], "aten")).record.changed
+    wrong, module = group_batch_fusion_passes.configured(without=["batch_linear_pst"]), capture(program, [X, W], "aten")
     with pytest.raises(PassFailed, match="batch_linear_pst"):
-        wrong = group_batch_fusion_passes.configured(without=["batch_linear_pst"])
-        run_pass(wrong, "post_grad", capture(program, [X, W], "aten"))
+        run_pass(wrong, "post_grad", module)
 
 
 @pytest.mark.parametrize("engine", ["aten", "inductor"])

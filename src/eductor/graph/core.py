@@ -58,7 +58,7 @@ def _movedim(insert: Insert, x: Node, source: int, destination: int) -> Node:
     return insert(aten.permute, x, order)
 
 
-def _flatten(insert: Insert, x: Node, first: int, last: int) -> Node:
+def _flatten(insert: Insert, x: Node, first: int = 0, last: int = -1) -> Node:
     rank = value_of(x).dim()
     sizes = [_size(insert, x, d) for d in range(rank)]
     return _reshape(insert, x, [*sizes[: first % rank], -1, *sizes[last % rank + 1 :]])

@@ -4,6 +4,7 @@ from eductor.pipeline.registry import Row
 
 _HERE = "eductor.passes.post_grad"
 _FUNCTIONAL = "eductor.passes.functional"
+_ANY = "eductor.passes"
 
 
 def _row(name: str, reason: str, home: str = _HERE) -> Row:
@@ -24,6 +25,12 @@ ORDER: tuple[Row, ...] = (
     _row("eliminate_dead_code", "dead users block what may only touch values with one user"),
     _row("reorder_for_locality", "first of all that looks at the graph, so that the order of later passes stays"),
     Row("post_grad_custom_pre_pass", "your passes see the graph as the partitioner left it"),
+    _row("grouped_gemm_pass", "before batching, which would stack an input that all products share"),
+    _row(
+        "concat_linear_woq_int4",
+        "with weights that the graph holds; those of the model are packed before autograd",
+        _ANY,
+    ),
     _row("group_batch_fusion_passes", "before the patterns, which look at single calls"),
     _row("remove_noop_ops", "the partition makes new ones, at its seams", _FUNCTIONAL),
     _row("remove_assert_ops", "a check is a user, at which the patterns would stop"),
