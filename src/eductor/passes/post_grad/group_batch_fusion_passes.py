@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from eductor.cost import device_of
 from eductor.graph.core import in_core_operators
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
@@ -27,8 +28,12 @@ def group_batch_fusion_passes(
     `batch_aten_add`, `batch_aten_sub`, `batch_aten_mul`, `batch_aten_div`; those named in `without` are left out.
     """
     rules = chosen(POST_GRAD_RULES, without)
-    while make_batches(graph, in_core_operators(rewrite), context, rules):
-        pass
+    products = [rule for rule in rules if not rule.is_pointwise]
+    core, fuses = in_core_operators(rewrite), device_of(torch.device("cpu"), context.options).fuses
+    # Where the engine fuses, pointwise operators alone are no reason for a batch: most graphs are done with here.
+    more = make_batches(graph, core, context, products) or not fuses
+    while more:
+        more = make_batches(graph, core, context, rules)
 
 
 @group_batch_fusion_passes.example
@@ -39,9 +44,11 @@ def products_of_pieces(
     return torch.cat([torch.sub(piece, b, alpha=2).relu() for piece in pieces], 1)
 
 
-@group_batch_fusion_passes.refuses("does not pay for making one")
-def separate_inputs(x: torch.Tensor = f32(4, 8), y: torch.Tensor = f32(4, 8)) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.tanh(x), torch.tanh(y)
+@group_batch_fusion_passes.refuses("costs")
+def large_weights(
+    x: torch.Tensor = f32(4, 256), w: torch.Tensor = f32(256, 256), v: torch.Tensor = f32(256, 256)
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return x @ w, x.sin() @ v
 
 
 @group_batch_fusion_passes.refuses("no other call is of the same form")
