@@ -119,6 +119,9 @@ def test_what_pays_depends_on_device_and_engine():
     assert "on the CPU" in reasons(run_pass(addmm_fusion, "post_grad", module))[0]
     eductor.post_grad_passes(module, True, options={"engine": "aten", "strict": True})
     assert targets(module) == [aten.addmm.default]
+    module = capture(program, [t.bfloat16() for t in (A, B, torch.randn(5))], "aten")
+    eductor.post_grad_passes(module, True, options={"engine": "aten", "strict": True})
+    assert targets(module) == [aten.mm.default, aten.add.Tensor]
     # The meta device stands for an accelerator: values are not looked at.
     given = [t.to("meta") for t in (A, B, torch.randn(5))]
     module = capture(program, given, "aten")

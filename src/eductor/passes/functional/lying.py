@@ -51,9 +51,16 @@ def _evaluated(graph: GraphView, node: Node, changed: dict[Node, Any], mode: Any
         return Verdict(f"{node.name} may look at how it lies in memory")
     if graph.is_call(node, torch.ops.aten.as_strided):
         return Verdict(f"{node.name} looks past it, at the memory that it lies in")
+    if "unbacked_bindings" in node.meta or any(map(_is_symbolic, (*node.all_input_nodes, node))):
+        return Verdict(f"{node.name} is of symbolic size, and evaluating it may install a guard")
     given: Any = map_arg((node.args, node.kwargs), lambda n: changed.get(n, value_of(n)))
     try:
         with mode, enable_python_dispatcher(), torch.no_grad():
             return call(*given[0], **given[1])
     except RuntimeError:
         return Verdict(f"{node.name} cannot view it as it would lie in memory")
+
+
+def _is_symbolic(node: Node) -> bool:
+    value = value_of(node)
+    return is_symbolic(value) if isinstance(value, torch.Tensor) else isinstance(value, (torch.SymInt, torch.SymFloat))

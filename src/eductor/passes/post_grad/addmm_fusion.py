@@ -64,9 +64,11 @@ def _addmm(graph: GraphView, node: Node, bound: Bound, side: str) -> tuple[tuple
 
 
 def _why_it_loses(graph: GraphView, node: Node, context: Context) -> str:
-    device = value_of(node).device
+    result = value_of(node)
+    device = result.device
     if not device_of(device, context.options).fuses:
-        return ""
+        is_slow = device.type == "cpu" and result.dtype in (torch.bfloat16, torch.float16)
+        return "on the CPU an addmm in half precision takes longer than a product and a sum" if is_slow else ""
     if device.type == "cpu":
         return "on the CPU the sum takes no longer than filling the result of an addmm"
     return "the sum fuses into what reads it" if fuses_into_users(graph, node) else ""

@@ -55,7 +55,8 @@ def _movable(graph: GraphView, node: Node) -> Iterator[Node]:
     if node.op != "call_function" or node.target is operator.getitem or not effect.removable:
         return
     for x in node.all_input_nodes:
-        is_call = x.op == "call_function" and x.target is not operator.getitem
+        # What gives a size that depends on data stays in front of all that has this size.
+        is_call = x.op == "call_function" and x.target is not operator.getitem and "unbacked_bindings" not in x.meta
         if is_call and graph.effects.of(x).removable and not _keeps_more(graph, x):
             yield x
 
