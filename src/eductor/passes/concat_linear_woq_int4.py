@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from eductor.compat import sort_key
+from eductor.compat import is_symbolic, sort_key
 from eductor.graph.bind import Bound
 from eductor.graph.held import attribute
 from eductor.graph.meta import is_row_major, known_true, tensor_of
@@ -41,8 +41,8 @@ def concat_linear_woq_int4(graph: GraphView, rewrite: Rewriter, context: Context
             rewrite.reject("it is not read with certainty", node)
             continue
         weight, scales = tensor_of(bound["mat2"]), tensor_of(bound["qScaleAndZeros"])
-        if weight is None or scales is None or not isinstance(weight.shape[0], int) or not is_row_major(result):
-            rewrite.reject("its width is not known, or its result is not laid out row by row", node)
+        if weight is None or scales is None or is_symbolic(weight) or is_symbolic(scales) or not is_row_major(result):
+            rewrite.reject("its weights are not of known sizes, or its result is not laid out row by row", node)
             continue
         if not known_true(result.shape[0] <= most_rows):
             rewrite.reject(f"its input is not known to have at most {most_rows} rows", node)

@@ -9,7 +9,7 @@ from torch.fx import Node
 
 from eductor.cost import device_of
 from eductor.graph.bind import Bound
-from eductor.graph.meta import is_row_major, tensor_of, value_of
+from eductor.graph.meta import is_row_major, known_equal, tensor_of, value_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 from eductor.passes.post_grad.products import is_expandable, unlike
@@ -45,7 +45,7 @@ def decompose_mem_bound_mm(
             rewrite.reject("it is not read with certainty", node)
             continue
         factors = [bound[name] for name in _FACTORS[bound.packet]]
-        longest = longest_column if value_of(factors[1]).stride(-2) == 1 else longest_row
+        longest = longest_column if known_equal(value_of(factors[1]).stride(-2), 1) else longest_row
         reason = _why_not(bound, node, factors, context) or _why_not_bound_by_memory(
             result.device.type == "cpu", _sizes(node, factors), many, few, longest
         )
