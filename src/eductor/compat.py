@@ -577,3 +577,11 @@ def is_transform(target: Any) -> bool:
     """Whether a call enters or leaves a transform of torch.func, whose tensors mean nothing outside of it."""
     home = str(getattr(target, "__module__", ""))
     return home.startswith(("torch._functorch", "torch._C._functorch")) or "_nesting" in getattr(target, "__name__", "")
+
+
+def online_softmax() -> OpOverload:
+    """The operator of which Inductor makes the maximum and the sum of a softmax in one kernel; it runs anywhere."""
+    from torch._inductor import inductor_prims
+
+    op: OpOverload = inductor_prims.prepare_softmax_online
+    return op

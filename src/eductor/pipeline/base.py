@@ -306,8 +306,12 @@ class Rule:
 
     name: str
     operators: tuple[Any, ...]
-    fn: Callable[[GraphView, Rewriter, Node], Any]
+    fn: Callable[..., Any]
     version: str
+
+    def __call__(self, view: GraphView, rewriter: Rewriter, node: Node, context: Context) -> None:
+        """Looks at a call: with the graph and the rewriter, and with the context if the rule asks for it."""
+        self.fn(view, rewriter, node, **({"context": context} if _takes_context(self.fn) else {}))
 
     @functools.cached_property
     def keys(self) -> frozenset[Any]:
@@ -331,7 +335,10 @@ class RulePass(Pass):
         return self._version or digest(self._source, *(f"{r.name} {r.version}" for r in self.rules))
 
     def rule(self, *operators: Any, name: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Declares a rule for the calls of the operators: a function of the graph, the rewriter and the node."""
+        """Declares a rule for the calls of the operators: a function of the graph, the rewriter and the node.
+
+        It may take `context`, too.
+        """
 
         def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
             rule = Rule(
@@ -372,15 +379,15 @@ class RulePass(Pass):
                     continue
                 edits = len(rewriter.matches)
                 with rewriter.rule(rule.name):
-                    rule.fn(view, rewriter, node)
+                    rule(view, rewriter, node, context)
                 if len(rewriter.matches) > edits:
                     break
             if len(rewriter.rejects) > refusals:
                 left[node] = len(rewriter.matches)
         if any(made < len(rewriter.matches) for made in left.values()):
-            self._look_again(view, rewriter, left)
+            self._look_again(view, rewriter, context, left)
 
-    def _look_again(self, view: GraphView, rewriter: Rewriter, left: Mapping[Node, int]) -> None:
+    def _look_again(self, view: GraphView, rewriter: Rewriter, context: Context, left: Mapping[Node, int]) -> None:
         """What was refused may be allowed after a later match; the first refusal of what then is rewritten is void."""
         edits = -1
         while edits < len(rewriter.matches):
@@ -391,7 +398,7 @@ class RulePass(Pass):
                 for rule in self.rules:
                     if len(rewriter.matches) == before and view.is_call(node, *rule.operators):
                         with rewriter.rule(rule.name):
-                            rule.fn(view, rewriter, node)
+                            rule(view, rewriter, node, context)
                 del rewriter.rejects[refusals:]
                 if len(rewriter.matches) > before:
                     rewriter.rejects[:] = [r for r in rewriter.rejects if r.nodes[:1] != (name,)]
