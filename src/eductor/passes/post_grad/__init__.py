@@ -17,4 +17,9 @@ ORDER: tuple[Row, ...] = (
     Row(
         "stable_topological_sort", "engines read the graph from top to bottom", f"{_FUNCTIONAL}.stable_topological_sort"
     ),
+    Row(
+        "reinplace_inplaceable_ops",
+        "every other pass takes the graph for functional",
+        f"{_HERE}.reinplace_inplaceable_ops",
+    ),
 )

@@ -1,0 +1,8 @@
+"""What `reinplace_inplaceable_ops` stands on.
+
+places        which values share memory, and what the outside holds
+safety        whether a call may write an operand: who reads the memory later, through what, and what leaves the graph
+operators     functional operators that have a form that writes, one operand or a list of them
+scatters      a tensor with other contents in a part of it: the part is written instead
+wrapped       mutable operators and Triton kernels that functionalization wrapped
+"""
