@@ -18,6 +18,11 @@ ORDER: tuple[Row, ...] = (
         "stable_topological_sort", "engines read the graph from top to bottom", f"{_FUNCTIONAL}.stable_topological_sort"
     ),
     Row(
+        "common_subexpression_elimination",
+        "what earlier passes made alike is seen as the same now",
+        f"{_HERE}.common_subexpression_elimination",
+    ),
+    Row(
         "reinplace_inplaceable_ops",
         "every other pass takes the graph for functional",
         f"{_HERE}.reinplace_inplaceable_ops",

@@ -79,7 +79,7 @@ def step_of_a_cache(
 
 @reinplace_inplaceable_ops.example
 def sum_into_zeros(rows: torch.Tensor = i64(5), values: torch.Tensor = f32(5, 3)) -> torch.Tensor:
-    return aten.index_put(torch.zeros(8, 3, dtype=values.dtype), [rows], values, True)
+    return torch.zeros(8, 3, dtype=values.dtype).index_put([rows], values, True)
 
 
 @reinplace_inplaceable_ops.example

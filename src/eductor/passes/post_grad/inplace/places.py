@@ -39,7 +39,7 @@ class Places:
                 self.join(node, operand)
         elif self._is_picked(node):
             # The results of one call lie apart, unless they are views; each may be picked more than once.
-            self.join(node, self._homes.setdefault((node.args[0], node.args[1]), node))  # type: ignore[arg-type]
+            self.join(node, self._homes.setdefault((node.args[0], node.args[1]), node))
         else:
             for operand in effect.shares:
                 self.join(node, operand)
@@ -67,7 +67,9 @@ class Places:
 
     def held_outside(self, node: Node) -> list[Node]:
         """Through what somebody outside of the graph, or a callee that nobody knows, holds the memory of a value."""
-        return [n for n in self.sharing(node) if n.op in ("placeholder", "get_attr") or self._graph.effects.of(n).opaque]
+        return [
+            n for n in self.sharing(node) if n.op in ("placeholder", "get_attr") or self._graph.effects.of(n).opaque
+        ]
 
     def root(self, node: Node) -> tuple[Any, ...]:
         """The value on whose memory a view is, as far as that is certain; of several results, which one."""

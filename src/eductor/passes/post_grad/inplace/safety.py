@@ -145,9 +145,10 @@ class Safety:
         """After the write-back the memory of a result holds what was written back."""
         place = back.args[0]
         assert isinstance(place, Node)
-        is_itself = difference(value_of(node), value_of(place)) is None and difference(
-            value_of(result), value_of(write.operand)
-        ) is None
+        is_itself = (
+            difference(value_of(node), value_of(place)) is None
+            and difference(value_of(result), value_of(write.operand)) is None
+        )
         if user is back and node is back.args[1]:
             is_whole = is_itself and self._places.root(write.operand) == (place,)
             return "" if is_whole else f"{back.name} would copy {place.name} within its own memory"

@@ -50,6 +50,8 @@ def _part(bound: Bound) -> torch.Tensor | None:
     if not isinstance(tensor, FakeTensor):
         return None
     op, arguments = view_of(bound)
-    values = [[value_of(x) for x in given] if isinstance(given, (list, tuple)) else value_of(given) for given in arguments]
+    values = [
+        [value_of(x) for x in given] if isinstance(given, (list, tuple)) else value_of(given) for given in arguments
+    ]
     with tensor.fake_mode:
         return op(tensor, *values)  # type: ignore[no-any-return]

@@ -81,7 +81,9 @@ def _written_arguments(node: Node) -> Written | str:
     if not isinstance(op, OpOverload) or _returns_alias(op):
         return "it wraps an operator that may return what it writes"
     first = max(len(op._schema.returns), 1)
-    return {first + i: node.kwargs[name] for i, name in enumerate(written_by(op._schema)) if node.kwargs[name] is not None}
+    return {
+        first + i: node.kwargs[name] for i, name in enumerate(written_by(op._schema)) if node.kwargs[name] is not None
+    }
 
 
 def _written_bases(node: Node) -> Written | str:
