@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 import torch
 
 import eductor
 from eductor import Recorder
+from eductor.compat import FakeTensorMode
 from eductor.graph import capture, from_python, to_python
 from eductor.graph.evaluate import propagate
 from eductor.graph.node_effects import effect_of
@@ -363,6 +366,49 @@ def test_a_mutable_operator_gets_a_copy_of_what_is_read_later():
     assert torch.equal(z, torch.full((3,), 2.0))
     assert torch.equal(w, torch.full((3,), 3.0))
     assert z.data_ptr() != w.data_ptr()
+
+
+def kernel_graph(second_use):
+    """A Triton kernel that writes an input, which is written back; the kernel is not run."""
+    functional = torch.ops.higher_order.triton_kernel_wrapper_functional
+    with FakeTensorMode():
+        x, out = torch.empty(8), torch.empty(8)
+    graph = torch.fx.Graph()
+    given = [graph.placeholder(name) for name in ("x", "out")]
+    for node, value in zip(given, (x, out), strict=True):
+        node.meta["val"] = value
+    written = given[1]
+    for _ in range(2):
+        kernel = {"kernel_idx": 0, "constant_args_idx": 0, "grid": [(1, 1, 1)], "tma_descriptor_metadata": {}}
+        tensors = {"x": given[0], "out": written, "n": 8}
+        call = graph.call_function(functional, (), {**kernel, "kwargs": tensors, "tensors_to_clone": ["out"]})
+        call.meta["val"] = {"out": torch.empty_like(out)}
+        written = graph.call_function(operator.getitem, (call, "out"))
+        written.meta["val"] = call.meta["val"]["out"]
+    results = []
+    if second_use:
+        results = [graph.call_function(aten.sin.default, (given[1],))]
+        results[0].meta["val"] = torch.empty_like(out)
+    back = graph.call_function(aten.copy_.default, (given[1], written))
+    back.meta["val"] = out
+    graph.output(tuple(results))
+    return torch.fx.GraphModule({}, graph)
+
+
+def test_kernels_write_what_is_written_back():
+    module = kernel_graph(second_use=False)
+    run_pass(reinplace_inplaceable_ops, "post_grad", module)
+    x, out, first, second, _ = module.graph.nodes
+    for kernel in (first, second):
+        assert kernel.target is torch.ops.higher_order.triton_kernel_wrapper_mutation
+        assert kernel.kwargs["kwargs"] == {"x": x, "out": out, "n": 8}
+
+
+def test_a_kernel_does_not_write_what_is_read_later():
+    module = kernel_graph(second_use=True)
+    run = run_pass(reinplace_inplaceable_ops, "post_grad", module)
+    assert run.record.rejects[0].reason == "sin_default reads what was in out before"
+    assert any(n.target is torch.ops.higher_order.triton_kernel_wrapper_functional for n in module.graph.nodes)
 
 
 class Decoder(torch.nn.Module):

@@ -35,7 +35,7 @@ def observed(call: Callable[..., Any], program: Program) -> dict[str, Any]:
             other for other, y in tensors.items() if y.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
         ]
         facts[f"memory of {name}"] = homes
-        if len(homes) > 1:
+        if any(home.startswith("input") for home in homes):  # new memory may lie as the functional operator has it
             facts[f"place of {name}"] = (strides_of(x), x.storage_offset())
         facts[f"{name} itself"] = [other for other, y in tensors.items() if y is x]
     for i, out in enumerate(outputs):

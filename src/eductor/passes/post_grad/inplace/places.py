@@ -34,7 +34,7 @@ class Places:
         """Takes a node in."""
         self._place[node] = [node]
         effect = self._graph.effects.of(node)
-        if effect.opaque:
+        if self._may_keep(node):
             for operand in tensors_among(node.all_input_nodes):
                 self.join(node, operand)
         elif self._is_picked(node):
@@ -67,9 +67,7 @@ class Places:
 
     def held_outside(self, node: Node) -> list[Node]:
         """Through what somebody outside of the graph, or a callee that nobody knows, holds the memory of a value."""
-        return [
-            n for n in self.sharing(node) if n.op in ("placeholder", "get_attr") or self._graph.effects.of(n).opaque
-        ]
+        return [n for n in self.sharing(node) if n.op in ("placeholder", "get_attr") or self._may_keep(n)]
 
     def root(self, node: Node) -> tuple[Any, ...]:
         """The value on whose memory a view is, as far as that is certain; of several results, which one."""
@@ -97,6 +95,11 @@ class Places:
     def is_written(self, node: Node) -> bool:
         return not self._written.isdisjoint(self._place[node])
 
+    def _may_keep(self, node: Node) -> bool:
+        """Whether a callee may hold on to its operands; a kernel only writes them."""
+        is_kernel = node.target is torch.ops.higher_order.triton_kernel_wrapper_mutation
+        return self._graph.effects.of(node).opaque and not is_kernel
+
     def _is_picked(self, node: Node) -> bool:
         """Whether a node is one of the results of a call that returns new ones."""
         if node.target is not operator.getitem or tensor_of(node.args[0]) is not None:
@@ -104,7 +107,7 @@ class Places:
         source = node.args[0]
         assert isinstance(source, Node)
         effect = self._graph.effects.of(source)
-        return not effect.opaque and not effect.shares
+        return not self._may_keep(source) and not effect.shares
 
     def _memory_of_attribute(self, node: Node) -> Hashable:
         """Attributes under several names may be one tensor, or share its memory."""

@@ -62,6 +62,8 @@ def call_in_place(work: Work, node: Node) -> None:
     take_apart(work.rewrite, node, in_place_or_copied)
     while (made := made.next) not in work.places:
         work.enter(made)
+    for operand in allowed:  # of a kernel, nobody else says what it writes
+        work.places.mark_written(operand)
 
 
 def _why_not(work: Work, node: Node, operand: Any, picks: list[Node], allowed: set[Node]) -> str:
