@@ -217,6 +217,12 @@ def test_lists_are_written_together():
             "reads",
         ),
         (("u = aten.index_put.default(x, [i], y)",), "(u,)", "does not write back"),
+        # Results that are other tensors than the operand.
+        (
+            ("e = aten.sin.default(y)", "m = aten.gt.Scalar(x, 0)", "u = aten.masked_fill.Scalar(e, m, 2)"),
+            "(u,)",
+            "the result is another tensor",
+        ),
         # Memory in which elements share a place.
         (
             (
@@ -257,6 +263,30 @@ def test_a_square_matrix_is_not_copied_onto_its_own_transpose():
     _, text = ran(graph(*lines, inputs=inputs))
     assert "index_put_.default(t" in text
     assert "copy_" not in text
+
+
+def test_numbers_of_another_dtype_are_not_written():
+    lines = ("a = aten.neg.default(x)", "b = aten.neg.default(y)")
+    text = graph(
+        *lines,
+        "f = aten._foreach_mul.Scalar([a, b], 0.5)",
+        "f0 = operator.getitem(f, 0)",
+        inputs=("x: i64[3]", "y: i64[3]"),
+        returns="(f0,)",
+    )
+    run, _ = ran(text)
+    assert "another tensor" in run.record.rejects[0].reason
+
+
+def test_memory_around_an_input_is_not_written():
+    """A part by strides may lie between the elements of an input that is itself a part."""
+
+    def program(x, y):
+        return x.copy_(torch.as_strided_scatter(x, y, (2,), (2,), 1)).sum()
+
+    module = capture(program, [torch.randn(8)[::2], torch.randn(2)], "aten")
+    run = run_pass(reinplace_inplaceable_ops, "post_grad", module)
+    assert "it may write memory around" in " ".join(r.reason for r in run.record.rejects)
 
 
 def test_the_inputs_of_a_backward_are_not_written():

@@ -10,7 +10,7 @@ from torch.fx import Node
 
 from eductor.compat import OpOverload
 from eductor.graph.bind import Bound
-from eductor.graph.meta import tensor_of
+from eductor.graph.meta import difference, tensor_of, value_of
 from eductor.passes.post_grad.inplace.safety import Write
 from eductor.passes.post_grad.inplace.work import Work
 
@@ -55,9 +55,9 @@ def write_list(work: Work, node: Node, bound: Bound) -> None:
         return
     for i, operand in enumerate(operands):
         shared = next((other for other in operands[:i] if work.places.share(operand, other)), None)
-        part = tensor_of(operand)
+        part, unlike = tensor_of(operand), difference(value_of(node)[i], value_of(operand))
         reason = f"{operand.name} and {shared.name} may share memory" if shared is not None else ""
-        reason = reason or ("it is no tensor" if part is None else "")
+        reason = reason or (f"result {i} is another tensor: {unlike}" if unlike or part is None else "")
         reason = reason or work.safety.why_not(Write(node, operand, picks[i], part))  # type: ignore[arg-type]
         if reason:
             work.reject(reason, node)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,22 +19,38 @@ from eductor.graph.node_effects import may_be_tensor, tensors_among
 from eductor.graph.snapshot import attribute
 from eductor.graph.view import GraphView
 
+Use = tuple[Node, Node]
+"""A value, and a node that takes it."""
+
+
+@dataclass(eq=False)
+class _Place:
+    """Values that may share memory, and what is known of all of them."""
+
+    nodes: list[Node]
+    uses: list[Use]
+    holders: list[Node]
+    is_written: bool = False
+
 
 class Places:
-    """Values that may share memory are in one place; each is a view of a root, as far as that is certain."""
+    """Values that may share memory are in one place; each is a view of a root, as far as that is certain.
+
+    It is asked in the order of the graph, so that what lies behind is forgotten, and a long chain of writes to one place
+    costs no more than so many writes to several.
+    """
 
     def __init__(self, graph: GraphView) -> None:
         self._graph = graph
-        self._place: dict[Node, list[Node]] = {}
+        self._place: dict[Node, _Place] = {}
         self._homes: dict[Hashable, Node] = {}
-        self._written: set[Node] = set()
         for node in graph.nodes:
             self.enter(node)
 
     def enter(self, node: Node) -> None:
         """Takes a node in."""
-        self._place[node] = [node]
-        effect = self._graph.effects.of(node)
+        is_held = node.op in ("placeholder", "get_attr") or self._may_keep(node)
+        self._place[node] = _Place([node], [(node, user) for user in node.users], [node] if is_held else [])
         if self._may_keep(node):
             for operand in tensors_among(node.all_input_nodes):
                 self.join(node, operand)
@@ -41,7 +58,7 @@ class Places:
             # The results of one call lie apart, unless they are views; each may be picked more than once.
             self.join(node, self._homes.setdefault((node.args[0], node.args[1]), node))
         else:
-            for operand in effect.shares:
+            for operand in self._graph.effects.of(node).shares:
                 self.join(node, operand)
         if node.op == "get_attr":
             self.join(node, self._homes.setdefault(self._memory_of_attribute(node), node))
@@ -51,23 +68,34 @@ class Places:
 
     def join(self, a: Node, b: Node) -> None:
         """From now on two values may share memory."""
-        small, large = sorted((self._place[a], self._place[b]), key=len)
+        small, large = sorted((self._place[a], self._place[b]), key=lambda place: len(place.nodes))
         if small is large:
             return
-        large += small
-        for node in small:
+        large.nodes += small.nodes
+        large.uses += small.uses
+        large.holders += small.holders
+        large.is_written |= small.is_written
+        for node in small.nodes:
             self._place[node] = large
 
-    def sharing(self, node: Node) -> list[Node]:
-        """The values that may share memory with a node's, itself among them, as far as they are still in the graph."""
-        return [n for n in self._place[node] if n.op in ("placeholder", "get_attr") or n in self._graph]
+    def stand_for(self, operand: Node, result: Node) -> None:
+        """An operand is about to take the place of a result."""
+        self.join(result, operand)
+        place = self._place[operand]
+        place.uses = [(operand if node is result else node, user) for node, user in place.uses]
+
+    def uses_after(self, node: Node, call: Node) -> list[Use]:
+        """Who takes a value that may share memory with a node's, after a call; nobody asks for earlier ones later on."""
+        place = self._place[node]
+        place.uses = [use for use in place.uses if call < use[1]]
+        return place.uses
 
     def share(self, a: Node, b: Node) -> bool:
         return self._place[a] is self._place[b]
 
     def held_outside(self, node: Node) -> list[Node]:
         """Through what somebody outside of the graph, or a callee that nobody knows, holds the memory of a value."""
-        return [n for n in self.sharing(node) if n.op in ("placeholder", "get_attr") or self._may_keep(n)]
+        return self._place[node].holders
 
     def root(self, node: Node) -> tuple[Any, ...]:
         """The value on whose memory a view is, as far as that is certain; of several results, which one."""
@@ -90,10 +118,10 @@ class Places:
 
     def mark_written(self, node: Node) -> None:
         """The memory of a value is written in place."""
-        self._written.add(node)
+        self._place[node].is_written = True
 
     def is_written(self, node: Node) -> bool:
-        return not self._written.isdisjoint(self._place[node])
+        return self._place[node].is_written
 
     def _may_keep(self, node: Node) -> bool:
         """Whether a callee may hold on to its operands; a kernel only writes them."""

@@ -50,6 +50,7 @@ class Safety:
         self._places = places
         self._parts = parts
         self._inputs_apart = inputs_apart
+        self._write_backs = {node.args[0]: node for node in graph.nodes if is_write_back(node)}
 
     def why_not(self, write: Write) -> str:
         """Why an operand may not be written in place; empty if nothing speaks against it."""
@@ -90,27 +91,26 @@ class Safety:
             return f"{holders[0].name} may share memory with other inputs of the backward"
         if self._write_back(write) is None:
             return f"the graph does not write back to {holders[0].name}"
+        if self._graph.is_call(write.call, aten.as_strided_scatter) and not _covers(tensor_of(holders[0]), write.part):
+            return f"it may write memory around {holders[0].name}"
         return ""
 
     def _why_read_later(self, write: Write) -> str:
         """Somebody reads the old contents after the write, otherwise than through the result."""
         back = self._write_back(write)
-        for node in self._places.sharing(write.operand):
-            for user in node.users:
-                if user is write.call or user < write.call or not self._reads(user, node):
-                    continue
-                if back is not None and _is_written_by_then(node, user, back):
-                    continue
-                if not self._reads_around(user, node, write):
-                    reads = "the graph returns" if user.op == "output" else f"{user.name} reads"
-                    return f"{reads} what was in {node.name} before"
+        for node, user in self._places.uses_after(write.operand, write.call):
+            is_over = back is not None and _is_written_by_then(node, user, back)
+            if is_over or not self._reads(user, node) or self._reads_around(user, node, write):
+                continue
+            reads = "the graph returns" if user.op == "output" else f"{user.name} reads"
+            return f"{reads} what was in {node.name} before"
         return ""
 
     def _reads(self, user: Node, node: Node) -> bool:
         """Whether a node looks at the contents of another one; what a view shows is read by those who use the view."""
         if self._graph.effects.of(user).is_view or user.target in _ASKING_THE_FORM:
             return False
-        return not (user.target in _OVERWRITING and user.args[0] is node and node not in user.args[1:])
+        return not (user.target in _OVERWRITING and user.args[:1] == (node,) and node not in user.args[1:])
 
     def _reads_around(self, user: Node, node: Node, write: Write) -> bool:
         """Whether a scatter reads only what lies around the written part: it puts something else in the place of that."""
@@ -127,19 +127,29 @@ class Safety:
         back = self._write_back(write)
         whole = self._places.views(write.operand)
         for result in write.results:
-            unlike = difference(value_of(result), value_of(write.operand))
-            if unlike and not all(self._takes_any_form(user, result) for user in result.users):
-                return f"the result would lie otherwise: {unlike}"
-            for node in self._places.sharing(result):
-                for user in node.users:
-                    if user.op == "output" and back is not None:
-                        return f"{node.name} leaves the graph, and would be {back.args[0]}"
-                    if user.op == "output" and len(whole) > 1:
-                        return f"{node.name} leaves the graph, and would be a part of {whole[-1].name}"
-                    reason = self._why_write_back_forbids(write, back, result, node, user) if back is not None else ""
-                    if reason:
-                        return reason
+            if reason := self._why_unlike(write, result):
+                return reason
+            for node, user in self._places.uses_after(result, write.call):
+                if user.op == "output" and back is not None:
+                    return f"{node.name} leaves the graph, and would be {back.args[0]}"
+                if user.op == "output" and len(whole) > 1:
+                    return f"{node.name} leaves the graph, and would be a part of {whole[-1].name}"
+                reason = self._why_write_back_forbids(write, back, result, node, user) if back is not None else ""
+                if reason:
+                    return reason
         return ""
+
+    def _why_unlike(self, write: Write, result: Node) -> str:
+        """Only who copies elements one by one may be given a value that lies otherwise in memory."""
+        unlike = difference(value_of(result), value_of(write.operand))
+        if not unlike:
+            return ""
+        new, old = tensor_of(result), tensor_of(write.operand)
+        is_same_kind = new is not None and old is not None and new.dtype == old.dtype
+        if not is_same_kind or not known_equal(tuple(new.shape), tuple(old.shape)):  # type: ignore[union-attr]
+            return f"the result is another tensor: {unlike}"
+        copied = all(self._takes_any_form(user, result) for user in result.users)
+        return "" if copied else f"the result would lie otherwise: {unlike}"
 
     def _why_write_back_forbids(self, write: Write, back: Node, result: Node, node: Node, user: Node) -> str:
         """After the write-back the memory of a result holds what was written back."""
@@ -164,9 +174,8 @@ class Safety:
     def _write_back(self, write: Write) -> Node | None:
         """The `copy_` that writes over the whole memory of the operand later on, where that is an input's."""
         holders = self._places.held_outside(write.operand)
-        users = list(holders[0].users) if len(holders) == 1 else []
-        found = [u for u in users if is_write_back(u) and u.args[0] is holders[0] and write.call < u]
-        return max(found, default=None)
+        back = self._write_backs.get(holders[0]) if len(holders) == 1 else None
+        return back if back is not None and write.call < back else None
 
 
 def _is_written_by_then(node: Node, user: Node, back: Node) -> bool:
@@ -180,6 +189,15 @@ def is_write_back(node: Node) -> bool:
     """Whether a node writes a new value to an input or an attribute."""
     place = node.args[0] if node.target is aten.copy_.default else None
     return isinstance(place, Node) and place.op in ("placeholder", "get_attr")
+
+
+def _covers(whole: torch.Tensor | None, part: torch.Tensor) -> bool:
+    """Whether all places of a part, which may be anywhere in the memory, are elements of a tensor, for certain."""
+    if whole is None or whole.dtype != part.dtype or not is_row_major(whole):
+        return False
+    reach = sum((size - 1) * stride for size, stride in zip(part.shape, part.stride(), strict=True))
+    start = part.storage_offset() - whole.storage_offset()
+    return known_true(start >= 0) and known_true(start + reach < whole.numel())
 
 
 def _lies_apart(tensor: torch.Tensor) -> bool:

@@ -52,7 +52,7 @@ class Work:
 
     def stand_for(self, operand: Node, result: Node) -> None:
         """Puts an operand that was written in the place of what was the result."""
-        self.places.join(result, operand)
+        self.places.stand_for(operand, result)
         self.rewrite.replace(result, operand)
 
     def is_stored(self, operand: Node) -> bool:

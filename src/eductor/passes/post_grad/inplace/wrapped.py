@@ -58,7 +58,7 @@ def call_in_place(work: Work, node: Node) -> None:
 
     for key, operand in written.items():
         for pick in (user for user in node.users if user.args[1] == key and operand in allowed):
-            work.places.join(pick, operand)
+            work.places.stand_for(operand, pick)
     take_apart(work.rewrite, node, in_place_or_copied)
     while (made := made.next) not in work.places:
         work.enter(made)
