@@ -112,3 +112,15 @@ def test_programs_that_write_do_what_they_do_in_eager(start: int) -> None:
 def test_many_programs_that_write_do_what_they_do_in_eager(half: int) -> None:
     fired = judged(range(half, SLOW, 2))
     assert fired["reinplace_inplaceable_ops"] > FIRED * SLOW / 2, fired
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(0, 80, 20))
+def test_kernels_write_in_place_as_eager_does(start: int) -> None:
+    """The same with the engine that makes kernels, where something is written in place."""
+    for number in range(start, start + 20):
+        program, recorder = generate(number), Recorder()
+        found = differences(program, instruments=(recorder,))
+        if any("reinplace_inplaceable_ops" in address for address in recorder.changed()):
+            found = found or differences(program, engine="inductor")
+        assert not found, told(number, program, {"engine": "inductor"}, found)

@@ -19,8 +19,8 @@ from eductor.engines.legalize.wide_cats import call_wide_cats
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.snapshot import subgraphs
 from eductor.graph.view import GraphView
-from eductor.passes.post_grad.wrappers.auto_functionalized import functional_call, functional_call_on_bases
-from eductor.passes.post_grad.wrappers.triton_wrapper import functional_kernel
+from eductor.graph.wrappers.auto_functionalized import functional_call, functional_call_on_bases
+from eductor.graph.wrappers.triton_wrapper import functional_kernel
 
 REWRITES: dict[str, Callable[[Rewriter, Node], None]] = {
     "auto_functionalized": functional_call,

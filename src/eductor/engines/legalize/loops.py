@@ -16,8 +16,8 @@ from eductor.engines.legalize.loop_graphs import Operands, body_graph, condition
 from eductor.graph.meta import set_value, value_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.snapshot import attribute
-from eductor.passes.post_grad.wrappers.copies import hand_out
-from eductor.passes.post_grad.wrappers.sizes import as_arguments
+from eductor.graph.wrappers.copies import hand_out
+from eductor.graph.wrappers.sizes import as_arguments
 
 aten = torch.ops.aten
 

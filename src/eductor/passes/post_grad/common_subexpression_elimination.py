@@ -18,18 +18,13 @@ aten = torch.ops.aten
 
 # One is as good as another, so that what is computed from two of them is the same; but each is memory that somebody may
 # want to write, and costs less than to keep another one alive for it.
-_FILLED = (
+_FILLED = {
     *(aten.full, aten.full_like, aten.new_full, aten.zeros, aten.zeros_like, aten.new_zeros, aten.ones, aten.ones_like),
     *(aten.new_ones, aten.clone),
-)
-_UNDEFINED = (
-    aten.empty,
-    aten.empty_like,
-    aten.empty_strided,
-    aten.empty_permuted,
-    aten.new_empty,
-    aten.new_empty_strided,
-)
+}
+_UNDEFINED = {
+    *(aten.empty, aten.empty_like, aten.empty_strided, aten.empty_permuted, aten.new_empty, aten.new_empty_strided),
+}
 """What is in them is anybody's guess, so that no two are equal."""
 
 
@@ -54,7 +49,7 @@ def common_subexpression_elimination(graph: GraphView, rewrite: Rewriter) -> Non
             first[key] = node  # what comes later is nearer to this one
             continue
         numbers[node] = numbers[twin]
-        if node.op == "get_attr" or graph.is_call(node, *_FILLED):
+        if node.op == "get_attr" or not _FILLED.isdisjoint(graph.keys(node)):
             continue
         reason = graph.effects.may_alias(node, twin).reason
         if reason:
@@ -80,7 +75,7 @@ def _key(graph: GraphView, node: Node, numbers: dict[Node, int]) -> Hashable | N
     """What two nodes have in common that compute the same; None for one that is like no other."""
     if node.op == "get_attr":
         return ("attribute", str(node.target))
-    if graph.is_call(node, *_UNDEFINED):
+    if not _UNDEFINED.isdisjoint(graph.keys(node)):
         return None
     bound = graph.bind(node)
     if isinstance(bound, Bound):

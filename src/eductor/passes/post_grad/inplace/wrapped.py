@@ -11,15 +11,15 @@ from torch.fx import Node
 from eductor.compat import HigherOrderOperator, OpOverload
 from eductor.graph.meta import known_equal, tensor_of
 from eductor.graph.rewriter import Rewriter
-from eductor.passes.post_grad.inplace.safety import Write
-from eductor.passes.post_grad.inplace.work import Work
-from eductor.passes.post_grad.wrappers.auto_functionalized import (
+from eductor.graph.wrappers.auto_functionalized import (
     functional_call,
     functional_call_on_bases,
     written_by,
 )
-from eductor.passes.post_grad.wrappers.copies import Writable, writable
-from eductor.passes.post_grad.wrappers.triton_wrapper import functional_kernel
+from eductor.graph.wrappers.copies import Writable, writable
+from eductor.graph.wrappers.triton_wrapper import functional_kernel
+from eductor.passes.post_grad.inplace.safety import Write
+from eductor.passes.post_grad.inplace.work import Work
 
 Written = Mapping[Any, Any]
 """What a wrapped call writes, by the key under which its users pick the new value."""

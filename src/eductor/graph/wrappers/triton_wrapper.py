@@ -8,7 +8,7 @@ import torch
 from torch.fx import Node
 
 from eductor.graph.rewriter import Rewriter
-from eductor.passes.post_grad.wrappers.copies import Writable, hand_out, writable
+from eductor.graph.wrappers.copies import Writable, hand_out, writable
 
 
 def functional_kernel(rewrite: Rewriter, node: Node, writable: Writable = writable) -> None:

@@ -12,8 +12,8 @@ from torch.fx import Node
 from eductor.compat import OpOverload
 from eductor.graph.meta import known_equal, tensor_of
 from eductor.graph.rewriter import Rewriter
-from eductor.passes.post_grad.wrappers.copies import Writable, hand_out, writable
-from eductor.passes.post_grad.wrappers.sizes import as_arguments
+from eductor.graph.wrappers.copies import Writable, hand_out, writable
+from eductor.graph.wrappers.sizes import as_arguments
 
 aten = torch.ops.aten
 
