@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from eductor import Recorder
+from eductor import Recorder, compile
 from eductor.compiler import compile_graph
 from eductor.graph.evaluate import propagate
 from eductor.observe.values import is_bitwise_equal
@@ -124,3 +124,44 @@ def test_kernels_write_in_place_as_eager_does(start: int) -> None:
         if any("reinplace_inplaceable_ops" in address for address in recorder.changed()):
             found = found or differences(program, engine="inductor")
         assert not found, told(number, program, {"engine": "inductor"}, found)
+
+
+def copied_then_written(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    y.copy_(x)
+    x.mul_(2)
+    return y.sum()
+
+
+def exchanged(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    held = x.clone()
+    x.copy_(y)
+    y.copy_(held)
+    return x + 1
+
+
+def turned(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x.copy_(x.t()) + y
+
+
+def shown_and_refilled(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    shown = torch.slice_scatter(x, x[1:3], 0, 1, 3)
+    x.fill_(7)
+    return shown + y
+
+
+@pytest.mark.parametrize("program", [copied_then_written, exchanged, shown_and_refilled])
+def test_a_write_back_does_not_come_before_a_read(program: Callable[..., Any]) -> None:
+    torch._dynamo.reset()
+    first, second = ([torch.arange(16.0).view(4, 4), torch.ones(4, 4)] for _ in range(2))
+    expected, got = program(*first), compile(program, engine="aten", strict=True)(*second)
+    for a, b in zip([expected, *first], [got, *second], strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_matrix_is_copied_onto_itself_through_a_copy() -> None:
+    """Eager writes such a copy while it reads; compiled, it is that of the matrix as it was."""
+    torch._dynamo.reset()
+    x = torch.arange(16.0).view(4, 4)
+    wanted = x.t().clone()
+    compile(turned, engine="aten", strict=True)(x, torch.zeros(4, 4))
+    assert torch.equal(x, wanted)
