@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.fx import Node, map_arg
 
 from eductor.graph.bind import Bound
-from eductor.graph.meta import difference, hint_of, is_row_major, known_equal, known_true, tensor_of, value_of
+from eductor.graph.meta import difference, known_equal, tensor_of, value_of
 from eductor.graph.view import GraphView
+from eductor.passes.post_grad.inplace.geometry import covers, lies_apart
 from eductor.passes.post_grad.inplace.places import Places
 from eductor.passes.post_grad.inplace.views import SCATTERS, Parts
 
@@ -69,7 +69,7 @@ class Safety:
         part = write.part
         if part.layout is not torch.strided or part.is_conj() or part.is_neg():
             return f"{write.operand.name} does not lie in plain memory"
-        return "" if _lies_apart(part) else f"elements of {write.operand.name} may lie in one place"
+        return "" if lies_apart(part) else f"elements of {write.operand.name} may lie in one place"
 
     def _why_operands_forbid(self, write: Write) -> str:
         """The other operands of the call are read while it writes."""
@@ -91,7 +91,7 @@ class Safety:
             return f"{holders[0].name} may share memory with other inputs of the backward"
         if self._write_back(write) is None:
             return f"the graph does not write back to {holders[0].name}"
-        if self._graph.is_call(write.call, aten.as_strided_scatter) and not _covers(tensor_of(holders[0]), write.part):
+        if self._graph.is_call(write.call, aten.as_strided_scatter) and not covers(tensor_of(holders[0]), write.part):
             return f"it may write memory around {holders[0].name}"
         return ""
 
@@ -189,27 +189,3 @@ def is_write_back(node: Node) -> bool:
     """Whether a node writes a new value to an input or an attribute."""
     place = node.args[0] if node.target is aten.copy_.default else None
     return isinstance(place, Node) and place.op in ("placeholder", "get_attr")
-
-
-def _covers(whole: torch.Tensor | None, part: torch.Tensor) -> bool:
-    """Whether all places of a part, which may be anywhere in the memory, are elements of a tensor, for certain."""
-    if whole is None or whole.dtype != part.dtype or not is_row_major(whole):
-        return False
-    reach = sum((size - 1) * stride for size, stride in zip(part.shape, part.stride(), strict=True))
-    start = part.storage_offset() - whole.storage_offset()
-    return known_true(start >= 0) and known_true(start + reach < whole.numel())
-
-
-def _lies_apart(tensor: torch.Tensor) -> bool:
-    """Whether each element has a place of its own, for certain: a step in one dimension passes all of the finer ones."""
-    dims = [(s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if not known_equal(n, 1)]
-    if is_row_major(tensor) or any(known_equal(n, 0) for _, n in dims):
-        return True
-    if any(hint_of(stride) is None for stride, _ in dims):
-        return False
-    reach: Any = 0
-    for stride, size in sorted(dims, key=lambda dim: hint_of(dim[0])):
-        if not known_true(stride > reach):
-            return False
-        reach = reach + (size - 1) * stride
-    return True
