@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
@@ -129,6 +130,30 @@ def test_explain_tells_what_is_saved(capsys, script, tmp_path):
     assert "bytes are saved" in told
     assert main(["explain", f"{_inference(tmp_path)}", "--saved"]) == 0
     assert "No graph has a backward" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib")
+def test_explain_draws_the_memory_curve(capsys, script, tmp_path):
+    picture = tmp_path / "curve.png"
+    assert main(["explain", script, "--memory-curve", str(picture)]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "<- chosen: 1" in capsys.readouterr().out
+    assert main(["explain", f"{_inference(tmp_path)}", "--memory-curve", str(tmp_path / "none.png")]) == 0
+    assert "No graph has a backward" in capsys.readouterr().out
+    assert not (tmp_path / "none.png").exists()
+
+
+def test_explain_tells_the_memory_curve_as_a_table_and_in_the_json(capsys, script):
+    assert main(["explain", script, "--saved", "--memory-curve"]) == 0
+    saved, curve = capsys.readouterr().out.split("budget")
+    assert "bytes are saved" in saved
+    assert "<- chosen: 1" in curve
+    assert main(["explain", script, "--json", "--memory-curve"]) == 0
+    assert '"curve": {' in capsys.readouterr().out
+    assert main(["explain", script, "--memory-curve", "curve.txt"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""  # the script did not run
+    assert "eductor: 'curve.txt' is no name of a picture" in captured.err
 
 
 def _inference(tmp_path):

@@ -32,6 +32,7 @@ import torch
 from eductor.observe import manual
 from eductor.observe.table import as_markdown
 from eductor.options import Options
+from eductor.partition.bans import BANS
 from eductor.pipeline import Registry
 
 ROOT = Path(__file__).parent.parent
@@ -127,7 +128,11 @@ def order_table() -> str:
     return as_markdown(("step", "kind", "why it stands there"), cells)
 
 
-TABLES = {"options": options_table, "passes": passes_table, "order": order_table}
+def bans_table() -> str:
+    return as_markdown(("ban", "why it must not be computed again"), [(f"`{row.name}`", row.reason) for row in BANS])
+
+
+TABLES = {"options": options_table, "passes": passes_table, "order": order_table, "bans": bans_table}
 
 
 def tables_of(text: str) -> Iterator[re.Match[str]]:

@@ -6,12 +6,13 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 
 from eductor import __version__
 from eductor.errors import BadScript, EductorError, NothingWrong, NotVerified, UnknownName
 from eductor.observe import manual, table
+from eductor.observe.curve_plot import check_can_draw
 from eductor.observe.explain import Explanation
 from eductor.observe.interception import CompiledFunction
 from eductor.observe.progress import Progress
@@ -20,6 +21,7 @@ from eductor.observe.scripts import run_script
 from eductor.observe.verify import Report
 from eductor.observe.why_not import Inquiry
 from eductor.pipeline.base import STAGES
+from eductor.pipeline.recorder import Recorder
 from eductor.pipeline.registry import Registry
 
 
@@ -57,6 +59,13 @@ def _parser() -> argparse.ArgumentParser:
     form.add_argument("--diff", metavar="PASS", help="the graphs before and after this pass")
     form.add_argument("--saved", action="store_true", help="what each graph saves for its backward, and why")
     form.add_argument("--json", action="store_true", help="everything, in the schema of docs/explain_json.md")
+    explain.add_argument(
+        "--memory-curve",
+        nargs="?",
+        const="",
+        metavar="FILE.png",
+        help="memory against time of each graph, as a table, or drawn in a file; with --json, in the JSON, too",
+    )
     verify = _script_parser(commands, "verify", "run a script, and check each pass and each compiled function in it")
     verify.add_argument("--strict", action="store_true", help="stop at the first thing that is wrong")
     bisect = _script_parser(commands, "bisect", "run a script, and find the rewrite that makes it wrong")
@@ -102,7 +111,10 @@ def _passes(args: argparse.Namespace) -> int:
 
 
 def _explain(args: argparse.Namespace) -> int:
-    explanation, progress = Explanation(), Progress(sys.stderr)
+    explanation = Explanation(Recorder(keep_graphs=True, wants_curve=args.memory_curve is not None))
+    progress = Progress(sys.stderr)
+    if args.memory_curve:
+        check_can_draw(args.memory_curve)
     # What the script prints must not stand between the braces.
     aside = contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
     names: list[str] = []
@@ -124,19 +136,23 @@ def _explain(args: argparse.Namespace) -> int:
         raise BadScript(
             f"{args.where} compiles {', '.join(names)}, but calls none of them: call what is to be looked at."
         )
-    if args.json:
-        print(json.dumps(explanation.to_json(), indent=2))
-    elif args.saved:
-        print(_saved(explanation))
-    else:
-        print(explanation.diff(args.diff) if args.diff is not None else explanation)
+    print(json.dumps(explanation.to_json(), indent=2) if args.json else _told(explanation, args))
+    if args.memory_curve and explanation.memory_curve():
+        explanation.draw_memory_curve().savefig(args.memory_curve)
     return 0
 
 
-def _saved(explanation: Explanation) -> str:
-    plans = explanation.explain_saved()
-    told = [f"graph {graph}\n\n{plan}" for graph, plan in plans.items()]
-    return "\n\n".join(told) or "No graph has a backward: nothing is saved."
+def _told(explanation: Explanation, args: argparse.Namespace) -> str:
+    """What was asked for, or else the whole explanation."""
+    told = [explanation.diff(args.diff)] if args.diff is not None else []
+    told += _by_graph(explanation.explain_saved()) if args.saved else []
+    told += _by_graph(explanation.memory_curve()) if args.memory_curve is not None else []
+    return "\n\n".join(told) or str(explanation)
+
+
+def _by_graph(values: Mapping[int, object]) -> list[str]:
+    told = [f"graph {graph}\n\n{value}" for graph, value in values.items()]
+    return told or ["No graph has a backward: nothing is saved."]
 
 
 def _verify(args: argparse.Namespace) -> int:

@@ -413,7 +413,14 @@ def must_be_saved(node: Node) -> bool:
     """Whether the user's checkpointing asks that the value of a node be kept for the backward."""
     from torch.utils.checkpoint import CheckpointPolicy
 
-    return node.meta.get("recompute") in (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE)
+    return node.meta.get("recompute") is CheckpointPolicy.MUST_SAVE
+
+
+def prefers_saving(node: Node) -> bool:
+    """Whether the user's checkpointing would rather have the value of a node kept, if there is room for it."""
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    return node.meta.get("recompute") is CheckpointPolicy.PREFER_SAVE
 
 
 def checkpointed_in(node: Node) -> Any:

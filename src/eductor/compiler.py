@@ -36,10 +36,11 @@ from eductor.graph.evaluate import correct_captured
 from eductor.graph.held import tensors_of
 from eductor.graph.meta import requires_grad
 from eductor.graph.snapshot import copy_of
+from eductor.observe.memory_curve import MemoryCurve
 from eductor.observe.verifier import Verifier
 from eductor.options import Options
 from eductor.packing import can_pack, hoist
-from eductor.partition import explain_saved, partition_fn
+from eductor.partition import NoPlanFits, Plan, explain_saved, memory_curve, partition_fn, plan_for, plans_of
 from eductor.pipeline.base import Context, GraphName, Role, Stage
 from eductor.pipeline.instruments import PLACE, FlowStage, StageRun, watched
 from eductor.pipeline.pipeline import Pipeline
@@ -54,6 +55,7 @@ def compile(model: F, *, fullgraph: bool = False, dynamic: bool | None = None, *
     """`torch.compile(model, backend="eductor")` with options as keywords, checked at once."""
     checked = Options.of(options)
     Pipeline.of(checked)
+    plans_of(checked)
     choose_engine(checked)
 
     def eductor(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -171,14 +173,30 @@ def partition(flow: Flow, traced: dict[str, Any], graph: Joint) -> Parts:
     joint(flow, graph)
     with flow.stage("partition", "joint", graph.module) as facts:
         options = replace(flow.options, engine=flow.engine)
-        parts = partition_fn(graph, options=options)
+        plan = given_plan(flow, graph)
+        parts = partition_fn(graph, plan=plan, options=options)
         facts.update(parts.facts() if flow.options.instruments else {})
         if graph.tangents and any(instrument.wants_details for instrument in flow.options.instruments):
-            facts["plan"] = explain_saved(graph, options=options).to_json()
+            told = explain_saved(graph, plan=plan, options=options)
+            facts["plan"] = told.to_json()
+            if any(instrument.wants_curve for instrument in flow.options.instruments):
+                facts["curve"] = MemoryCurve.of(memory_curve(graph, options=options), told).to_json()
     if parts.backward is not None and len(graph.tangents) > 1:
         parts = replace(parts, cut=partial(cut, flow, GraphModule(parts.backward, copy_of(parts.backward.graph))))
     post_grad(flow, parts)
     return parts
+
+
+def given_plan(flow: Flow, graph: Joint) -> Plan | None:
+    """The plan of the options that fits a joint graph; a warning says so if there are some and none does."""
+    try:
+        return plan_for(graph, flow.options) if graph.tangents else None
+    except NoPlanFits as error:
+        message = f"no plan fits the {replace(flow.graph, role='joint')}: {error}"
+        if flow.options.strict:
+            raise NoPlanFits(f"{message}. Make it anew: `eductor.explain(fn, *args).explain_saved()`.") from error
+        _warn(f"{message}; what it saves is chosen anew. To see more: {see_more()}")
+        return None
 
 
 def joint(flow: Flow, graph: Joint) -> None:

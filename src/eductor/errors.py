@@ -66,6 +66,17 @@ class BadScript(EductorError):
     """A script that cannot be run, or has nothing to look at."""
 
 
+class NotInstalled(EductorError):
+    """A package that an extra of Eductor installs, and that somebody's wish needs."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(package, extra, purpose)
+
+    def __str__(self) -> str:
+        package, extra, purpose = self.args
+        return f"to {purpose}, {package} must be installed: pip install 'eductor[{extra}]'."
+
+
 class EductorWarning(UserWarning):
     """Something is not supported or went wrong, and a simpler path with eager's result was taken."""
 

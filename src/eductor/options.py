@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from eductor.errors import BadOption, UnknownName
 
 if TYPE_CHECKING:
+    from eductor.partition.plan import Plan
     from eductor.pipeline.base import Pass
     from eductor.pipeline.instruments import Instrument
     from eductor.pipeline.pipeline import Pipeline
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
 Profile = Literal["fast", "exact"]
 Verify = Literal["each"]
 Solver = Literal["cuts", "greedy", "integer"]
+Policy = Literal["priced", "compat"]
+Ban = Literal[
+    "not_in_allowlist",
+    "compute_heavy",
+    "materialized_backward",
+    "reductions",
+    "used_far_apart",
+    "long_fusible_chains",
+]
 Passes = Sequence["Pass | Callable[..., Any]"]
 
 
@@ -35,15 +45,28 @@ class Options:
     )
     mode: str = _why("what the engine optimizes for; `reduce-overhead` is CUDA graphs", "default")
     decompositions: Mapping[Any, Any] | None = _why("operators taken apart in the trace; default: the engine's", None)
-    memory_budget: float = _why(
-        "what is saved for the backward: from 0 (inputs alone) to 1 (all that it reads), or bytes above 1", 1
+    memory_budget: float | Mapping[str, float] = _why(
+        "what may be saved for the backward: from 0 (inputs alone) to 1 (no limit), or bytes above 1; for all of the "
+        "model, or a dictionary of modules",
+        1,
     )
     budget_solver: Solver = _why(
         "how a budget is used: `cuts`, the nearest cheaper cut; `greedy`, filled up; `integer`, the best (with SciPy)",
         "greedy",
     )
     recompute: bool = _why(
-        "compute again in the backward what is cheaper than saving; inputs must stay as they are until then", False
+        "compute again in the backward what is cheaper than saving; writes through `.data` until then are not seen",
+        True,
+    )
+    partition_policy: Policy = _why(
+        "what is saved: `priced`, as `recompute` and the budget say; `compat`, what torch's partitioner would, to compare",
+        "priced",
+    )
+    bans: Sequence[Ban] = _why("what `compat` does not compute again, by the names of its table of bans", get_args(Ban))
+    aggressive_recomputation: bool = _why("of the bans of `compat`, keep `compute_heavy` and `reductions` only", False)
+    plans: Sequence[Plan] = _why(
+        "what to save and what to compute again, as plans that earlier compiles gave: each graph takes the one that fits",
+        (),
     )
     double_backward: bool = _why("keep inputs until the backward, so that gradients can be differentiated", True)
     pipeline: Pipeline | str | None = _why("the passes to run, as a value or as text; default: all that are on", None)
@@ -76,26 +99,23 @@ class Options:
             raise BadOption(f"option profile={self.profile!r}: it must be one of {', '.join(get_args(Profile))}.")
         if self.verify not in (None, *get_args(Verify)):
             raise BadOption(f"option verify={self.verify!r}: it must be 'each', or None.")
-        for name in ("recompute", "double_backward", "fallback_random", "pack_weights", "strict", "debug"):
+        for name in _SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise BadOption(f"option {name}={getattr(self, name)!r}: it must be True or False.")
-        budget = self.memory_budget
-        if (
-            isinstance(budget, bool)
-            or not isinstance(budget, (int, float))
-            or not (0 <= budget <= 1 or (isinstance(budget, int) and budget > 1))
-        ):
+        if not _is_budget(self.memory_budget):
             raise BadOption(
-                f"option memory_budget={budget!r}: it must be a number from 0 (save inputs alone) to 1 (save all that the "
-                "backward reads), or a whole number of bytes above 1."
+                f"option memory_budget={self.memory_budget!r}: it must be a number from 0 (save inputs alone) to 1 (save "
+                "what is fastest), or a whole number of bytes above 1; or a dictionary of such numbers by the names of "
+                "modules, as in {'layers.*': 0.5}."
             )
         if self.budget_solver not in get_args(Solver):
             raise BadOption(
                 f"option budget_solver={self.budget_solver!r}: it must be one of {', '.join(get_args(Solver))}."
             )
+        self._check_policy()
         for name in ("enable", "disable"):
-            object.__setattr__(self, name, _names(name, getattr(self, name)))
-        for name in ("passes", "instruments", *SLOT_OPTIONS):
+            object.__setattr__(self, name, _names(name, getattr(self, name), "passes"))
+        for name in ("plans", "passes", "instruments", *SLOT_OPTIONS):
             object.__setattr__(self, name, _several(getattr(self, name)))
         if not isinstance(self.engine, (str, type(None))) and not callable(self.engine):
             raise BadOption(f"option engine={self.engine!r}: it must be the name of an engine or a function.")
@@ -103,6 +123,25 @@ class Options:
             raise BadOption(f"option decompositions={self.decompositions!r}: it must map operators to functions.")
         if not isinstance(self.repro_dir, (str, os.PathLike, type(None))):
             raise BadOption(f"option repro_dir={self.repro_dir!r}: it must be the path of a folder.")
+
+    def _check_policy(self) -> None:
+        policy, budget = self.partition_policy, self.memory_budget
+        if policy not in get_args(Policy):
+            raise BadOption(f"option partition_policy={policy!r}: it must be one of {', '.join(get_args(Policy))}.")
+        object.__setattr__(self, "bans", _names("bans", self.bans, "bans"))
+        for name in self.bans:
+            if name not in get_args(Ban):
+                raise UnknownName("ban", name, get_args(Ban))
+        if policy == "compat" and budget != 1:
+            raise BadOption(
+                f"option memory_budget={budget!r} with partition_policy='compat': where computing again is free or banned, "
+                "less memory takes fewer bans. Leave some out of bans, or take partition_policy='priced'."
+            )
+        if policy != "compat" and (self.aggressive_recomputation or self.bans != get_args(Ban)):
+            raise BadOption(
+                f"options bans={self.bans!r}, aggressive_recomputation={self.aggressive_recomputation!r}: they say what "
+                "partition_policy='compat' does, and this is partition_policy='priced'."
+            )
 
     @classmethod
     def of(cls, given: Mapping[str, Any] | Options | None) -> Options:
@@ -118,6 +157,15 @@ class Options:
         return cls(**(given or {}))
 
 
+def _is_budget(given: Any) -> bool:
+    """Whether this is a budget of memory: a part, a number of bytes, or one of these for each of some modules."""
+    if isinstance(given, Mapping):
+        return all(isinstance(name, str) and not isinstance(b, Mapping) and _is_budget(b) for name, b in given.items())
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
+        return False
+    return 0 <= given <= 1 or (isinstance(given, int) and given > 1)
+
+
 SLOT_OPTIONS = (
     "pre_grad_custom_pass",
     "joint_custom_pre_pass",
@@ -126,12 +174,22 @@ SLOT_OPTIONS = (
     "post_grad_custom_post_pass",
 )
 
+_SWITCHES = (
+    "recompute",
+    "aggressive_recomputation",
+    "double_backward",
+    "fallback_random",
+    "pack_weights",
+    "strict",
+    "debug",
+)
 
-def _names(option: str, given: Any) -> tuple[str, ...]:
+
+def _names(option: str, given: Any, of: str) -> tuple[str, ...]:
     """Names one by one, or as one string with commas."""
     names = given.split(",") if isinstance(given, str) else _several(given)
     if not all(isinstance(n, str) for n in names):
-        raise BadOption(f"option {option}={given!r}: it must be names of passes.")
+        raise BadOption(f"option {option}={given!r}: it must be names of {of}.")
     return tuple(n.strip() for n in names if n.strip())
 
 

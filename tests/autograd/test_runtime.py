@@ -92,6 +92,26 @@ def test_saved_values_are_donated_unless_the_graph_is_kept():
         out.backward()
 
 
+def test_saved_values_are_freed_before_the_backward_is_over():
+    alive = []
+
+    def engine(job):
+        compiled = ATEN(job)
+
+        def run(inputs):
+            given = [weakref.ref(inputs[i]) for i in sorted(job.donated)]
+            results = compiled.run(inputs)
+            if job.is_backward:
+                alive.append([ref() is not None for ref in given])
+            return results
+
+        return eductor.engines.Compiled(run)
+
+    out = compile(lambda x: x.sin().exp().sum(), engine=engine)(leaf(3))
+    out.backward()
+    assert alive == [[False]]
+
+
 def test_outputs_are_never_donated():
     engine = Jobs()
     x = leaf(3, 4)

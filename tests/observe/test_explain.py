@@ -18,12 +18,18 @@ from eductor.observe.diff import diff_of_graphs
 from eductor.pipeline import graph_pass
 
 ATEN = {"engine": "aten", "disable": "remove_noop_pass"}
+SMALL = {**ATEN, "memory_budget": 0}
 SCHEMA_PAGE = Path(__file__).parents[2] / "docs" / "explain_json.md"
 
 
 def scaled(x, w):
     """The clone is needless, the product has a backward."""
     return (x * w).clone().sin()
+
+
+def summed(x):
+    """What the backward reads can be computed again."""
+    return (x @ x).sin().sum()
 
 
 def explained(fn=scaled, *args, **options):
@@ -268,8 +274,8 @@ def documented() -> dict[str, set[str]]:
     found = {}
     for section in SCHEMA_PAGE.read_text().split("\n## ")[1:]:
         title = section.splitlines()[0]
-        where = re.search(r"in `(\w+)`", title)
-        found[where[1] if where else ""] = set(re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE))
+        fields = set(re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE))
+        found |= dict.fromkeys(re.findall(r"`(\w+)`", title) or [""], fields)
     return found
 
 
@@ -296,7 +302,8 @@ def test_json_has_exactly_the_documented_fields(tmp_path):
         rich = explained(passes=[stumbles, looks], repro_dir=tmp_path)
     with pytest.warns(EductorWarning, match="runs uncompiled"):
         broken = explained(lambda x: x.sin(), torch.ones(3), decompositions={torch.ops.aten.sin.default: "nonsense"})
-    data = [rich.to_json(), broken.to_json()]
+    small = eductor.explain(summed, torch.ones(4, 4, requires_grad=True), options=SMALL, memory_curve=True)
+    data = [rich.to_json(), broken.to_json(), small.to_json()]
     assert occurring(data) == documented()
 
 

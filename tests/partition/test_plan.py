@@ -17,9 +17,10 @@ from eductor.cost import device_of
 from eductor.errors import BadOption
 from eductor.options import Options
 from eductor.partition import Plan, Step, explain_saved, memory_curve, partition_fn
-from eductor.partition.curve import falling
-from eductor.partition.liveness import peak_of
+from eductor.partition.curve import step_for
+from eductor.partition.liveness import Liveness
 from eductor.partition.node_info import classify
+from eductor.partition.prices import priced
 from eductor.partition.problem import Choice
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "autograd"))
@@ -27,7 +28,7 @@ from tracing import joint_of, targets
 
 aten = torch.ops.aten
 
-FUSING, PLAIN = Options(engine="inductor", recompute=True), Options(engine="aten", recompute=True)
+FUSING, PLAIN = Options(engine="inductor"), Options(engine="aten")
 
 
 def leaf(*shape):
@@ -93,7 +94,7 @@ def test_a_plan_goes_to_json_and_back_and_is_replayed():
 
 def test_a_plan_of_another_graph_is_an_error():
     plan = explain_saved(network_joint(), options=PLAIN)
-    with pytest.raises(BadOption, match=r"the plan saves .*made for another one"):
+    with pytest.raises(BadOption, match=r"the plan has .*made for another one"):
         partition_fn(joint_of(lambda x: x.sin().sum(), leaf(3)), plan=plan)
     with pytest.raises(BadOption, match="no plan of the format 1"):
         Plan.from_json("{}")
@@ -117,17 +118,17 @@ def test_a_weight_in_another_dtype_is_made_again_where_that_fuses():
         return (x @ layer.weight.to(torch.bfloat16)).float().sum()
 
     joint = joint_of(program, leaf(4, 8).to(torch.bfloat16))
-    fused, plain = (explain_saved(joint, options=o).bytes for o in (FUSING, None))
+    fused, plain = (explain_saved(joint, options=o).bytes for o in (FUSING, PLAIN))
     assert fused == 0
     assert plain == 2 * 8 * 8
 
 
-def test_by_default_all_is_saved_that_the_backward_reads():
+def test_all_is_saved_that_the_backward_reads_if_nothing_is_to_be_computed_again():
     def program(x, w):
         return ((x @ w).relu() * x).square().sum()
 
     joint = joint_of(program, leaf(8, 8), leaf(8, 8))
-    plan = explain_saved(joint)
+    plan = explain_saved(joint, options=Options(engine="inductor", recompute=False))
     assert {e.reason for e in plan.again} == {"a view"}
 
 
@@ -145,9 +146,11 @@ def test_the_input_of_a_region_is_saved_and_what_is_inside_is_not():
         assert "asked for by its checkpointing" in {e.reason for e in plan.again}
 
 
-def test_selective_checkpointing_is_honoured_at_each_budget():
+def checkpointed_joint(saves):
+    """Two matrix products whose results a policy saves, or would like to."""
+
     def policy(ctx, op, *args, **kwargs):
-        return CheckpointPolicy.MUST_SAVE if op is aten.mm.default else CheckpointPolicy.MUST_RECOMPUTE
+        return saves if op is aten.mm.default else CheckpointPolicy.MUST_RECOMPUTE
 
     def block(x, w):
         return ((x @ w).sin() @ w).cos()
@@ -156,7 +159,19 @@ def test_selective_checkpointing_is_honoured_at_each_budget():
         context = functools.partial(create_selective_checkpoint_contexts, policy)
         return checkpoint(block, x, w, use_reentrant=False, context_fn=context).sum()
 
-    joint = joint_of(program, leaf(4, 4), leaf(4, 4))
+    return joint_of(program, leaf(4, 4), leaf(4, 4))
+
+
+def test_what_checkpointing_prefers_to_save_is_saved_if_there_is_room_for_it():
+    joint = checkpointed_joint(CheckpointPolicy.PREFER_SAVE)
+    full, half, none = (
+        explain_saved(joint, options=Options(engine="aten", memory_budget=b)).bytes for b in (1, 0.5, 0)
+    )
+    assert (full, half, none) == (2 * 64, 64, 0)
+
+
+def test_selective_checkpointing_is_honoured_at_each_budget():
+    joint = checkpointed_joint(CheckpointPolicy.MUST_SAVE)
     for budget in (1, 0.3, 0):
         plan = explain_saved(joint, options=Options(engine="inductor", memory_budget=budget))
         saved = [e.reason for e in plan.saved if e.bytes]
@@ -171,22 +186,50 @@ def layers(x, w):
     return x.sum()
 
 
+def attention(x, w):
+    for _ in range(4):
+        x = x + torch.softmax(x @ w @ x.t(), -1) @ x.tanh()
+    return x.sum()
+
+
+def uneven(x, w):
+    wide = (x @ w).relu()
+    for _ in range(3):
+        x = (x @ w).sigmoid() + wide.mean()
+    return (x * wide.exp()).sum()
+
+
 @pytest.mark.parametrize("options", [FUSING, PLAIN], ids=["fusing", "plain"])
-def test_bytes_fall_along_the_curve_and_so_does_the_peak_as_long_as_layers_are_saved(options):
-    steps = memory_curve(joint_of(layers, leaf(32, 16), leaf(16, 16)), options=options)
+@pytest.mark.parametrize("program", [layers, attention, uneven])
+def test_bytes_and_peak_fall_along_the_curve_and_time_rises(program, options):
+    steps = memory_curve(joint_of(program, leaf(32, 16), leaf(16, 16)), options=options)
     sizes, peaks, times = zip(*((s.bytes, s.peak, s.picoseconds) for s in steps), strict=True)
     assert list(sizes) == sorted(sizes, reverse=True)
+    assert list(peaks) == sorted(peaks, reverse=True)
     assert list(times) == sorted(times)
     assert sizes[-1] == 0
-    upper = [peak for step, peak in zip(steps, peaks, strict=True) if step.budget >= 0.5]
-    assert upper == sorted(upper, reverse=True)
-    assert upper[-1] < 0.8 * upper[0]
+    assert all(step.bytes <= step.budget * sizes[0] for step in steps)
 
 
-def test_where_a_smaller_budget_has_a_higher_peak_the_next_one_is_taken():
+def test_with_nothing_saved_the_backward_makes_ahead_what_a_larger_budget_saves():
+    joint = joint_of(layers, leaf(32, 16), leaf(16, 16))
+    *_, last = memory_curve(joint, options=PLAIN)
+    assert last.choice.ahead
+    info = classify(joint)
+    found = priced(info, device_of(torch.device("cpu"), PLAIN))
+    once = Liveness(info, device_of(torch.device("cpu"), PLAIN)).peak(found.chosen(last.choice.kept))
+    assert last.peak < 0.8 * once
+    plan = explain_saved(joint, options=replace(PLAIN, memory_budget=0))
+    assert (plan.bytes, plan.peak) == (last.bytes, last.peak)
+    assert {e.name for e in plan.again if e.ahead} == {n.name for n in found.chosen(last.choice.ahead)}
+    twice = targets(partition_fn(joint, plan=Plan.from_json(plan.to_json())).backward).count(aten.gelu.default)
+    assert 8 < twice <= 16
+
+
+def test_a_budget_counts_as_the_next_smaller_one_on_the_curve():
     none = Choice(frozenset(), frozenset())
-    steps = [Step(b, none, 0, 0, peak) for b, peak in ((1.0, 50), (0.75, 40), (0.5, 60), (0.25, 30), (0.0, 35))]
-    assert [falling(steps, b).peak for b in (1, 0.75, 0.5, 0.3, 0.25, 0)] == [50, 40, 30, 30, 30, 35]
+    steps = [Step(b, none, 0, 0, 0) for b in (1.0, 0.75, 0.5, 0.0)]
+    assert [step_for(steps, b).budget for b in (1, 0.9, 0.75, 0.6, 0.1, 0)] == [1, 0.75, 0.75, 0.5, 0, 0]
 
 
 def test_the_peak_counts_what_is_held_at_once():
@@ -198,7 +241,8 @@ def test_the_peak_counts_what_is_held_at_once():
     joint = joint_of(program, leaf(1000))
     info = classify(joint)
     device = device_of(torch.device("cpu"), PLAIN)
-    alone, more = peak_of(info, [], device), peak_of(info, info.asked_for(), device)
+    liveness = Liveness(info, device)
+    alone, more = liveness.peak([]), liveness.peak(info.asked)
     assert alone == 5 * 4000  # three values that are made again, the gradient, and the one that it becomes
     assert more == 4 * 4000  # the two that are saved, the gradient, and the one that it becomes
-    assert peak_of(info, [], replace(device, fuses=True)) < alone
+    assert Liveness(info, replace(device, fuses=True)).peak([]) < alone

@@ -8,6 +8,7 @@ import torch
 import eductor
 from eductor.graph import capture, from_python, to_python
 from eductor.graph.evaluate import propagate
+from eductor.graph.meta import AHEAD
 from eductor.observe.manual import run_pass
 from eductor.passes.post_grad.common_subexpression_elimination import common_subexpression_elimination
 from eductor.pipeline import f32
@@ -87,6 +88,13 @@ def forward(x):
     a, e = module(x.clone())
     assert torch.equal(a, x.sin())
     assert torch.equal(e, 2 * x.cos().sin())
+
+
+def test_what_is_made_ahead_is_made_again_later():
+    module = capture(lambda x: x.sin() + x.sin(), [torch.randn(3)], "aten")
+    next(n for n in module.graph.nodes if n.target is aten.sin.default).meta[AHEAD] = True
+    run = run_pass(common_subexpression_elimination, "post_grad", module)
+    assert not run.record.changed
 
 
 def test_memory_to_be_filled_stays_apart_and_what_is_read_of_it_does_not():

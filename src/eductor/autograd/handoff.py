@@ -40,6 +40,8 @@ class Parts:
     saved: tuple[Saved, ...] = ()
     destinations: tuple[int, ...] = ()
     """Inputs of the forward that the backward writes to."""
+    trusts_parameters: bool = False
+    """Whether something is computed again from parameters that eager does not save."""
     cut: Cut | None = None
     """Makes the backward without some tangents. Whoever lets the backward write in place gives it: a graph that writes
     cannot be cut."""

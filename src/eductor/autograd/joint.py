@@ -58,6 +58,8 @@ class Joint:
     views: tuple[Views | None, Views | None]
     """Makes the outputs that are views again: those made in grad mode, and the others."""
     static: frozenset[int]
+    """Inputs that stay where they are in memory: parameters and buffers."""
+    parameters: frozenset[int]
 
     @property
     def primals(self) -> list[Node]:
@@ -97,7 +99,9 @@ def aot_dispatch_autograd_graph(captured: Captured, fakes: Fakes, decompositions
             elif later:
                 traced = decompose(traced, table)
     gradients, writes = _finish(traced, analysis, new)
-    return Joint(traced, analysis, tangents, gradients, writes, views, captured.static_inputs())
+    static = captured.static_inputs()
+    parameters = frozenset(i for i in static if isinstance(fakes.values[i], torch.nn.Parameter))
+    return Joint(traced, analysis, tangents, gradients, writes, views, static, parameters)
 
 
 class _Trace:

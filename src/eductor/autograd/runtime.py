@@ -130,7 +130,7 @@ def _differentiable(
         @torch.compiler.disable  # type: ignore[untyped-decorator]
         def backward(ctx: Any, *given: Any) -> Any:
             gradients = [given[t.of] for t in tangents]
-            values = ctx.saved_tensors
+            values = _saved_tensors(ctx, parts)
             keeps, kept = compat.keeps_graph(), ctx.kept
             if not keeps:
                 ctx.kept = None
@@ -147,6 +147,7 @@ def _differentiable(
             del kept
             inputs = [*ctx.sizes, *values, *ctx.destinations]
             del values
+            ctx.maybe_clear_saved_tensors()  # unless the graph is kept: each is freed after its last reader
             inputs += [_coerced(g, t) for g, t in zip(gradients, tangents, strict=True) if g is not None]
             del gradients
             found = backwards(defined, keeps or ctx.hooked)(inputs)
@@ -162,6 +163,20 @@ def _differentiable(
         return results
 
     return call
+
+
+def _saved_tensors(ctx: Any, parts: Parts) -> Sequence[torch.Tensor]:
+    """What was saved; an error of autograd also says what to do where eager would have saved something else."""
+    try:
+        saved: Sequence[torch.Tensor] = ctx.saved_tensors
+    except RuntimeError as error:
+        if not parts.trusts_parameters or "modified by an inplace operation" not in str(error):
+            raise
+        raise RuntimeError(
+            f"{error}\nThe backward computes values again from parameters that eager does not save. If these must "
+            "change before it, compile with recompute=False."
+        ) from error
+    return saved
 
 
 def _coerced(gradient: torch.Tensor, tangent: Tangent) -> torch.Tensor:

@@ -35,6 +35,8 @@ class Device:
     """The side of such a tile."""
     fuses: bool
     """Whether pointwise operators become one kernel with their neighbours."""
+    packs_bits: bool = False
+    """Whether eight flags in a byte are written and read faster than eight bytes, in kernels that fuse."""
     memory: float = math.inf
     """Bytes that it can hold, where that is known."""
     aligned: frozenset[torch.dtype] = frozenset()
@@ -128,6 +130,7 @@ def _cpu(threads: int, fuses: bool) -> Device:
         units=threads,
         tile=16,
         fuses=fuses,
+        packs_bits=fuses,
     )
 
 

@@ -7,14 +7,15 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
 from eductor.compat import original_of
-from eductor.errors import EductorWarning
+from eductor.errors import BadOption, EductorWarning
 from eductor.observe.interception import CompiledFunction, name_of
+from eductor.observe.memory_curve import MemoryCurve
 from eductor.observe.origins import Origin, Origins
 from eductor.options import Options
 from eductor.partition.plan import Plan
@@ -22,15 +23,23 @@ from eductor.pipeline.base import STAGES
 from eductor.pipeline.instruments import Instrument
 from eductor.pipeline.recorder import PassRecord, Recorder, StageRecord
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 def explain(
-    fn: Callable[..., Any], *args: Any, options: Mapping[str, Any] | Options | None = None, **kwargs: Any
+    fn: Callable[..., Any],
+    *args: Any,
+    options: Mapping[str, Any] | Options | None = None,
+    memory_curve: bool = False,
+    **kwargs: Any,
 ) -> Explanation:
     """Compiles a function for these arguments, forward and backward, and tells what was done; print the result.
 
     The function runs once, with all that it does; gradients that the arguments and parameters have stay as they are.
+    With `memory_curve` the result has the curve of memory against time of each graph, too, which takes more time.
     """
-    explanation = Explanation()
+    explanation = Explanation(Recorder(keep_graphs=True, wants_curve=memory_curve))
     original = original_of(fn)
     found = CompiledFunction(original, Options.of(options), {}, name_of(original))
     with explanation.watching():
@@ -115,6 +124,21 @@ class Explanation:
         """For each graph with a backward: what is saved for it and what it computes again, with bytes, cost and reason."""
         plans = {stage.graph: stage.facts["plan"] for stage in self.recorder.stages if "plan" in stage.facts}
         return {graph: Plan.from_json(plan) for graph, plan in plans.items()}
+
+    def memory_curve(self) -> dict[int, MemoryCurve]:
+        """For each graph with a backward: saved bytes, peak and time of each budget, and of what was chosen."""
+        if not self.recorder.wants_curve:
+            raise BadOption(
+                "the curve was not asked for, and it takes time: `eductor.explain(..., memory_curve=True)`."
+            )
+        curves = {stage.graph: stage.facts["curve"] for stage in self.recorder.stages if "curve" in stage.facts}
+        return {graph: MemoryCurve.from_json(curve) for graph, curve in curves.items()}
+
+    def draw_memory_curve(self) -> Figure:
+        """The curves as a figure of matplotlib, a panel for each graph; `savefig` writes it to a file."""
+        from eductor.observe.curve_plot import draw
+
+        return draw({f"graph {n}: {self.graphs[n].part}": curve for n, curve in self.memory_curve().items()})
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain data; `docs/explain_json.md` says what each field means."""

@@ -8,3 +8,8 @@ from eductor.partition.partitioner import min_cut_rematerialization_partition as
 from eductor.partition.partitioner import partition_fn as partition_fn
 from eductor.partition.plan import Entry as Entry
 from eductor.partition.plan import Plan as Plan
+from eductor.partition.plans import NoPlanFits as NoPlanFits
+from eductor.partition.plans import plan_for as plan_for
+from eductor.partition.plans import plans_of as plans_of
+from eductor.partition.plans import read_plans as read_plans
+from eductor.partition.plans import write_plans as write_plans

@@ -8,6 +8,7 @@ choice on the hull, then value by value; or an integer program finds the best th
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import get_args
 
@@ -30,11 +31,21 @@ class BudgetTooSmall(BadOption):
         return f"a budget of {self.budget} bytes is too small: at least {self.least} bytes must be kept."
 
 
-def within(problem: Problem, budget: int, *, solver: Solver = "greedy", seconds: float = 5.0) -> Choice:
-    """The choice with the least time that the solver finds, never with more bytes than the budget."""
+def within(
+    problem: Problem,
+    budget: int,
+    *,
+    solver: Solver = "greedy",
+    seconds: float = 5.0,
+    corners: Sequence[Choice] | None = None,
+) -> Choice:
+    """The choice with the least time that the solver finds, never with more bytes than the budget.
+
+    `corners` is the problem's hull, if it is known already.
+    """
     if solver not in get_args(Solver):
         raise UnknownName("solver", solver, get_args(Solver))
-    over, fits = _around(problem, budget)
+    over, fits = _around(problem, budget) if corners is None else _neighbours(problem, budget, corners)
     if over is None or solver == "cuts":
         return fits.choice
     choice = repaired(problem, budget, over, fits).choice
@@ -90,6 +101,15 @@ def _below(problem: Problem, more: Point, fewer: Point) -> Point | None:
 
 def _are_in_line(a: Point, b: Point, c: Point) -> bool:
     return (b.time - a.time) * (b.bytes - c.bytes) == (c.time - b.time) * (a.bytes - b.bytes)
+
+
+def _neighbours(problem: Problem, budget: int, corners: Sequence[Choice]) -> tuple[Point | None, Point]:
+    """What `_around` finds, among all corners."""
+    points = [point(problem, choice) for choice in corners]
+    fits = next((i for i, found in enumerate(points) if found.bytes <= budget), None)
+    if fits is None:
+        raise BudgetTooSmall(budget, points[-1].bytes)
+    return points[fits - 1] if fits else None, points[fits]
 
 
 def _around(problem: Problem, budget: int) -> tuple[Point | None, Point]:

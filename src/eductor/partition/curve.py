@@ -1,25 +1,23 @@
-"""Memory against time: the choices within smaller and smaller budgets, and one whose peak falls with the budget.
+"""Memory against time: the choices within smaller and smaller budgets, with a peak that never rises as they fall.
 
-What is saved says not all: a value that is computed again early is held as long as one that was saved. So the peak of a
-smaller budget may be higher. It is not taken then: the next smaller budget is, whose peak is not. Each value is computed
-again once: with next to nothing saved, the backward begins by making all of the forward again, and the peak rises.
+What is saved says not all: with next to nothing saved, the backward begins by computing the whole forward again, and holds
+it. Where the peak of a smaller budget would be higher, the backward goes through the forward twice: at its start it makes
+what the choice with the lower peak saves, and lets go of the rest; from then on it does what that choice does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from eductor.cost import Device
 from eductor.options import Solver
-from eductor.partition.budget import least_bytes, within
-from eductor.partition.liveness import peak_of
-from eductor.partition.node_info import NodeInfo
+from eductor.partition.budget import hull, least_bytes, within
+from eductor.partition.liveness import Liveness
 from eductor.partition.prices import Priced
-from eductor.partition.problem import Choice, bytes_of, time_of
+from eductor.partition.problem import Choice, Problem, bytes_of, time_of
 
-STEPS = 8
-"""Of the curve, from all that the fastest choice saves to nothing."""
+BUDGETS = (*(k / 20 for k in range(20, 0, -1)), 0.04, 0.03, 0.02, 0.01, 0.0)
+"""The budgets that are looked at: another one counts as the next smaller of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,31 +32,61 @@ class Step:
     peak: int
 
 
-def curve(
-    info: NodeInfo, found: Priced, device: Device, fastest: Choice, solver: Solver, budget: float | None = None
-) -> list[Step]:
-    """The steps from the fastest choice down, and one for a budget in between."""
-    problem = found.problem
-    most, least = bytes_of(problem, fastest), bytes_of(problem, least_bytes(problem))
-    wanted = {k / STEPS for k in range(STEPS + 1)} | ({budget} if budget is not None else set())
+def curve(found: Priced, liveness: Liveness, fastest: Choice, solver: Solver) -> list[Step]:
+    """A step for each budget, from the fastest choice down to one that saves nothing but inputs."""
     steps: list[Step] = []
-    for part in sorted(wanted, reverse=True):
-        allowed = max(int(part * most), least)
-        choice = fastest if part == 1 else within(problem, allowed, solver=solver)
-        if steps and steps[-1].bytes <= allowed and steps[-1].picoseconds <= time_of(problem, choice):
-            choice = steps[-1].choice  # what was found for more room fits here, too
-        saved = [found.nodes[i] for i in sorted(choice.kept)]
-        steps.append(
-            Step(part, choice, bytes_of(problem, choice), time_of(problem, choice), peak_of(info, saved, device))
-        )
+    lowest: Step | None = None
+    for step in _steps(found, liveness, fastest, solver):
+        if lowest is not None and step.peak > lowest.peak:
+            steps.append(_staged(found, liveness, step, lowest, steps[-1], solver))
+        else:
+            steps.append(step)
+            lowest = step
+    for i in range(len(steps) - 2, -1, -1):
+        smaller = steps[i + 1]
+        if smaller.picoseconds <= steps[i].picoseconds and smaller.peak <= steps[i].peak:
+            steps[i] = replace(smaller, budget=steps[i].budget)
     return steps
 
 
-def falling(steps: Sequence[Step], budget: float) -> Step:
-    """The step for a budget: the largest one within it whose peak is at most that of every larger budget.
+def step_for(steps: Sequence[Step], budget: float) -> Step:
+    """The step of the largest budget that is not above this one."""
+    return next(step for step in steps if step.budget <= budget)
 
-    So the peak never rises as the budget falls. Where no step is so low, it is the lowest that there is.
-    """
-    limit = min((step.peak for step in steps if step.budget >= budget), default=steps[0].peak)
-    within_it = [step for step in steps if step.budget <= budget]
-    return next((step for step in within_it if step.peak <= limit), min(within_it, key=lambda step: step.peak))
+
+def _steps(found: Priced, liveness: Liveness, fastest: Choice, solver: Solver) -> Iterator[Step]:
+    """For each budget the fastest choice that there is, whatever its peak."""
+    problem, corners = found.problem, hull(found.problem)
+    most, fewest = bytes_of(problem, fastest), bytes_of(problem, corners[-1])
+    last: Step | None = None
+    for budget in BUDGETS:
+        allowed = max(int(budget * most), fewest)
+        choice = fastest if last is None else within(problem, allowed, solver=solver, corners=corners)
+        if last is not None and last.bytes <= allowed and last.picoseconds <= time_of(problem, choice):
+            last = replace(last, budget=budget)  # what was found for more room fits here, too
+        else:
+            peak = liveness.peak(found.chosen(choice.kept))
+            last = Step(budget, choice, bytes_of(problem, choice), time_of(problem, choice), peak)
+        yield last
+
+
+def _staged(found: Priced, liveness: Liveness, plain: Step, goal: Step, last: Step, solver: Solver) -> Step:
+    """The step for a budget that makes all that another choice saves, ahead; the plain one if not even that is lower."""
+    problem = _to_have(found.problem, goal.choice)
+    smallest = least_bytes(problem)
+    allowed = max(plain.bytes, bytes_of(problem, smallest))
+    if last.choice.ahead and last.bytes <= allowed:
+        return replace(last, budget=plain.budget)
+    staged = []
+    for first in (within(problem, allowed, solver=solver), smallest):
+        choice = Choice(first.kept, first.again | goal.choice.again, goal.choice.kept - first.kept)
+        time = time_of(problem, first) + time_of(problem, Choice(frozenset(), goal.choice.again))
+        peak = liveness.peak(found.chosen(choice.kept), found.chosen(choice.ahead))
+        staged.append(Step(plain.budget, choice, bytes_of(problem, choice), time, peak))
+    return next((step for step in staged if step.peak <= goal.peak), min((plain, *staged), key=lambda s: s.peak))
+
+
+def _to_have(problem: Problem, choice: Choice) -> Problem:
+    """The problem of having what a choice keeps, whatever the backward reads."""
+    wanted = (replace(value, is_needed=i in choice.kept) for i, value in enumerate(problem.values))
+    return Problem(tuple(wanted))

@@ -2,70 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from torch.fx import Node
 
 from eductor.cost import Device, bytes_of, is_pointwise
 from eductor.graph.node_effects import effect_of
 from eductor.graph.order import ancestors
-from eductor.partition.node_info import NodeInfo, backward_order, read_by
+from eductor.partition.node_info import NodeInfo, backward_order, made_ahead, read_by
 
 
-def peak_of(info: NodeInfo, saved: Sequence[Node], device: Device) -> int:
-    """Bytes that are held at once, at most, in a forward and the backward after it, beyond the inputs.
+class Liveness:
+    """The memory of one joint graph on a device, for one choice of what is saved after another.
 
     Where pointwise operators fuse, what only they read never gets memory of its own.
     """
-    forward = ancestors((*info.returns, *info.forward_acts, *saved))
-    order = [n for n in info.nodes if n in forward and n not in info.primals]
-    outputs = [n for n in info.returns if isinstance(n, Node)]
-    kept = [n for n in saved if n not in info.primals]
-    before = _peak(order, [], [*outputs, *kept], device)
-    gradients = [n for n in info.gradients if isinstance(n, Node)]
-    after = _peak(backward_order(info, saved), [*kept, *info.tangents], gradients, device)
-    return max(before, after)
 
+    def __init__(self, info: NodeInfo, device: Device) -> None:
+        self._info = info
+        self._bytes = {node: bytes_of(node) for node in info.nodes}
+        self._shares = {node: effect_of(node).shares for node in info.nodes if node.op == "call_function"}
+        self._fused = {node for node in info.nodes if is_pointwise(node)} if device.fuses else set()
 
-def _peak(order: Sequence[Node], given: Sequence[Node], returned: Sequence[Node], device: Device) -> int:
-    """The most that is held while nodes run in this order: what is given is freed after its last reader."""
-    owner = _owners([*given, *order])
-    last: dict[Node, int] = {}
-    for i, node in enumerate(order):
-        for operand in (node, *read_by(node)):
-            if operand in owner:
-                last[owner[operand]] = i
-    last.update({owner[node]: len(order) for node in returned if node in owner})
-    size_of = _sizes(set(order), set(returned), device)
-    live = sum(bytes_of(node) for node in {owner[node] for node in given})
-    peak = live
-    ends: dict[int, list[Node]] = {}
-    for node, at in last.items():
-        ends.setdefault(at, []).append(node)
-    for i, node in enumerate(order):
-        if owner[node] is node:
-            live += size_of(node)
-            peak = max(peak, live)
-        live -= sum(size_of(dead) for dead in ends.get(i, ()))
-    return peak
+    def peak(self, saved: Sequence[Node], ahead: Sequence[Node] = ()) -> int:
+        """Bytes that are held at once, at most, in a forward and the backward after it, beyond the inputs.
 
+        What is made `ahead` is made at the start of the backward, and held from then on.
+        """
+        info, primals = self._info, set(self._info.primals)
+        forward = ancestors((*info.returns, *info.forward_acts, *saved))
+        outputs = [node for node in info.returns if isinstance(node, Node)]
+        gradients = [node for node in info.gradients if isinstance(node, Node)]
+        kept = [node for node in saved if node not in primals]
+        first = made_ahead(info, saved, ahead)
+        rest = backward_order(info, [*saved, *ahead])
+        read_later = {operand for node in rest for operand in read_by(node)}
+        held = [*ahead, *info.tangents, *(node for node in kept if not ahead or node in read_later)]
+        return max(
+            self._peak([n for n in info.nodes if n in forward and n not in primals], [], [*outputs, *kept]),
+            self._peak(first, [*kept, *info.tangents], held) if ahead else 0,
+            self._peak(rest, held, gradients),
+        )
 
-def _owners(nodes: Iterable[Node]) -> dict[Node, Node]:
-    """Whose memory each value has: its own, or that of what it is a view of."""
-    owner: dict[Node, Node] = {}
-    for node in nodes:
-        base = next((n for n in effect_of(node).shares if n in owner), None) if node.op == "call_function" else None
-        owner[node] = node if base is None else owner[base]
-    return owner
+    def _peak(self, order: Sequence[Node], given: Sequence[Node], returned: Sequence[Node]) -> int:
+        """The most that is held while nodes run in this order: what is given is freed after its last reader."""
+        owner = self._owners([*given, *order])
+        last: dict[Node, int] = {}
+        for i, node in enumerate(order):
+            for operand in (node, *read_by(node)):
+                if operand in owner:
+                    last[owner[operand]] = i
+        last.update({owner[node]: len(order) for node in returned if node in owner})
+        inside = self._inside(order, set(returned))
+        size = {node: 0 if node in inside else self._bytes[node] for node in owner}
+        live = sum(size[node] for node in {owner[node] for node in given})
+        peak = live
+        ends: dict[int, list[Node]] = {}
+        for node, at in last.items():
+            ends.setdefault(at, []).append(node)
+        for i, node in enumerate(order):
+            if owner[node] is node:
+                live += size[node]
+                peak = max(peak, live)
+            live -= sum(size[dead] for dead in ends.get(i, ()))
+        return peak
 
+    def _owners(self, nodes: Iterable[Node]) -> dict[Node, Node]:
+        """Whose memory each value has: its own, or that of what it is a view of."""
+        owner: dict[Node, Node] = {}
+        for node in nodes:
+            base = next((n for n in self._shares.get(node, ()) if n in owner), None)
+            owner[node] = node if base is None else owner[base]
+        return owner
 
-def _sizes(computed: set[Node], returned: set[Node], device: Device) -> Callable[[Node], int]:
-    """The bytes that a value takes: none if it never leaves a kernel."""
-
-    def size(node: Node) -> int:
-        if device.fuses and node in computed and node not in returned and is_pointwise(node):
-            if all(is_pointwise(user) for user in node.users if user in computed):
-                return 0
-        return bytes_of(node)
-
-    return size
+    def _inside(self, order: Sequence[Node], returned: set[Node]) -> set[Node]:
+        """The values that never leave a kernel."""
+        computed, fused = set(order), self._fused
+        candidates = (node for node in order if node in fused and node not in returned)
+        return {node for node in candidates if all(user in fused for user in node.users if user in computed)}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch.fx import Node
 
+from eductor import compat
 from eductor.autograd.joint import Joint
 from eductor.compat import HigherOrderOperator, OpOverload
 from eductor.graph.meta import is_backward, output_of, value_of
@@ -19,7 +21,7 @@ from eductor.graph.order import ancestors
 aten = torch.ops.aten
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NodeInfo:
     """Where each node of a joint graph belongs."""
 
@@ -36,17 +38,50 @@ class NodeInfo:
     """Inputs that the backward writes to."""
     overwritten: frozenset[Node]
     """Inputs whose old value is gone after the forward."""
+    parameters: frozenset[Node]
     buffers: frozenset[Node]
-    """Tensors of a module that get no gradient: some operators write them in a way that nobody notices."""
+    """Other tensors of a module: some operators write them in a way that nobody notices."""
     late: frozenset[Node]
     """What runs in the backward: what depends on a gradient, or was made by the backward and serves it alone."""
 
-    def asked_for(self) -> list[Node]:
+    @cached_property
+    def asked(self) -> tuple[Node, ...]:
         """The values of the forward that the backward reads."""
         read = [operand for node in self.late for operand in read_by(node)]
         read += [node for node in (*self.gradients, *self.backward_acts) if isinstance(node, Node)]
         found = {node for node in read if node not in self.late}
-        return [node for node in self.nodes if node in found]
+        return tuple(node for node in self.nodes if node in found)
+
+    @cached_property
+    def views(self) -> frozenset[Node]:
+        """Values that are another form of an operand, or one of several pieces of it: nothing is computed."""
+        return frozenset(node for node in self.nodes if is_view(node))
+
+    @cached_property
+    def exposed(self) -> frozenset[Node]:
+        """Inputs, and what returned values are or are views of: the caller may write them before the backward."""
+        returned = (self.base(node) for node in self.returns if isinstance(node, Node))
+        return frozenset(node for node in (*self.primals, *returned) if not is_size(node))
+
+    @cached_property
+    def guarded(self) -> frozenset[Node]:
+        """What eager holds too, views aside: the backward reads it, or a checkpointed region does."""
+        regions = (operand for node in self.nodes if compat.wants_recompute(node) for operand in node.all_input_nodes)
+        return frozenset(self.base(node) for node in (*self.asked, *regions))
+
+    @cached_property
+    def copied(self) -> frozenset[Node]:
+        """What is saved as a copy, if it is saved: the caller may write it where eager allows that, or the forward does.
+
+        Parameters are not copied: hardly anybody writes them before the backward, and autograd says so if it happens.
+        """
+        return self.overwritten | (self.exposed - self.guarded - self.parameters)
+
+    def base(self, node: Node) -> Node:
+        """What a value is a view of, or itself."""
+        while node in self.views:
+            node = node.all_input_nodes[0]
+        return node
 
 
 def classify(joint: Joint) -> NodeInfo:
@@ -74,7 +109,8 @@ def classify(joint: Joint) -> NodeInfo:
         backward_acts,
         tuple(p for p in primals if p in written),
         frozenset(n for i, n in enumerate(primals) if i in joint.overwritten),
-        frozenset(n for i, n in enumerate(primals) if i in joint.static and i not in joint.gradients),
+        frozenset(n for i, n in enumerate(primals) if i in joint.parameters),
+        frozenset(n for i, n in enumerate(primals) if i in joint.static - joint.parameters),
         _late([n for n in nodes if n in needed and n not in forward], primals, tangents),
     )
 
@@ -90,14 +126,24 @@ def _late(nodes: list[Node], primals: tuple[Node, ...], tangents: tuple[Node, ..
     return frozenset(late)
 
 
+def made_ahead(info: NodeInfo, saved: Iterable[Node], ahead: Iterable[Node]) -> list[Node]:
+    """What the backward computes before anything else, to have the values `ahead`: in the order of the forward."""
+    wanted = set(_missing(ahead, {*saved}))
+    return [node for node in info.nodes if node in wanted]
+
+
 def backward_order(info: NodeInfo, saved: Iterable[Node]) -> list[Node]:
     """What the backward computes: in the order of autograd, what is made again right before it is first read."""
-    there = {*saved, *info.tangents}
-    found: list[Node] = []
     late = [n for n in info.nodes if n in info.late]
     writes = [n for n in late if n.target is aten.copy_.default]
     # What the backward writes to may be read by what is made again: the writes come last, behind all that they read.
     wanted = [*(n for n in late if n not in writes), *info.gradients, *(o for n in writes for o in read_by(n)), *writes]
+    return _missing(wanted, {*saved, *info.tangents})
+
+
+def _missing(wanted: Iterable[Any], there: set[Node]) -> list[Node]:
+    """What must be computed to have the wanted values one after the other, each behind all that it reads."""
+    found: list[Node] = []
     for node in wanted:
         pending = [node] if isinstance(node, Node) else []
         while pending:
@@ -123,6 +169,15 @@ def read_by(node: Node) -> list[Node]:
 def is_size(node: Node) -> bool:
     """Whether the value of a node is a number: a size of a tensor, or what is computed from sizes."""
     return isinstance(value_of(node), (int, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def is_view(node: Node) -> bool:
+    """Whether a value is a view; the items of a tuple of views are."""
+    if node.op != "call_function":
+        return False
+    if node.target is operator.getitem and isinstance(value_of(node.args[0]), (list, tuple)):
+        return is_view(node.all_input_nodes[0])
+    return effect_of(node).is_view
 
 
 def computed_by(node: Node) -> Node:

@@ -15,14 +15,18 @@ from eductor.cost import Device, device_of
 from eductor.graph.meta import value_of
 from eductor.options import Options
 from eductor.partition.budget import within
-from eductor.partition.curve import Step, curve, falling
+from eductor.partition.compat_prices import bans_of, compat_problem
+from eductor.partition.curve import Step, curve, step_for
 from eductor.partition.cut import cheapest
-from eductor.partition.liveness import peak_of
+from eductor.partition.forms import forms_of
+from eductor.partition.liveness import Liveness
 from eductor.partition.node_info import NodeInfo, classify, computed_by
-from eductor.partition.plan import Entry, Plan, keys
+from eductor.partition.plan import EDITED, UNUSED, Entry, Plan, keys
 from eductor.partition.prices import PICOSECONDS, Priced, priced
-from eductor.partition.problem import Choice, Problem, bytes_of, completed
+from eductor.partition.problem import Choice, bytes_of, completed
 from eductor.partition.reasons import why_again, why_saved
+from eductor.partition.regions import within_regions
+from eductor.partition.replay import replayed
 from eductor.partition.split import split
 
 
@@ -33,87 +37,121 @@ def partition_fn(
     if not joint.tangents:
         return split(joint, classify(joint), [])
     if plan is not None:
-        return split(joint, classify(joint), plan.nodes(joint.module.graph))
+        info, options = classify(joint), Options.of(options)
+        found, choice = _planned(plan, joint.module.graph, info, options)
+        return _parts(joint, info, found.chosen(choice.kept), found.chosen(choice.ahead), options)
     return min_cut_rematerialization_partition(joint, options=options)
 
 
 def min_cut_rematerialization_partition(joint: Joint, *, options: Mapping[str, Any] | Options | None = None) -> Parts:
     """Parts a joint graph: what is saved is chosen by what saving and computing again cost, within the memory budget."""
-    options = Options.of(options)
-    info = classify(joint)
-    return split(joint, info, choose_saved_values_set(joint.module.graph, info, options.memory_budget, options=options))
+    info, options = classify(joint), Options.of(options)
+    found, choice = _chosen(joint.module.graph, info, options)
+    return _parts(joint, info, found.chosen(choice.kept), found.chosen(choice.ahead), options)
 
 
 def choose_saved_values_set(
     joint_graph: Graph,
     node_info: NodeInfo,
-    memory_budget: float = 1,
+    memory_budget: float | Mapping[str, float] = 1,
     *,
     options: Mapping[str, Any] | Options | None = None,
 ) -> list[Node]:
     """The values to save for the backward, in the order of the graph.
 
-    With a budget of 1 these are the ones that the backward reads, as in eager, or with the option `recompute` those that
-    take the least time; with 0, nothing is saved but inputs, and what must not be computed twice. In between, it is the
-    part of that memory that may be used; a whole number above 1 is a number of bytes.
+    With a budget of 1 these are those that take the least time, or without the option `recompute` all that the backward
+    reads; with 0, nothing is saved but inputs, and what must not be computed twice. In between, it is the part of that
+    memory that may be used; a whole number above 1 is a number of bytes. A dictionary gives budgets to modules.
     """
     options = replace(Options.of(options), memory_budget=memory_budget)  # checks it
-    device = main_device(joint_graph, options)
-    found = priced(node_info, device)
-    choice = _chosen(node_info, found, device, options)
-    return [node for i, node in enumerate(found.nodes) if i in choice.kept]
+    found, choice = _chosen(joint_graph, node_info, options)
+    return found.chosen(choice.kept)
 
 
-def explain_saved(joint: Joint, *, options: Mapping[str, Any] | Options | None = None) -> Plan:
-    """What a joint graph saves and what it computes again, each with its bytes, its cost and the reason."""
+def explain_saved(
+    joint: Joint, *, plan: Plan | None = None, options: Mapping[str, Any] | Options | None = None
+) -> Plan:
+    """What a joint graph saves and what it computes again, by a plan if there is one; bytes, cost and reason of each."""
     options = Options.of(options)
     graph, info = joint.module.graph, classify(joint)
-    device = main_device(graph, options)
-    found = priced(info, device)
-    choice, names = _chosen(info, found, device, options), keys(graph)
+    chosen = _chosen(graph, info, options) if plan is None else _planned(plan, graph, info, options)
+    (found, choice), device, names = chosen, main_device(graph, options), keys(graph)
+    edited = frozenset() if plan is None else plan.edited()
     places = {node: i for i, node in enumerate(found.nodes)}
+    forms, bans = forms_of(info, found.chosen(choice.kept), device), bans_of(info, found, options)
 
     def entry(number: int, *, is_saved: bool) -> Entry:
         node, value = found.nodes[number], found.problem.values[number]
         again = found.problem.values[places[computed_by(node)]].again if is_saved else value.again
         costs = [None if cost is None else cost / PICOSECONDS for cost in (value.keep, again)]
         here, instead = costs if is_saved else reversed(costs)
-        reason = why_saved(node, info) if is_saved else why_again(node, info, device)
-        return Entry(node.name, names[node], value.bytes, here or 0.0, instead, reason)
+        reason = why_saved(node, info, bans, must_be=again is None) if is_saved else why_again(node, info, device)
+        if number not in choice.kept and number not in choice.again:
+            reason = UNUSED
+        elif names[node] in edited:
+            reason = EDITED
+        if is_saved and node in forms:
+            reason = f"{reason}, {forms[node].name}"
+        return Entry(node.name, names[node], value.bytes, here or 0.0, instead, reason, number in choice.ahead)
 
-    saved = [found.nodes[i] for i in sorted(choice.kept)]
     return Plan(
-        options.memory_budget,
+        options.memory_budget if plan is None else plan.budget,
         tuple(entry(i, is_saved=True) for i in sorted(choice.kept)),
         tuple(entry(i, is_saved=False) for i in sorted(choice.again)),
-        peak_of(info, saved, device),
+        tuple(entry(i, is_saved=False) for i in sorted({*places.values()} - choice.kept - choice.again)),
+        Liveness(info, device).peak(found.chosen(choice.kept), found.chosen(choice.ahead)),
     )
 
 
 def memory_curve(joint: Joint, *, options: Mapping[str, Any] | Options | None = None) -> list[Step]:
     """The choices from the fastest one down to one that saves inputs alone: bytes, time and peak of each, by estimate."""
-    options = Options.of(options)
+    options = replace(Options.of(options), memory_budget=0)  # checks that there may be a budget
     info, device = classify(joint), main_device(joint.module.graph, options)
-    found = priced(info, device)
-    steps = curve(info, found, device, _without_budget(found.problem, options), options.budget_solver)
-    return [falling(steps, step.budget) for step in steps]
+    full, found = _fastest(info, device, options)[1], _priced(info, device, options, is_limited=True)
+    return curve(found, Liveness(info, device), full, options.budget_solver)
 
 
-def _chosen(info: NodeInfo, found: Priced, device: Device, options: Options) -> Choice:
-    full, budget = _without_budget(found.problem, options), options.memory_budget
-    if budget == 1:
-        return full
-    part = budget if budget < 1 else min(budget / max(bytes_of(found.problem, full), 1), 1)
-    steps = curve(info, found, device, full, options.budget_solver, part)
-    return falling(steps, part).choice
+def _parts(joint: Joint, info: NodeInfo, saved: list[Node], ahead: list[Node], options: Options) -> Parts:
+    device = main_device(joint.module.graph, options)
+    return split(joint, info, saved, ahead, forms_of(info, saved, device))
 
 
-def _without_budget(problem: Problem, options: Options) -> Choice:
+def _chosen(graph: Graph, info: NodeInfo, options: Options) -> tuple[Priced, Choice]:
+    """The values of a joint graph with their prices, and the choice among them within the budget."""
+    device, budget = main_device(graph, options), options.memory_budget
+    found, full = _fastest(info, device, options)
+    if isinstance(budget, Mapping):
+        return found, within_regions(
+            _priced(info, device, options, is_limited=True), full, budget, options.budget_solver
+        )
+    part = budget if budget <= 1 else budget / max(bytes_of(found.problem, full), 1)
+    if part >= 1:
+        return found, full
+    found = _priced(info, device, options, is_limited=True)
+    return found, step_for(curve(found, Liveness(info, device), full, options.budget_solver), part).choice
+
+
+def _planned(plan: Plan, graph: Graph, info: NodeInfo, options: Options) -> tuple[Priced, Choice]:
+    """The same by a plan, which may save and compute again all that can be, whether that pays or not."""
+    found = priced(info, main_device(graph, options), recompute=False, is_limited=True)
+    return found, replayed(plan, info, found)
+
+
+def _fastest(info: NodeInfo, device: Device, options: Options) -> tuple[Priced, Choice]:
     """What is saved if there is room for it: all that the backward reads, or what takes the least time, with no more."""
+    found = _priced(info, device, options)
+    problem = found.problem
+    if options.partition_policy == "compat":
+        return found, cheapest(compat_problem(info, found, options))
     all_read = completed(problem, {i for i, value in enumerate(problem.values) if value.keep is not None})
     if all_read is None:
-        return cheapest(problem)
-    return within(problem, bytes_of(problem, all_read)) if options.recompute else all_read
+        return found, cheapest(problem)
+    return found, within(problem, bytes_of(problem, all_read)) if options.recompute else all_read
+
+
+def _priced(info: NodeInfo, device: Device, options: Options, *, is_limited: bool = False) -> Priced:
+    recompute = options.recompute and options.partition_policy == "priced"
+    return priced(info, device, recompute=recompute, is_limited=is_limited)
 
 
 def main_device(graph: Graph, options: Options) -> Device:

@@ -2,20 +2,22 @@
 
 Keeping a value costs a read in the backward, and a write in the forward where it would otherwise never leave a kernel.
 Making it again costs a kernel; where pointwise operators fuse into what reads them, only their arithmetic. What is read
-from parameters and other inputs is there anyway. Views and tuples are made again from what they are of.
+from parameters and other inputs is there anyway, unless nobody would notice a write to it: then it is kept as a copy.
+Views and tuples are made again from what they are of, and copies of parameters in a smaller dtype from the parameters.
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Set
 from dataclasses import dataclass
 
 from torch.fx import Node
 
 from eductor import compat
-from eductor.cost import Device, bytes_of, fused_time_of, fuses, reduces, time_of
-from eductor.graph.meta import tensor_of, value_of
-from eductor.graph.node_effects import effect_of
+from eductor.cost import Device, bytes_of, copy_time, fused_time_of, fuses, reduces, time_of
+from eductor.graph.meta import tensor_of
+from eductor.partition.forms import Form, forms_of
 from eductor.partition.node_info import NodeInfo, is_size, may_be_repeated
 from eductor.partition.problem import Problem, Value
 
@@ -29,10 +31,17 @@ class Priced:
     problem: Problem
     nodes: tuple[Node, ...]
 
+    def chosen(self, numbers: Set[int]) -> list[Node]:
+        """The nodes of some values, in the order of the graph."""
+        return [self.nodes[number] for number in sorted(numbers)]
 
-def priced(info: NodeInfo, device: Device) -> Priced:
-    """All that the backward asks for, and all that this is computed from."""
-    asked = set(info.asked_for())
+
+def priced(info: NodeInfo, device: Device, *, recompute: bool = True, is_limited: bool = False) -> Priced:
+    """All that the backward asks for, and all that this is computed from.
+
+    `recompute` is the option. Where memory is limited, what the user's checkpointing only prefers to save may be made again.
+    """
+    asked = set(info.asked)
     found: set[Node] = set()
     pending = [*asked]
     while pending:
@@ -42,15 +51,17 @@ def priced(info: NodeInfo, device: Device) -> Priced:
             pending.extend(node.all_input_nodes)
     nodes = tuple(node for node in info.nodes if node in found)
     numbers = {node: i for i, node in enumerate(nodes)}
-    returned = {node for node in info.returns if isinstance(node, Node)}
+    forms = forms_of(info, nodes, device)
+    weights = _computed_from(info.parameters, nodes) if recompute and device.fuses else set()
+    prices = _Prices(info, device, forms, weights, is_limited)
     values = []
     for node in nodes:
-        keep, again = _keep(node, info, device, returned), _again(node, info, device)
+        keep, again = prices.keep(node), prices.again(node)
         values.append(
             Value(
                 node.name,
                 tuple(numbers[n] for n in node.all_input_nodes),
-                0 if node.op == "placeholder" and node not in info.overwritten else bytes_of(node),
+                prices.bytes(node),
                 None if keep is None else round(keep * PICOSECONDS),
                 None if again is None else round(again * PICOSECONDS),
                 node in asked,
@@ -59,64 +70,90 @@ def priced(info: NodeInfo, device: Device) -> Priced:
     return Priced(Problem(tuple(values)), nodes)
 
 
-def _keep(node: Node, info: NodeInfo, device: Device, returned: set[Node]) -> float | None:
-    """Seconds that keeping a value takes; None if it is not kept as it is."""
-    if is_size(node):
-        return 0.0
-    if tensor_of(node) is None or node.op == "get_attr" or is_view(node):
-        return None
-    if compat.wants_recompute(node) and not is_input_of_a_region(node) and may_be_repeated(node):
-        return None
-    if node.op == "placeholder":
-        return 2 * bytes_of(node) / device.bandwidth if node in info.overwritten else 0.0
-    once = _reading(node, device)
-    return once if node in returned or not _stays_in_kernel(node, device) else 2 * once
+class _Prices:
+    """What the nodes of one joint graph cost on a device, in seconds."""
+
+    def __init__(
+        self, info: NodeInfo, device: Device, forms: dict[Node, Form], weights: set[Node], is_limited: bool
+    ) -> None:
+        self._info, self._device, self._forms, self._weights, self._is_limited = (
+            info,
+            device,
+            forms,
+            weights,
+            is_limited,
+        )
+
+    def bytes(self, node: Node) -> int:
+        """The memory that keeping a value takes: none if it is there anyway."""
+        if node.op == "placeholder" and node not in self._info.copied:
+            return 0
+        return self._forms[node].bytes if node in self._forms else bytes_of(node)
+
+    def keep(self, node: Node) -> float | None:
+        """What keeping a value takes; None if it is not kept as it is."""
+        if is_size(node):
+            return 0.0
+        if tensor_of(node) is None or node.op == "get_attr" or node in self._info.views:
+            return None
+        if compat.wants_recompute(node) and not is_input_of_a_region(node) and may_be_repeated(node):
+            return None
+        once = self.bytes(node) / self._device.bandwidth
+        if node in self._info.copied:
+            return once + copy_time(bytes_of(node), self._device)
+        if node.op == "placeholder":
+            return 0.0
+        if self._is_made_from_a_weight(node):
+            return None
+        return 2 * once if node not in self._info.exposed and self._stays_in_kernel(node) else once
+
+    def again(self, node: Node) -> float | None:
+        """What making a value again takes; None if it must not be."""
+        if node.op == "get_attr" or node.target is operator.getitem or node in self._info.views:
+            return 0.0
+        if node.op != "call_function" or is_size(node) or not may_be_repeated(node):
+            return None
+        if compat.must_be_saved(node) or (compat.prefers_saving(node) and not self._is_limited):
+            return None
+        if compat.wants_recompute(node):
+            return None if is_input_of_a_region(node) else self._computing(node)
+        if node in self._info.exposed and node not in self._info.copied:
+            return None  # eager holds it, and complains if it was written
+        if any(self._info.base(operand) in self._info.buffers for operand in node.all_input_nodes):
+            return None
+        return self._computing(node)
+
+    def _computing(self, node: Node) -> float:
+        in_kernel = self._device.fuses and fuses(node)
+        return fused_time_of(node, self._device) if in_kernel else time_of(node, self._device)
+
+    def _is_made_from_a_weight(self, node: Node) -> bool:
+        """Whether a value is a parameter in a smaller dtype: it is not worth the memory where the engine makes it fast."""
+        if node not in self._weights or not fuses(node) or self.again(node) is None or is_input_of_a_region(node):
+            return False
+        value, given = tensor_of(node), tensor_of(self._info.base(node.all_input_nodes[0]))
+        return value is not None and given is not None and value.dtype.itemsize < given.dtype.itemsize
+
+    def _stays_in_kernel(self, node: Node) -> bool:
+        """Whether nobody in the forward would write a value to memory: it is computed and read inside of one kernel."""
+        return self._device.fuses and fuses(node) and self._is_read_in_kernels(node)
+
+    def _is_read_in_kernels(self, node: Node) -> bool:
+        """Whether all that reads a value, or a view of it, can compute it on the way."""
+        views = self._info.views
+        return all(fuses(u) or reduces(u) or (u in views and self._is_read_in_kernels(u)) for u in node.users)
 
 
-def _reading(node: Node, device: Device) -> float:
-    return bytes_of(node) / device.bandwidth
-
-
-def _again(node: Node, info: NodeInfo, device: Device) -> float | None:
-    """Seconds that making a value again takes; None if it must not be."""
-    if node.op == "get_attr" or node.target is operator.getitem or is_view(node):
-        return 0.0
-    if node.op != "call_function" or is_size(node) or not may_be_repeated(node):
-        return None
-    if not compat.wants_recompute(node) and any(_base(operand) in info.buffers for operand in node.all_input_nodes):
-        return None
-    if compat.must_be_saved(node) or (compat.wants_recompute(node) and is_input_of_a_region(node)):
-        return None
-    return fused_time_of(node, device) if device.fuses and fuses(node) else time_of(node, device)
+def _computed_from(parameters: frozenset[Node], nodes: tuple[Node, ...]) -> set[Node]:
+    """What is computed from parameters alone."""
+    found = set(parameters)
+    for node in nodes:
+        if node.op == "call_function" and node.all_input_nodes and all(n in found for n in node.all_input_nodes):
+            found.add(node)
+    return found
 
 
 def is_input_of_a_region(node: Node) -> bool:
     """Whether a checkpointed region reads what another one made: it is kept, as eager keeps the inputs of each region."""
     own = compat.checkpointed_in(node)
     return any((region := compat.checkpointed_in(user)) is not None and region != own for user in node.users)
-
-
-def _base(node: Node) -> Node:
-    """What a value is a view of, or itself."""
-    while is_view(node):
-        node = node.all_input_nodes[0]
-    return node
-
-
-def is_view(node: Node) -> bool:
-    """Whether a value is another form of an operand, or one of several pieces of it: nothing is computed."""
-    if node.op != "call_function":
-        return False
-    if node.target is operator.getitem and isinstance(value_of(node.args[0]), (list, tuple)):
-        return is_view(node.all_input_nodes[0])
-    return effect_of(node).is_view
-
-
-def _stays_in_kernel(node: Node, device: Device) -> bool:
-    """Whether nobody in the forward would write a value to memory: it is computed and read inside of one kernel."""
-    return device.fuses and fuses(node) and _is_read_in_kernels(node)
-
-
-def _is_read_in_kernels(node: Node) -> bool:
-    """Whether all that reads a value, or a view of it, can compute it on the way."""
-    return all(fuses(u) or reduces(u) or (is_view(u) and _is_read_in_kernels(u)) for u in node.users)

@@ -50,6 +50,8 @@ class Choice:
 
     kept: frozenset[int]
     again: frozenset[int]
+    ahead: frozenset[int] = frozenset()
+    """Those that the backward makes again at its start, and holds from then on; what it made them from, it may make twice."""
 
 
 def bytes_of(problem: Problem, choice: Choice) -> int:

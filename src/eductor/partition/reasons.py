@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch.fx import Node
 
 from eductor import compat
 from eductor.cost import Device, fuses, gemm_of
 from eductor.graph.node_effects import effect_of
+from eductor.partition.bans import Row
 from eductor.partition.node_info import NodeInfo, computed_by, is_size, may_be_repeated
-from eductor.partition.prices import is_input_of_a_region, is_view
+from eductor.partition.prices import is_input_of_a_region
 
 
-def why_saved(node: Node, info: NodeInfo) -> str:
-    """Why the forward keeps a value for the backward."""
+def why_saved(node: Node, info: NodeInfo, bans: Mapping[Node, Row], *, must_be: bool) -> str:
+    """Why the forward keeps a value for the backward: what forbids computing it again, which ban does, or its price."""
+    if node in info.overwritten:
+        return "a copy of an input that the forward writes to"
+    if node in info.copied:
+        what = "input" if node.op == "placeholder" else "output"
+        return f"a copy of an {what} that may be written before the backward"
     if node.op == "placeholder":
-        return "a copy of an input that the forward writes to" if node in info.overwritten else "an input"
+        return "an input"
     if is_size(node):
         return "a size"
-    if compat.must_be_saved(node):
+    if compat.must_be_saved(node) or compat.prefers_saving(node):
         return "asked for by its checkpointing"
     if compat.wants_recompute(node) and is_input_of_a_region(node):
         return "what a checkpointed region is computed from"
     if not may_be_repeated(node):
         effect = effect_of(computed_by(node))
         return f"not computed twice: {effect.ordered or effect.barrier or 'it writes'}"
+    if any(info.base(operand) in info.buffers for operand in node.all_input_nodes):
+        return "not computed twice: a buffer that it is computed from may be written meanwhile"
+    if must_be:
+        return "held in eager, too, which complains if it is written"
+    if node in bans:
+        return f"the ban {bans[node].name}: {bans[node].reason}"
     return "a matrix product" if gemm_of(node) is not None else "cheaper to keep"
 
 
@@ -31,7 +45,7 @@ def why_again(node: Node, info: NodeInfo, device: Device) -> str:
     """Why the backward computes a value again."""
     if node.op == "get_attr":
         return "a constant"
-    if is_view(node):
+    if node in info.views:
         return "a view"
     if compat.wants_recompute(node):
         return "asked for by its checkpointing"

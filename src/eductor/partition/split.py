@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from types import MappingProxyType
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -11,37 +12,51 @@ from torch.fx import Graph, GraphModule, Node
 from eductor import compat
 from eductor.autograd.handoff import Parts, Saved
 from eductor.autograd.joint import Joint
-from eductor.graph.meta import value_of
+from eductor.graph.meta import AHEAD, value_of
 from eductor.graph.order import ancestors
-from eductor.partition.node_info import NodeInfo, backward_order, is_size
+from eductor.partition.forms import Form
+from eductor.partition.node_info import NodeInfo, backward_order, is_size, made_ahead
 
 aten = torch.ops.aten
 
 
-def split(joint: Joint, info: NodeInfo, saved: Sequence[Node]) -> Parts:
-    """The forward graph that returns the saved values too, and the backward graph that takes them."""
-    splitter = _Split(joint, info)
+def split(
+    joint: Joint,
+    info: NodeInfo,
+    saved: Sequence[Node],
+    ahead: Sequence[Node] = (),
+    forms: Mapping[Node, Form] = MappingProxyType({}),
+) -> Parts:
+    """The forward graph that returns the saved values too, and the backward graph that takes them.
+
+    The backward makes the values `ahead` at its start, and what they are made from a second time where it needs it. Values
+    with a small form are saved in that.
+    """
+    splitter = _Split(joint, info, forms)
     if not joint.tangents:
         return Parts(splitter.forward_graph([]), None)
-    return splitter.parts(saved)
+    return splitter.parts(saved, ahead)
 
 
 class _Split:
     """One joint graph, to be copied into two."""
 
-    def __init__(self, joint: Joint, info: NodeInfo) -> None:
+    def __init__(self, joint: Joint, info: NodeInfo, forms: Mapping[Node, Form]) -> None:
         self._root = joint.module
         self._info = info
         self._primals = {n: i for i, n in enumerate(info.primals)}
+        self._copied = info.copied
+        self._forms = forms
 
-    def parts(self, saved: Sequence[Node]) -> Parts:
+    def parts(self, saved: Sequence[Node], ahead: Sequence[Node]) -> Parts:
         sizes = [n for n in saved if is_size(n)]
         tensors = [n for n in saved if not is_size(n)]
         sizes = [*self._unbound(sizes, (*tensors, *self._info.tangents)), *sizes]
         forward, places = self._forward_with([*sizes, *tensors])
-        backward = self._backward_graph([*sizes, *tensors])
+        backward = self._backward_graph([*sizes, *tensors], ahead)
         destinations = tuple(self._primals[n] for n in self._info.destinations)
-        return Parts(forward, backward, tuple(places[: len(sizes)]), tuple(places[len(sizes) :]), destinations)
+        trusts = not (self._info.parameters & {*tensors}) <= self._info.guarded
+        return Parts(forward, backward, tuple(places[: len(sizes)]), tuple(places[len(sizes) :]), destinations, trusts)
 
     def _unbound(self, sizes: Sequence[Node], tensors: Iterable[Node]) -> list[Node]:
         """Sizes that shapes of the backward's inputs speak of and no saved size gives."""
@@ -63,9 +78,9 @@ class _Split:
         places: list[Saved] = []
         extra: list[Node] = []
         for node in saved:
-            if node in self._primals and node not in self._info.overwritten:
+            if node in self._primals and node not in self._copied:
                 places.append(Saved("input", self._primals[node]))
-            elif node in returned and node not in self._primals:
+            elif node in returned and node not in self._copied:
                 places.append(Saved("output", returned[node]))
             else:
                 places.append(Saved("output", len(returns) + len(extra)))
@@ -73,7 +88,7 @@ class _Split:
         return self.forward_graph(extra), places
 
     def forward_graph(self, extra: Sequence[Node]) -> GraphModule:
-        """The forward with more outputs; an input that it overwrites is returned as a copy."""
+        """The forward with more outputs; what may be written before the backward is returned as a copy."""
         graph, copies = Graph(), dict[Node, Node]()
         info = self._info
         wanted = ancestors((*info.returns, *info.forward_acts, *extra))
@@ -83,16 +98,22 @@ class _Split:
         outputs = [copies[n] if isinstance(n, Node) else n for n in info.returns]
         first_write = next((n for n in graph.nodes if n.target is aten.copy_.default), None)
         for node in extra:
-            copy = copies[node]
-            if node.op == "placeholder":
-                with graph.inserting_before(first_write) if first_write is not None else nullcontext():
-                    copy = graph.call_function(aten.clone.default, (copies[node],))
-                copy.meta = dict(node.meta)
-            outputs.append(copy)
+            with graph.inserting_before(first_write) if first_write is not None else nullcontext():
+                outputs.append(self._handed_over(graph, node, copies[node]))
         graph.output(tuple(outputs))
         return compat.lazy_module(self._root, graph)
 
-    def _backward_graph(self, saved: Sequence[Node]) -> GraphModule:
+    def _handed_over(self, graph: Graph, node: Node, value: Node) -> Node:
+        """What the forward returns of a value that is saved: the value, a copy of it, or its small form."""
+        if node in self._forms:
+            return self._forms[node].pack(graph, value)
+        if node not in self._copied:
+            return value
+        copy = graph.call_function(aten.clone.default, (value,))
+        copy.meta = dict(node.meta)
+        return copy
+
+    def _backward_graph(self, saved: Sequence[Node], ahead: Sequence[Node]) -> GraphModule:
         graph, copies = Graph(), dict[Node, Node]()
         places: dict[Node, Node] = {}
         info = self._info
@@ -101,9 +122,18 @@ class _Split:
                 name = node.name if known is copies else f"{node.name}_written"
                 known[node] = graph.placeholder(name)
                 known[node].meta = dict(node.meta)
+        small = {node: copies[node] for node in saved if node in self._forms}
+        for node, taken in small.items():
+            taken.meta = {**node.meta, "val": self._forms[node].value(node)}
 
-        for node in backward_order(info, saved):
+        first = made_ahead(info, saved, ahead)
+        for i, node in enumerate((*first, *backward_order(info, [*saved, *ahead]))):
+            for operand in node.all_input_nodes:
+                if operand in small:
+                    copies[operand] = self._forms[operand].unpack(graph, small.pop(operand))
             sources = {**copies, **places} if node.target is aten.copy_.default else copies
             copies[node] = graph.node_copy(node, lambda n: sources[n])  # noqa: B023
+            if i < len(first):
+                copies[node].meta[AHEAD] = True
         graph.output(tuple(copies[n] for n in info.gradients))
         return compat.lazy_module(self._root, graph)

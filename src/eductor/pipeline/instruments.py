@@ -81,6 +81,8 @@ class Instrument:
 
     wants_details = False
     """Whether a stage is to say all that it can of its result, though working that out takes time."""
+    wants_curve = False
+    """Whether these details are to hold the whole curve of memory against time, which takes as long as several budgets."""
 
     def before_stage(self, run: StageRun) -> None: ...
 

@@ -54,6 +54,7 @@ class Recorder(Instrument):
     """Keeps what each stage and pass did; with `keep_graphs`, the graph before and after each change, too."""
 
     keep_graphs: bool = False
+    wants_curve: bool = False
     records: list[PassRecord] = field(default_factory=list)
     stages: list[StageRecord] = field(default_factory=list)
     _numbering: Numbering = field(default_factory=Numbering)

@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from eductor.graph.bind import Bound
-from eductor.graph.meta import difference, value_of
+from eductor.graph.meta import AHEAD, difference, value_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 from eductor.pipeline.base import f32, graph_pass
@@ -73,6 +73,8 @@ def _why_not(graph: GraphView, node: Node, twin: Node) -> str:
 
 def _key(graph: GraphView, node: Node, numbers: dict[Node, int]) -> Hashable | None:
     """What two nodes have in common that compute the same; None for one that is like no other."""
+    if AHEAD in node.meta:
+        return None  # it is computed again later, so that it is not held in between
     if node.op == "get_attr":
         return ("attribute", str(node.target))
     if not _UNDEFINED.isdisjoint(graph.keys(node)):

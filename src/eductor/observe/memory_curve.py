@@ -1,0 +1,99 @@
+"""The curve of memory against time of one graph: a value that prints and goes to JSON and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from eductor.observe.table import as_text
+from eductor.partition import Plan, Step
+
+PICOSECONDS = 1e12
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What a budget comes to, by estimate."""
+
+    budget: float | Mapping[str, float]
+    bytes: int
+    """Of what is saved, inputs aside."""
+    seconds: float
+    """Of saving and of computing again."""
+    peak: int
+    """Bytes that forward and backward hold at once, at most, beyond the inputs."""
+
+    @property
+    def budget_text(self) -> str:
+        """The budget as people read it."""
+        if isinstance(self.budget, Mapping):
+            return "by modules"
+        return f"{self.budget:.3g}" if self.budget <= 1 else f"{self.budget:,} bytes"
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Where it lies, whatever budget led there; times are compared to the picosecond."""
+        return self.bytes, round(self.seconds * PICOSECONDS), self.peak
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCurve:
+    """What can be had for a graph, and what its compile took of it."""
+
+    points: tuple[Point, ...]
+    """From the budget 1 down to 0."""
+    chosen: Point
+    """On the curve, or beside it where a plan was given."""
+
+    @staticmethod
+    def of(steps: Sequence[Step], plan: Plan) -> MemoryCurve:
+        """The curve of these steps, and the plan that was taken."""
+        assert plan.peak is not None  # it was not edited, but told of the graph
+        points = tuple(Point(s.budget, s.bytes, s.picoseconds / PICOSECONDS, s.peak) for s in steps)
+        chosen = Point(plan.budget, plan.bytes, plan.seconds, plan.peak)
+        if any(entry.ahead for entry in plan.again):  # what is computed twice does not stand in a plan twice
+            same = (point for point in points if (point.bytes, point.peak) == (plan.bytes, plan.peak))
+            chosen = replace(next(same, chosen), budget=plan.budget)
+        return MemoryCurve(points, chosen)
+
+    def to_json(self) -> dict[str, Any]:
+        """The curve as JSON has it."""
+        return {"points": [asdict(point) for point in self.points], "chosen": asdict(self.chosen)}
+
+    @staticmethod
+    def from_json(given: dict[str, Any]) -> MemoryCurve:
+        """Reads what `to_json` gave."""
+        return MemoryCurve(tuple(Point(**point) for point in given["points"]), Point(**given["chosen"]))
+
+    def distinct(self) -> list[tuple[str, Point]]:
+        """The points that lie apart, each with the budgets that lead there."""
+        found: dict[tuple[int, int, int], list[Point]] = {}
+        for point in self.points:
+            found.setdefault(point.place, []).append(point)
+        budgets = [dict.fromkeys(point.budget_text for point in (same[0], same[-1])) for same in found.values()]
+        return [(" to ".join(texts), same[0]) for texts, same in zip(budgets, found.values(), strict=True)]
+
+    def __str__(self) -> str:
+        unit, size = self.unit()
+        digits = 2 if size > 1 else 0
+        points = self.distinct()
+        if all(point.place != self.chosen.place for _, point in points):
+            points = sorted([*points, ("", self.chosen)], key=lambda row: row[1].seconds)
+        rows = [
+            (
+                budgets,
+                f"{point.bytes / size:.{digits}f}",
+                f"{point.peak / size:.{digits}f}",
+                f"{1e6 * point.seconds:.2f}",
+                f"<- chosen: {self.chosen.budget_text}" if point.place == self.chosen.place else "",
+            )
+            for budgets, point in points
+        ]
+        return as_text(("budget", f"saved, {unit}", f"peak, {unit}", "time, us", ""), rows)
+
+    def unit(self) -> tuple[str, int]:
+        """The unit in which all of its memory is easily read, and its bytes."""
+        largest = max(max(point.bytes, point.peak) for point in (*self.points, self.chosen))
+        units = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
+        return next(((name, size) for name, size in units.items() if largest >= size), ("bytes", 1))

@@ -1,0 +1,82 @@
+"""How far a kernel could reach in the forward, if all that can be fused were: the bans that look at the shape of the graph."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
+
+from torch.fx import Node
+
+from eductor.graph.order import ancestors
+from eductor.partition.allowlist import can_fuse
+from eductor.partition.node_info import NodeInfo
+
+LONG = 100
+"""How many nodes of the forward a chain may span."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """The inputs and all that the outputs are computed from, and the place of each node in their order."""
+
+    nodes: tuple[Node, ...]
+    place: dict[Node, int]
+
+    @staticmethod
+    def of(info: NodeInfo) -> Forward:
+        found = ancestors((*info.primals, *info.returns, *info.forward_acts))
+        nodes = tuple(node for node in info.nodes if node in found)
+        return Forward(nodes, {node: i for i, node in enumerate(nodes)})
+
+    def users(self, node: Node) -> list[Node]:
+        """What reads a value in the forward."""
+        return [user for user in node.users if user in self.place]
+
+
+def used_far_apart(forward: Forward, taken: Set[Node]) -> Iterator[Node]:
+    """Of the readers of a value, those behind the first node after it that cannot share a kernel with the others."""
+    for node in forward.nodes:
+        users = forward.users(node)
+        if len(users) > 1:
+            end = _end_of_kernel(forward, users)
+            yield from (user for user in users if forward.place[user] > end and can_fuse(node, user))
+
+
+def _end_of_kernel(forward: Forward, starts: Sequence[Node]) -> int:
+    """The place of the first node that cannot be fused with what leads to it from some nodes, at most that of the last."""
+    pending = [forward.place[node] for node in starts]
+    end = max(pending)
+    heapq.heapify(pending)
+    seen = set[int]()
+    while pending and (place := heapq.heappop(pending)) < end:
+        if place in seen:
+            continue
+        seen.add(place)
+        node = forward.nodes[place]
+        for user in forward.users(node):
+            if can_fuse(node, user):
+                heapq.heappush(pending, forward.place[user])
+            else:
+                end = min(end, forward.place[user])
+    return end
+
+
+def long_chains(forward: Forward, taken: Set[Node]) -> Iterator[Node]:
+    """Where one fusible node leads to the next for too long: the first that is too far away and alone leads on."""
+    stops, seen = set(taken), set[int]()
+    for start in range(len(forward.nodes)):
+        pending = [start]
+        while pending:
+            place = heapq.heappop(pending)
+            if place in seen:
+                continue
+            seen.add(place)
+            node = forward.nodes[place]
+            if place > start + LONG and not pending:
+                stops.add(node)
+                yield node
+                break
+            for user in forward.users(node):
+                if user not in stops and can_fuse(node, user):
+                    heapq.heappush(pending, forward.place[user])
