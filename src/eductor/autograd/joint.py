@@ -6,7 +6,7 @@ does, with eager's rules and errors. The ATen graph that this leaves is function
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from eductor.autograd.decompose import decompose
 from eductor.autograd.functional import NewValues, functionalize, listed_writes, may_write
 from eductor.autograd.provenance import ForwardRun, mark_backward
 from eductor.autograd.tables import for_autograd
-from eductor.autograd.views import Place, Views, Wanted, origin_of, storage_node
+from eductor.autograd.views import Place, Views, Wanted, base_node, origin_of, storage_node
 from eductor.compat import make_fx
 from eductor.errors import Unsupported
 from eductor.graph.meta import BACKWARD, output_of, value_of
@@ -226,9 +226,10 @@ def _finish(traced: GraphModule, analysis: Analysis, new: NewValues) -> tuple[tu
     output = graph.output_node()
     placeholders = graph.find_nodes(op="placeholder")
     returns, gradients, _ = output_of(traced)
+    written = {placeholders[i] for i, _ in (*new.forward, *new.backward)}
     with graph.inserting_before(output):
-        forward = [i for i, value in new.forward if _write_back(traced, placeholders[i], value)]
-        backward = [i for i, value in new.backward if _write_back(traced, placeholders[i], value, BACKWARD)]
+        forward = [i for i, value in new.forward if _write_back(traced, placeholders[i], value, written)]
+        backward = [i for i, value in new.backward if _write_back(traced, placeholders[i], value, written, BACKWARD)]
     for i, node in enumerate(placeholders):
         node.target = f"primals_{i + 1}" if i < count else f"tangents_{i - count + 1}"
         node._rename(node.target)
@@ -239,10 +240,15 @@ def _finish(traced: GraphModule, analysis: Analysis, new: NewValues) -> tuple[tu
     return wanted, Writes(tuple(forward), tuple(backward))
 
 
-def _write_back(traced: GraphModule, place: Node, value: Node, tag: str | None = None) -> bool:
+def _write_back(
+    traced: GraphModule, place: Node, value: Node, written: Collection[Node], tag: str | None = None
+) -> bool:
     """Writes a new value to an input; False where it is the old one."""
     if value.target is torch.ops.aten.copy.default and value.args[0] is place:
-        value = value.args[1]  # type: ignore[assignment]
+        source = value.args[1]
+        # What another input held before may be written over by the time that this one is written.
+        if isinstance(source, Node) and (source is place or base_node(source) not in written):
+            value = source
     if value is place:
         return False
     node = traced.graph.call_function(torch.ops.aten.copy_.default, (place, value))

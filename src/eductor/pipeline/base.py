@@ -41,12 +41,15 @@ class Contract:
     inference_only: bool = False
     finite_only: bool = False
     """Whether what it promises of numbers holds for inputs that are finite, as it does for the kernel that it calls."""
+    in_place: bool = False
+    """Whether it makes a functional graph write: it comes last, and stays out of bodies, which must be functional."""
 
     def __str__(self) -> str:
         parts = [f"{self.numerics} ({NUMERICS[self.numerics]})"]
         parts += [f"only on {', '.join(self.devices)}"] if self.devices else []
         parts += ["only for inference"] if self.inference_only else []
         parts += ["for finite numbers"] if self.finite_only else []
+        parts += ["the graph writes in place afterwards"] if self.in_place else []
         return "; ".join(parts)
 
 
@@ -77,6 +80,8 @@ class Context:
     graph: GraphName = GraphName()
     packs: bool = False
     """Whether what is computed from parameters alone is computed once and kept, where a pass marks it with `pack`."""
+    fuses: bool = False
+    """Whether the engine computes pointwise operators inside of the kernels that read them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +250,7 @@ class Pass:
 
     def enters_bodies(self, stage: Stage) -> bool:
         """Whether it runs over the bodies of higher-order operators, too: over functional graphs, inner ones first."""
-        return stage != "pre_grad"
+        return stage != "pre_grad" and not self.contract.in_place
 
     def run(self, view: GraphView, rewriter: Rewriter, context: Context) -> None:
         """Runs the function: with the graph and the rewriter, and with the context if it asks for it."""
@@ -443,10 +448,11 @@ def graph_pass(
     devices: str | Iterable[str] = (),
     inference_only: bool = False,
     finite_only: bool = False,
+    in_place: bool = False,
     **declared: Any,
 ) -> Callable[[Callable[..., Any]], Pass]:
     """Makes a pass of a function of the graph and the rewriter; keyword-only parameters are its options."""
-    contract = Contract(numerics, words(devices), inference_only, finite_only)
+    contract = Contract(numerics, words(devices), inference_only, finite_only, in_place)
     return lambda fn: Pass(fn, stages=words(stage), contract=contract, **declared)
 
 

@@ -42,5 +42,7 @@ ORDER: tuple[Row, ...] = (
     *POST_GRAD_FUSIONS,
     Row("post_grad_custom_post_pass", "your passes see the stage's result, and may insert out of order"),
     _row("stable_topological_sort", "engines read the graph from top to bottom", _FUNCTIONAL),
-    _row("move_constructors_to_gpu", "last, so that constants that passes made are moved as well"),
+    _row("move_constructors_to_gpu", "so late that constants that passes made are moved as well"),
+    _row("common_subexpression_elimination", "what earlier passes made alike is seen as the same now"),
+    _row("reinplace_inplaceable_ops", "every other pass takes the graph for functional"),
 )
