@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import eductor
 from eductor.partition import Plan
@@ -79,6 +80,71 @@ def test_an_output_that_eager_saves_must_not_be_written(returned):
         out.mul_(2)
         with pytest.raises(RuntimeError, match=MODIFIED):
             out.sum().backward()
+
+
+@pytest.mark.parametrize("engine", ["aten", "inductor"])
+@pytest.mark.parametrize(
+    "part", [lambda e: e[1:], lambda e: e.view(-1), lambda e: e.detach().t()], ids=["a slice", "a view", "detached"]
+)
+def test_a_part_of_what_is_saved_must_not_be_written(part, engine):
+    def program(x, y):
+        e = y.exp()
+        return (x * e).sum(), part(e)
+
+    for fn in (program, eductor.compile(program, engine=engine, strict=True)):
+        out, seen = fn(leaf(8, 6), torch.randn(8, 6))
+        seen.zero_()
+        with pytest.raises(RuntimeError, match=MODIFIED):
+            out.backward()
+
+
+def test_an_item_of_a_tuple_that_eager_saves_must_not_be_written():
+    def program(x):
+        normed = torch.nn.functional.layer_norm(x, (8,))
+        return normed.sin().sum(), normed
+
+    for fn in (program, compiled(program)):
+        out, normed = fn(leaf(64, 8))
+        normed.detach().zero_()
+        with pytest.raises(RuntimeError, match=MODIFIED):
+            out.backward()
+
+
+def unsafe_pieces(x, y):
+    """Pieces that share memory with an input, though their operator does not call them views."""
+    wide = 1
+    for piece in torch.unsafe_chunk(y, 8, 1):
+        wide = wide * piece.expand(64, -1, -1).sin()
+    return (x * wide).sum()
+
+
+def checkpointed_without_gradient(x, y):
+    """Eager holds the result of the region, and not its input."""
+    return (x * checkpoint(lambda y: y.sin().exp(), y, use_reentrant=False)).sum()
+
+
+@pytest.mark.parametrize("budget", [1, 0])
+@pytest.mark.parametrize("program", [unsafe_pieces, checkpointed_without_gradient])
+def test_an_input_behind_something_else_may_be_written(program, budget):
+    x, y = leaf(64, 16, 8), torch.randn(16, 64)
+    x, y = (leaf(8, 8), torch.randn(8, 8)) if program is checkpointed_without_gradient else (x, y)
+    (expected,) = torch.autograd.grad(program(x, y), x)
+    out = compiled(program, budget)(x, y)
+    y.zero_()
+    out.backward()
+    torch.testing.assert_close(x.grad, expected)
+
+
+def test_a_copy_of_the_input_of_a_checkpointed_region_may_be_written():
+    def program(x, p):
+        v = x + p
+        return checkpoint(torch.relu, v, use_reentrant=False).sum(), v.clone()
+
+    x, p = torch.randn(8, 8), leaf(8, 8)
+    out, copied = compiled(program, 1)(x, p)
+    copied.detach().zero_()
+    out.backward()
+    torch.testing.assert_close(p.grad, (x + p > 0).float())
 
 
 def test_a_parameter_that_changes_before_the_backward_is_an_error_that_says_what_to_do():

@@ -67,24 +67,35 @@ def _without_autocast(run: Run) -> Run:
 
 
 def _detaching(run: Run, graph: GraphModule) -> Run:
-    """Autograd must not take outputs for views of something inside of the graph, or for the inputs themselves."""
-    views = [
-        k
-        for k, node in enumerate(output_of(graph))
-        if isinstance(node, torch.fx.Node)
-        and (node.op == "placeholder" or base_node(node) is not node)
-        and isinstance(node.meta.get("val"), FakeTensor)
-    ]
+    """Autograd must not take outputs for views of something inside of the graph, or for the inputs themselves.
+
+    A view of another output shares the counter of its writes, so that a write to the one is noticed by who saved the other.
+    """
+    outputs = [(k, node) for k, node in enumerate(output_of(graph)) if isinstance(node, torch.fx.Node)]
+    places = {node: k for k, node in reversed(outputs)}
+    views = {
+        k: places.get(base_node(node))
+        for k, node in outputs
+        if (node.op == "placeholder" or base_node(node) is not node) and isinstance(node.meta.get("val"), FakeTensor)
+    }
     if not views:
         return run
 
     def call(inputs: list[Any]) -> Sequence[Any]:
         results = list(run(inputs))
-        for k in views:
-            results[k] = results[k].detach()
+        for k, base in views.items():
+            result = results[k] if base in (None, k) else _counting_together(results[k], results[base])
+            results[k] = result.detach()
         return results
 
     return call
+
+
+def _counting_together(view: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
+    """A view as one that torch knows to be of its base; an engine makes it from the memory alone."""
+    if view.dtype != base.dtype or view.untyped_storage().data_ptr() != base.untyped_storage().data_ptr():
+        return view
+    return base.as_strided(view.shape, view.stride(), view.storage_offset())
 
 
 def _differentiable(

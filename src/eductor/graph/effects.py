@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from eductor.compat import must_not_be_written, sort_key
+from eductor.compat import must_not_be_written, sort_key, wants_recompute
 from eductor.graph.bind import Bound, NotUnderstood, bind
 from eductor.graph.meta import UNKNOWN, difference, is_backward, requires_grad, tensor_of, value_of
 from eductor.graph.node_effects import PURE, Effect, effect_of, may_be_tensor, tensors_among
@@ -268,7 +268,8 @@ class Effects:
         return place in self._external or any(not is_backward(n) for n in self._outputs().get(place, ()))
 
     def _is_read_later(self, place: Node) -> bool:
-        return any(is_backward(user) for n in self._in(place) for user in n.users)
+        """Whether the backward reads it, or computes something again from it because of the user's checkpointing."""
+        return any(is_backward(user) or wants_recompute(user) for n in self._in(place) for user in n.users)
 
     def _may_be(self, node: Node) -> set[Node]:
         """The values that may be the very same tensor: what need not copy may return its argument."""

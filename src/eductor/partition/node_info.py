@@ -43,6 +43,8 @@ class NodeInfo:
     """Other tensors of a module: some operators write them in a way that nobody notices."""
     late: frozenset[Node]
     """What runs in the backward: what depends on a gradient, or was made by the backward and serves it alone."""
+    checkpointed: frozenset[Node] = frozenset()
+    """What the user's checkpointing asks to compute again."""
 
     @cached_property
     def asked(self) -> tuple[Node, ...]:
@@ -65,8 +67,9 @@ class NodeInfo:
 
     @cached_property
     def guarded(self) -> frozenset[Node]:
-        """What eager holds too, views aside: the backward reads it, or a checkpointed region does."""
-        regions = (operand for node in self.nodes if compat.wants_recompute(node) for operand in node.all_input_nodes)
+        """What eager holds too, views aside: the backward reads it, or a checkpointed region that it needs does."""
+        again = self.checkpointed & ancestors(self.asked) if self.checkpointed else ()
+        regions = (operand for node in again for operand in node.all_input_nodes)
         return frozenset(self.base(node) for node in (*self.asked, *regions))
 
     @cached_property
@@ -76,6 +79,11 @@ class NodeInfo:
         Parameters are not copied: hardly anybody writes them before the backward, and autograd says so if it happens.
         """
         return self.overwritten | (self.exposed - self.guarded - self.parameters)
+
+    @cached_property
+    def held(self) -> frozenset[Node]:
+        """What the caller may write and eager saves: it is saved as it is, so that autograd complains if it was written."""
+        return self.exposed - self.copied - self.checkpointed
 
     def base(self, node: Node) -> Node:
         """What a value is a view of, or itself."""
@@ -112,7 +120,31 @@ def classify(joint: Joint) -> NodeInfo:
         frozenset(n for i, n in enumerate(primals) if i in joint.parameters),
         frozenset(n for i, n in enumerate(primals) if i in joint.static - joint.parameters),
         _late([n for n in nodes if n in needed and n not in forward], primals, tangents),
+        _checkpointed(nodes, joint),
     )
+
+
+def _checkpointed(nodes: tuple[Node, ...], joint: Joint) -> frozenset[Node]:
+    """What is marked by checkpointing, as far as eager computes it again.
+
+    A region without gradients runs as it is written. Of others, what has no gradient and is read outside is held there.
+    """
+    marked = [node for node in nodes if compat.wants_recompute(node)]
+    if not marked:
+        return frozenset()
+    differentiable = {n for n, given in zip(joint.primals, joint.analysis.inputs, strict=True) if given.requires_grad}
+    for node in nodes:
+        if any(operand in differentiable for operand in node.all_input_nodes):
+            differentiable.add(node)
+    regions = {compat.checkpointed_in(node) for node in marked if node in differentiable}
+    inside = [node for node in marked if compat.checkpointed_in(node) in regions]
+    return frozenset(node for node in inside if node in differentiable or not _is_read_outside(node))
+
+
+def _is_read_outside(node: Node) -> bool:
+    """Whether the forward reads a value outside of the checkpointed region that it was computed in."""
+    own = compat.checkpointed_in(node)
+    return any(not is_backward(user) and compat.checkpointed_in(user) != own for user in node.users)
 
 
 def _late(nodes: list[Node], primals: tuple[Node, ...], tangents: tuple[Node, ...]) -> frozenset[Node]:
@@ -172,12 +204,13 @@ def is_size(node: Node) -> bool:
 
 
 def is_view(node: Node) -> bool:
-    """Whether a value is a view; the items of a tuple of views are."""
+    """Whether a value lies in the memory of an operand; the items of a tuple of such values do."""
     if node.op != "call_function":
         return False
     if node.target is operator.getitem and isinstance(value_of(node.args[0]), (list, tuple)):
         return is_view(node.all_input_nodes[0])
-    return effect_of(node).is_view
+    effect = effect_of(node)
+    return effect.is_view or (bool(effect.shares) and effect.removable)
 
 
 def computed_by(node: Node) -> Node:

@@ -96,7 +96,7 @@ class _Prices:
             return 0.0
         if tensor_of(node) is None or node.op == "get_attr" or node in self._info.views:
             return None
-        if compat.wants_recompute(node) and not is_input_of_a_region(node) and may_be_repeated(node):
+        if node in self._info.checkpointed and not is_input_of_a_region(node) and may_be_repeated(node):
             return None
         once = self.bytes(node) / self._device.bandwidth
         if node in self._info.copied:
@@ -109,16 +109,16 @@ class _Prices:
 
     def again(self, node: Node) -> float | None:
         """What making a value again takes; None if it must not be."""
+        if node in self._info.held:
+            return None
         if node.op == "get_attr" or node.target is operator.getitem or node in self._info.views:
             return 0.0
         if node.op != "call_function" or is_size(node) or not may_be_repeated(node):
             return None
         if compat.must_be_saved(node) or (compat.prefers_saving(node) and not self._is_limited):
             return None
-        if compat.wants_recompute(node):
+        if node in self._info.checkpointed:
             return None if is_input_of_a_region(node) else self._computing(node)
-        if node in self._info.exposed and node not in self._info.copied:
-            return None  # eager holds it, and complains if it was written
         if any(self._info.base(operand) in self._info.buffers for operand in node.all_input_nodes):
             return None
         return self._computing(node)

@@ -27,7 +27,7 @@ def why_saved(node: Node, info: NodeInfo, bans: Mapping[Node, Row], *, must_be: 
         return "a size"
     if compat.must_be_saved(node) or compat.prefers_saving(node):
         return "asked for by its checkpointing"
-    if compat.wants_recompute(node) and is_input_of_a_region(node):
+    if node in info.checkpointed and is_input_of_a_region(node):
         return "what a checkpointed region is computed from"
     if not may_be_repeated(node):
         effect = effect_of(computed_by(node))
@@ -47,6 +47,6 @@ def why_again(node: Node, info: NodeInfo, device: Device) -> str:
         return "a constant"
     if node in info.views:
         return "a view"
-    if compat.wants_recompute(node):
+    if node in info.checkpointed:
         return "asked for by its checkpointing"
     return "fuses into what reads it" if device.fuses and fuses(node) else "for the sake of memory"
