@@ -236,3 +236,16 @@ pool(torch.randn(1, 2, 8, 8, requires_grad=True)).backward()
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_an_input_that_is_the_negative_of_its_memory():
+    def program(x, m):
+        return (x * m.exp()).sum()
+
+    x, m = torch.randn(8, 6, requires_grad=True), torch.randn(8, 6, dtype=torch.complex64).conj().imag
+    assert m.is_neg()
+    (expected,) = torch.autograd.grad(program(x, m), x)
+    out = eductor.compile(program, engine="inductor", strict=True)(x, m)
+    out.backward()
+    torch.testing.assert_close(out, program(x, m))
+    torch.testing.assert_close(x.grad, expected)

@@ -27,6 +27,7 @@ from eductor import ops
 from eductor.autograd.handoff import Compiled, Job
 from eductor.compat import FakeTensor, FakeTensorMode
 from eductor.engines.legalize import legalize
+from eductor.errors import Unsupported
 from eductor.graph.snapshot import copy_of
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def compile(job: Job) -> Compiled:
     with _configured(mode, job, graphs=graphs):
         compiled = compile_fx_inner(
             module,
-            list(job.inputs),
+            _with_signs(list(job.inputs)),
             static_input_idxs=tuple(sorted(job.static | job.saved)),
             is_backward=job.is_backward,
             is_inference=job.is_inference,
@@ -87,7 +88,24 @@ def compile(job: Job) -> Compiled:
             cudagraphs=shared["graphs"],
             boxed_forward_device_index=shared["device"],
         )
-    return Compiled(compiled, _strides(compiled, mode), counts_writes=False)
+    run = compiled if not _has_signs(job) else lambda inputs: compiled(_with_signs(inputs))
+    return Compiled(run, _strides(compiled, mode), counts_writes=False)
+
+
+def _has_signs(job: Job) -> bool:
+    """Whether some input is the negative of what lies in its memory, as the imaginary part of a conjugate is."""
+    found = {i for i, x in enumerate(job.inputs) if isinstance(x, torch.Tensor) and x.is_neg()}
+    if found & job.written:
+        raise Unsupported("an input that is the negative of what lies in its memory, and is written")
+    return bool(found)
+
+
+def _with_signs(inputs: list[Any]) -> list[Any]:
+    """The inputs, in place, with their signs in memory: its kernels read nothing else."""
+    for i, x in enumerate(inputs):
+        if isinstance(x, torch.Tensor) and x.is_neg():
+            inputs[i] = x.resolve_neg()
+    return inputs
 
 
 @contextmanager
