@@ -17,7 +17,8 @@ demo: $(STAMP)
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 -m "not slow" --ignore=tests/programs
+	$(BIN)/python -m pytest -n 2 -m "not slow" tests/programs
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m slow
