@@ -38,7 +38,7 @@ def test_markdown(capsys):
 
 @pytest.mark.parametrize("step", Registry.default().steps(), ids=lambda s: s.address)
 def test_every_pass_and_slot_has_a_page(capsys, step):
-    assert main(["passes", step.name]) == 0
+    assert main(["passes", f"{step.stage}/{step.name}"]) == 0
     page = capsys.readouterr().out
     assert page.startswith(f"# {step.name}")
     assert step.reason in page
@@ -47,6 +47,14 @@ def test_every_pass_and_slot_has_a_page(capsys, step):
         assert pass_.purpose in page
         assert page.count("Before:") == page.count("After:") == len(pass_.examples)
         assert page.count("## Left alone") == len(pass_.refusals)
+
+
+def test_a_name_that_two_stages_have_is_two_pages(capsys):
+    assert main(["passes", "pass_patterns"]) == 0
+    page = capsys.readouterr().out
+    assert page.count("# pass_patterns") == 2
+    assert "`joint/pass_patterns`" in page
+    assert "`post_grad/pass_patterns`" in page
 
 
 def test_a_page_shows_what_running_the_pass_does(capsys):

@@ -27,6 +27,7 @@ import torch
 from torch.fx import GraphModule
 
 from eductor.autograd import Joint, Parts, aot_dispatch_autograd
+from eductor.autograd.undefined import without_undefined
 from eductor.compat import compile_id
 from eductor.engines import ATEN, INDUCTOR, Compiled, Engine, Job, find_engine, has_code_generator
 from eductor.engines.legalize.numbers import without_numbers
@@ -34,6 +35,7 @@ from eductor.errors import BadOption, EductorError, EductorWarning, Unsupported,
 from eductor.graph.evaluate import correct_captured
 from eductor.graph.held import tensors_of
 from eductor.graph.meta import requires_grad
+from eductor.graph.snapshot import copy_of
 from eductor.observe.memory_curve import MemoryCurve
 from eductor.observe.verifier import Verifier
 from eductor.options import Options
@@ -118,7 +120,8 @@ class Flow:
     def run_passes(
         self, stage: Stage, role: Role, module: GraphModule, *, is_inference: bool, packs: bool = False
     ) -> None:
-        context = Context(stage, self.options, is_inference, replace(self.graph, role=role), packs)
+        graph = replace(self.graph, role=role)
+        context = Context(stage, self.options, is_inference, graph, packs, fuses=self.engine.fuses)
         self.pipeline.run(stage, module, context, self.options.instruments)
 
     def skip_passes(self, stage: Stage, reason: str) -> None:
@@ -178,6 +181,8 @@ def partition(flow: Flow, traced: dict[str, Any], graph: Joint) -> Parts:
             facts["plan"] = told.to_json()
             if any(instrument.wants_curve for instrument in flow.options.instruments):
                 facts["curve"] = MemoryCurve.of(memory_curve(graph, options=options), told).to_json()
+    if parts.backward is not None and len(graph.tangents) > 1:
+        parts = replace(parts, cut=partial(cut, flow, GraphModule(parts.backward, copy_of(parts.backward.graph))))
     post_grad(flow, parts)
     return parts
 
@@ -207,6 +212,15 @@ def post_grad(flow: Flow, parts: Parts) -> None:
     if parts.backward is not None:
         with flow.stage("post_grad", "backward", parts.backward):
             flow.run_passes("post_grad", "backward", parts.backward, is_inference=False)
+
+
+def cut(flow: Flow, backward: GraphModule, defined: Sequence[bool]) -> tuple[GraphModule, list[bool]]:
+    """The backward for a call in which some gradients are undefined: cut while it is functional, then as any other."""
+    module, present = without_undefined(backward, defined)
+    name = replace(flow.graph, role="backward")
+    context = Context("post_grad", flow.options, is_inference=False, graph=name, fuses=flow.engine.fuses)
+    flow.pipeline.run("post_grad", module, context)
+    return module, present
 
 
 def engine(flow: Flow, job: Job) -> Compiled:

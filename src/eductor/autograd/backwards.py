@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from torch.fx import GraphModule
 
-from eductor.autograd.handoff import Run
+from eductor.autograd.handoff import Cut, Run
 from eductor.autograd.undefined import without_undefined
 
 Compile = Callable[[GraphModule, bool], Run]
@@ -18,8 +19,9 @@ Compile = Callable[[GraphModule, bool], Run]
 class Backwards:
     """Compiled forms of one backward graph, by which gradients are defined and whether saved values stay alive."""
 
-    def __init__(self, module: GraphModule, tangents: int, compile: Compile) -> None:
+    def __init__(self, module: GraphModule, tangents: int, compile: Compile, cut: Cut | None = None) -> None:
         self._module = module
+        self._cut = cut or partial(without_undefined, module)
         self._tangents = tangents
         self._compile = compile
         self._made: dict[tuple[tuple[bool, ...], bool], Run] = {}
@@ -40,7 +42,7 @@ class Backwards:
     def _make(self, defined: tuple[bool, ...], keeps: bool) -> Run:
         if all(defined):
             return self._compile(self._module, keeps)
-        module, present = without_undefined(self._module, defined)
+        module, present = self._cut(defined)
         run = self._compile(module, keeps)
 
         def call(inputs: list[Any]) -> Sequence[Any]:

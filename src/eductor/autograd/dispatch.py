@@ -171,7 +171,12 @@ def _backwards(
         with state.entered(), torch.no_grad(), compat.without_autocast():
             return compile(job).run
 
-    backwards = Backwards(parts.backward, len(joint.tangents), compile_backward)
+    def cut(defined: Sequence[bool]) -> tuple[GraphModule, list[bool]]:
+        assert parts.cut is not None
+        with state.entered(), torch.no_grad(), compat.without_autocast():
+            return parts.cut(defined)
+
+    backwards = Backwards(parts.backward, len(joint.tangents), compile_backward, cut if parts.cut else None)
     if parts.sizes:
         backwards.prepare()
     return backwards

@@ -14,6 +14,9 @@ from eductor.graph.meta import value_of
 Run = Callable[[list[Any]], Sequence[Any]]
 """Takes the inputs as a list, which it empties, so that nothing outlives its last use; returns the outputs."""
 
+Cut = Callable[[Sequence[bool]], tuple[GraphModule, list[bool]]]
+"""From which tangents are defined to the backward that takes only those, and which gradients it computes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Saved:
@@ -39,6 +42,9 @@ class Parts:
     """Inputs of the forward that the backward writes to."""
     trusts_parameters: bool = False
     """Whether something is computed again from parameters that eager does not save."""
+    cut: Cut | None = None
+    """Makes the backward without some tangents. Whoever lets the backward write in place gives it: a graph that writes
+    cannot be cut."""
 
     def facts(self) -> dict[str, Any]:
         """How large the two graphs are, and what is kept between them."""

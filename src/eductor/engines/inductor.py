@@ -25,7 +25,7 @@ from torch.fx import GraphModule
 
 from eductor import ops
 from eductor.autograd.handoff import Compiled, Job
-from eductor.compat import FakeTensor, FakeTensorMode
+from eductor.compat import FakeTensor, FakeTensorMode, OpOverload
 from eductor.engines.legalize import legalize
 from eductor.errors import Unsupported
 from eductor.graph.snapshot import copy_of
@@ -59,6 +59,14 @@ def decompositions(*, fallback_random: bool) -> Mapping[Any, Any]:
 
     with config.patch(fallback_random=fallback_random):
         return dict(select_decomp_table())
+
+
+def online_softmax() -> OpOverload:
+    """The operator of which it makes the maximum and the sum of a softmax in one kernel; it runs anywhere."""
+    from torch._inductor import inductor_prims
+
+    op: OpOverload = inductor_prims.prepare_softmax_online
+    return op
 
 
 def compile(job: Job) -> Compiled:

@@ -23,6 +23,12 @@ def is_backward(node: Node) -> bool:
     return node.meta.get("partitioner_tag") == BACKWARD
 
 
+AHEAD = "eductor_ahead"
+"""The key under which a node of a backward says that it is computed at its start, and the same once more later on.
+
+Whoever merges equal values must let the two be: between them the value is not held.
+"""
+
 Form = tuple[Any, ...]
 """What tells one use of an operator from another."""
 

@@ -69,8 +69,8 @@ class Effect(NamedTuple):
 
 
 PURE = Effect()
-_FUNCTIONAL_WRAPPERS = ("auto_functionalized", "auto_functionalized_v2")
-"""They call an operator that writes on copies of its arguments, and return those."""
+_FUNCTIONAL_WRAPPERS = ("auto_functionalized", "auto_functionalized_v2", "triton_kernel_wrapper_functional")
+"""They call an operator, or a kernel, that writes on copies of its arguments, and return those."""
 
 
 def effect_of(node: Node, bind: Callable[[Node], Bound | NotUnderstood] = bind) -> Effect:

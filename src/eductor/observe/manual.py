@@ -90,16 +90,26 @@ def _row(step: Step) -> dict[str, Any]:
 
 
 def page(registry: Registry, name: str) -> str:
-    """The page of a pass or a slot, in Markdown."""
+    """The page of a pass or a slot, in Markdown; of a name that several stages have for passes of their own, each."""
     steps = [s for s in registry.steps() if s.is_called(name)]
-    step = steps[0]
-    places = "\n".join(f"- `{s.address}`: {s.reason}" for s in steps)
-    if step.is_slot:
+    if steps[0].is_slot:
         return (
-            f"# {step.name}\n\nA place for your own passes.\n\n## Where it stands\n{places}\n\n## How to fill it\n"
-            f'```python\ntorch.compile(model, backend="eductor", options={{"{step.name}": [my_pass]}})\n```\n'
+            f"# {steps[0].name}\n\nA place for your own passes.\n\n## Where it stands\n{_places(steps)}\n\n"
+            f'## How to fill it\n```python\ntorch.compile(model, backend="eductor", options={{"{steps[0].name}": '
+            f"[my_pass]}})\n```\n"
         )
-    p = step.load()
+    own: dict[Pass, list[Step]] = {}
+    for step in steps:
+        own.setdefault(step.load(), []).append(step)
+    return "\n".join(_page(p, several) for p, several in own.items())
+
+
+def _places(steps: list[Step]) -> str:
+    return "\n".join(f"- `{s.address}`: {s.reason}" for s in steps)
+
+
+def _page(p: Pass, steps: list[Step]) -> str:
+    step = steps[0]
     options = (
         f"\n- **options**: `{describe_options({n: o.default for n, o in p.parameters.items()})}`"
         if p.parameters
@@ -107,7 +117,7 @@ def page(registry: Registry, name: str) -> str:
     )
     parts = [
         f"# {p.name}\n\n{_doc(p)}",
-        f"## Where it stands\n{places}",
+        f"## Where it stands\n{_places(steps)}",
         f"## Contract\n- **numerics**: {p.contract}\n- **on by default**: {'yes' if p.on else 'no'}"
         f"\n- **version**: `{p.version}`{options}",
         *(_shown(p, step.stage, e) for e in p.examples),

@@ -103,7 +103,9 @@ class Verifier(Instrument):
     def _check(self, run: PassRun, before: GraphModule) -> None:
         checks: dict[str, Callable[[], None]] = {
             "structure": lambda: check_sound(run.module.graph, run.before),
-            "legality": lambda: check_stage(run.module.graph, run.before, run.step.stage),
+            "legality": lambda: check_stage(
+                run.module.graph, run.before, run.step.stage, in_place=run.step.load().contract.in_place
+            ),
             "metadata": lambda: check_metadata(before, run.module),
             "effects": lambda: check_effects(before.graph, run.module.graph),
             "numbers": lambda: self._check_numbers(run, before),

@@ -12,7 +12,7 @@ from torch.fx import Graph, GraphModule, Node
 from eductor import compat
 from eductor.autograd.handoff import Parts, Saved
 from eductor.autograd.joint import Joint
-from eductor.graph.meta import value_of
+from eductor.graph.meta import AHEAD, value_of
 from eductor.graph.order import ancestors
 from eductor.partition.forms import Form
 from eductor.partition.node_info import NodeInfo, backward_order, is_size, made_ahead
@@ -126,11 +126,14 @@ class _Split:
         for node, taken in small.items():
             taken.meta = {**node.meta, "val": self._forms[node].value(node)}
 
-        for node in (*made_ahead(info, saved, ahead), *backward_order(info, [*saved, *ahead])):
+        first = made_ahead(info, saved, ahead)
+        for i, node in enumerate((*first, *backward_order(info, [*saved, *ahead]))):
             for operand in node.all_input_nodes:
                 if operand in small:
                     copies[operand] = self._forms[operand].unpack(graph, small.pop(operand))
             sources = {**copies, **places} if node.target is aten.copy_.default else copies
             copies[node] = graph.node_copy(node, lambda n: sources[n])  # noqa: B023
+            if i < len(first):
+                copies[node].meta[AHEAD] = True
         graph.output(tuple(copies[n] for n in info.gradients))
         return compat.lazy_module(self._root, graph)

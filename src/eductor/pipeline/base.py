@@ -41,12 +41,15 @@ class Contract:
     inference_only: bool = False
     finite_only: bool = False
     """Whether what it promises of numbers holds for inputs that are finite, as it does for the kernel that it calls."""
+    in_place: bool = False
+    """Whether it makes a functional graph write: it comes last, and stays out of bodies, which must be functional."""
 
     def __str__(self) -> str:
         parts = [f"{self.numerics} ({NUMERICS[self.numerics]})"]
         parts += [f"only on {', '.join(self.devices)}"] if self.devices else []
         parts += ["only for inference"] if self.inference_only else []
         parts += ["for finite numbers"] if self.finite_only else []
+        parts += ["the graph writes in place afterwards"] if self.in_place else []
         return "; ".join(parts)
 
 
@@ -77,6 +80,8 @@ class Context:
     graph: GraphName = GraphName()
     packs: bool = False
     """Whether what is computed from parameters alone is computed once and kept, where a pass marks it with `pack`."""
+    fuses: bool = False
+    """Whether the engine computes pointwise operators inside of the kernels that read them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +250,7 @@ class Pass:
 
     def enters_bodies(self, stage: Stage) -> bool:
         """Whether it runs over the bodies of higher-order operators, too: over functional graphs, inner ones first."""
-        return stage != "pre_grad"
+        return stage != "pre_grad" and not self.contract.in_place
 
     def run(self, view: GraphView, rewriter: Rewriter, context: Context) -> None:
         """Runs the function: with the graph and the rewriter, and with the context if it asks for it."""
@@ -306,8 +311,12 @@ class Rule:
 
     name: str
     operators: tuple[Any, ...]
-    fn: Callable[[GraphView, Rewriter, Node], Any]
+    fn: Callable[..., Any]
     version: str
+
+    def __call__(self, view: GraphView, rewriter: Rewriter, node: Node, context: Context) -> None:
+        """Looks at a call: with the graph and the rewriter, and with the context if the rule asks for it."""
+        self.fn(view, rewriter, node, **({"context": context} if _takes_context(self.fn) else {}))
 
     @functools.cached_property
     def keys(self) -> frozenset[Any]:
@@ -331,7 +340,10 @@ class RulePass(Pass):
         return self._version or digest(self._source, *(f"{r.name} {r.version}" for r in self.rules))
 
     def rule(self, *operators: Any, name: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Declares a rule for the calls of the operators: a function of the graph, the rewriter and the node."""
+        """Declares a rule for the calls of the operators: a function of the graph, the rewriter and the node.
+
+        It may take `context`, too.
+        """
 
         def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
             rule = Rule(
@@ -372,15 +384,15 @@ class RulePass(Pass):
                     continue
                 edits = len(rewriter.matches)
                 with rewriter.rule(rule.name):
-                    rule.fn(view, rewriter, node)
+                    rule(view, rewriter, node, context)
                 if len(rewriter.matches) > edits:
                     break
             if len(rewriter.rejects) > refusals:
                 left[node] = len(rewriter.matches)
         if any(made < len(rewriter.matches) for made in left.values()):
-            self._look_again(view, rewriter, left)
+            self._look_again(view, rewriter, context, left)
 
-    def _look_again(self, view: GraphView, rewriter: Rewriter, left: Mapping[Node, int]) -> None:
+    def _look_again(self, view: GraphView, rewriter: Rewriter, context: Context, left: Mapping[Node, int]) -> None:
         """What was refused may be allowed after a later match; the first refusal of what then is rewritten is void."""
         edits = -1
         while edits < len(rewriter.matches):
@@ -391,7 +403,7 @@ class RulePass(Pass):
                 for rule in self.rules:
                     if len(rewriter.matches) == before and view.is_call(node, *rule.operators):
                         with rewriter.rule(rule.name):
-                            rule.fn(view, rewriter, node)
+                            rule(view, rewriter, node, context)
                 del rewriter.rejects[refusals:]
                 if len(rewriter.matches) > before:
                     rewriter.rejects[:] = [r for r in rewriter.rejects if r.nodes[:1] != (name,)]
@@ -436,10 +448,11 @@ def graph_pass(
     devices: str | Iterable[str] = (),
     inference_only: bool = False,
     finite_only: bool = False,
+    in_place: bool = False,
     **declared: Any,
 ) -> Callable[[Callable[..., Any]], Pass]:
     """Makes a pass of a function of the graph and the rewriter; keyword-only parameters are its options."""
-    contract = Contract(numerics, words(devices), inference_only, finite_only)
+    contract = Contract(numerics, words(devices), inference_only, finite_only, in_place)
     return lambda fn: Pass(fn, stages=words(stage), contract=contract, **declared)
 
 

@@ -84,9 +84,9 @@ def check_bodies(graph: Graph, before: Snapshot, stage: Stage) -> None:
             raise ContractBroken(f"in {path}: {broken}") from broken
 
 
-def check_stage(graph: Graph, before: Snapshot, stage: Stage) -> None:
+def check_stage(graph: Graph, before: Snapshot, stage: Stage, *, in_place: bool = False) -> None:
     """A pass breaks no law of its stage; one that was broken before is not its doing."""
-    broken = violations(graph, stage)
+    broken = violations(graph, stage, in_place=in_place)
     known = {(v.law, v.node.name) for v in violations(before.graph(), stage)} if broken else set()
     for v in broken:
         if (v.law, v.node.name) not in known:

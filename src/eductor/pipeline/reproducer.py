@@ -86,6 +86,7 @@ def spelled_context(context: Context) -> dict[str, Any]:
         "debug": options.debug,
         "is_inference": context.is_inference,
         "packs": context.packs,
+        "fuses": context.fuses,
         "role": context.graph.role,
     }
 

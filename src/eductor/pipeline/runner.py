@@ -53,7 +53,7 @@ def run_steps(
         if before is not first:
             module.recompile()
         if context.options.debug:
-            _warn_of_laws(module, stage)
+            _warn_of_laws(module, stage, in_place=any(not s.is_slot and s.load().contract.in_place for s in steps))
     except Exception as error:
         for instrument in instruments:
             instrument.failed_pipeline(stage, error)
@@ -78,9 +78,9 @@ def skip_steps(
             _Runner(step, context, view, interface, instruments).skip(before, reason)
 
 
-def _warn_of_laws(module: GraphModule, stage: Stage) -> None:
+def _warn_of_laws(module: GraphModule, stage: Stage, *, in_place: bool) -> None:
     """After a stage: what is illegal now came in so, for each of its passes was checked."""
-    broken = violations(module.graph, stage)
+    broken = violations(module.graph, stage, in_place=in_place)
     if broken:
         first = broken[0]
         warnings.warn(
@@ -195,7 +195,7 @@ class _Runner:
             check_bodies(graph, before, self.context.stage)
         self.interface.check(graph, self.context.stage)
         if self.context.options.debug:
-            check_stage(graph, before, self.context.stage)
+            check_stage(graph, before, self.context.stage, in_place=pass_.contract.in_place)
         changed = not is_as_before(before, graph)
         run.status = "changed" if changed else "unchanged"
         run.matches = rewriter.matches if changed else ()

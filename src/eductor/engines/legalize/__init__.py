@@ -11,16 +11,16 @@ from collections.abc import Callable
 from torch.fx import GraphModule, Node
 
 from eductor.compat import HigherOrderOperator
-from eductor.engines.legalize.auto_functionalized import functional_call, functional_call_on_bases
 from eductor.engines.legalize.constants import fill_constants
 from eductor.engines.legalize.loops import map_to_while, scan_to_while
 from eductor.engines.legalize.randomness import keep_draws_in_order
 from eductor.engines.legalize.small_masks import store_small_masks
-from eductor.engines.legalize.triton_wrapper import functional_kernel
 from eductor.engines.legalize.wide_cats import call_wide_cats
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.snapshot import subgraphs
 from eductor.graph.view import GraphView
+from eductor.graph.wrappers.auto_functionalized import functional_call, functional_call_on_bases
+from eductor.graph.wrappers.triton_wrapper import functional_kernel
 
 REWRITES: dict[str, Callable[[Rewriter, Node], None]] = {
     "auto_functionalized": functional_call,

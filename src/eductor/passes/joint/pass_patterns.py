@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from eductor.passes.functional.indexing import IOTAS, fix_iota_device, randperm_index, randperm_index_add
 from eductor.passes.joint.rewrites.conversions import CONVERSIONS, one_conversion
-from eductor.passes.joint.rewrites.indexing import IOTAS, fix_iota_device, randperm_index, randperm_index_add
 from eductor.passes.joint.rewrites.one_hot import scatter_upon_const_tensor
 from eductor.passes.joint.rewrites.views import PERMUTATIONS, RESHAPES, SQUEEZES, one_permutation, one_reshape
 from eductor.pipeline.base import f32, i64, rule_pass

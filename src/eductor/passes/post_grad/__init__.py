@@ -4,17 +4,45 @@ from eductor.pipeline.registry import Row
 
 _HERE = "eductor.passes.post_grad"
 _FUNCTIONAL = "eductor.passes.functional"
+_ANY = "eductor.passes"
+
+
+def _row(name: str, reason: str, home: str = _HERE) -> Row:
+    return Row(name, reason, f"{home}.{name}")
+
+
+POST_GRAD_FUSIONS: tuple[Row, ...] = (
+    _row("normalization_aten_pass", "one form for all that the fusions after it look for"),
+    _row("split_cat_aten_pass", "pieces as they are"),
+    _row("select_cat_aten_pass", "rows and columns"),
+    _row("unbind_stack_aten_pass", "rows and columns that become a dimension again"),
+    _row("move_view_after_cat_aten_pass", "pieces that were reshaped, as the fusions before it leave them"),
+    _row("decompose_mem_bound_mm", "products that wait for memory, once no other pass looks for them"),
+)
+"""The fusions that are made by request: `enable` names them."""
 
 ORDER: tuple[Row, ...] = (
-    Row(
-        "eliminate_dead_code",
-        "dead users block what may only touch values with one user",
-        f"{_HERE}.eliminate_dead_code",
-    ),
+    _row("eliminate_dead_code", "dead users block what may only touch values with one user"),
+    _row("reorder_for_locality", "first of all that looks at the graph, so that the order of later passes stays"),
     Row("post_grad_custom_pre_pass", "your passes see the graph as the partitioner left it"),
-    Row("remove_noop_ops", "the partition makes new ones, at its seams", f"{_FUNCTIONAL}.remove_noop_ops"),
-    Row("post_grad_custom_post_pass", "your passes see the stage's result, and may insert out of order"),
-    Row(
-        "stable_topological_sort", "engines read the graph from top to bottom", f"{_FUNCTIONAL}.stable_topological_sort"
+    _row("grouped_gemm_pass", "before batching, which would stack an input that all products share"),
+    _row(
+        "concat_linear_woq_int4",
+        "with weights that the graph holds; those of the model are packed before autograd",
+        _ANY,
     ),
+    _row("group_batch_fusion_passes", "before the patterns, which look at single calls"),
+    _row("remove_noop_ops", "the partition makes new ones, at its seams", _FUNCTIONAL),
+    _row("remove_assert_ops", "a check is a user, at which the patterns would stop"),
+    _row("pass_patterns", "what did nothing stood between what its patterns look for"),
+    _row("partial_reduction_reuse", "patterns that round otherwise, each by itself: first those that read less"),
+    _row("prepare_softmax", "by request: no pass after it looks for the parts of a softmax"),
+    _row("unfuse_bias_add", "before sums are fused: of those that it makes, none is a candidate there"),
+    _row("addmm_fusion", "the sums that do not fuse into what reads them"),
+    *POST_GRAD_FUSIONS,
+    Row("post_grad_custom_post_pass", "your passes see the stage's result, and may insert out of order"),
+    _row("stable_topological_sort", "engines read the graph from top to bottom", _FUNCTIONAL),
+    _row("move_constructors_to_gpu", "so late that constants that passes made are moved as well"),
+    _row("common_subexpression_elimination", "what earlier passes made alike is seen as the same now"),
+    _row("reinplace_inplaceable_ops", "every other pass takes the graph for functional"),
 )

@@ -2,6 +2,8 @@
 
 from eductor.pipeline.registry import Row
 
+_INT4 = "eductor.passes.concat_linear_woq_int4"
+
 
 def _row(name: str, reason: str) -> Row:
     return Row(name, reason, f"eductor.passes.pre_grad.{name}")
@@ -37,6 +39,7 @@ ORDER: tuple[Row, ...] = (
     _row("fuse_split_linear_add_pass", "after the splits are final, which it looks for"),
     _row("remove_reshape_pass", "before parallel linears, which must share an input"),
     _row("fuse_parallel_linear_pass", "after batching, which does better where shapes are equal"),
+    Row("concat_linear_woq_int4", "the same for packed weights, while these can be packed", _INT4),
     _row("remove_split_ops_pass", "splits whose reason is gone by now"),
     _row("stack_to_unsqueeze_pass", "only where the next step merges the result"),
     _row("fuse_chunk_reshape_unsqueeze_concat_pass", "stacks of reshaped chunks, as the step before spells them"),

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
-from eductor.passes.pre_grad.batching.shared_input import fuse_shared_inputs
+from eductor.passes.batching.shared_input import fuse_shared_inputs
 from eductor.pipeline.base import Context, f32, graph_pass
 
 

@@ -7,15 +7,11 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
-from eductor.errors import UnknownName
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
-from eductor.passes.pre_grad.batching import RULES
-from eductor.passes.pre_grad.batching.buckets import buckets
-from eductor.passes.pre_grad.batching.emit import Emitter
-from eductor.passes.pre_grad.batching.plan import Planner
-from eductor.passes.pre_grad.batching.rule import Rule
-from eductor.passes.pre_grad.batching.shared_input import fuse_shared_inputs
+from eductor.passes.batching import RULES
+from eductor.passes.batching.rounds import chosen, make_batches
+from eductor.passes.batching.shared_input import fuse_shared_inputs
 from eductor.pipeline.base import Context, f32, graph_pass
 
 SHARED_INPUT = "batch_linear_lhs"
@@ -34,12 +30,8 @@ def group_batch_fusion_passes(
     `batch_nan_to_num`, `batch_clamp`, `batch_dropout`, `batch_add`, `batch_sub`, `batch_mul`, `batch_div`,
     `batch_pointwise`; those named in `without` are left out.
     """
-    names = [rule.name for rule in RULES] + [SHARED_INPUT]
-    unknown = next((name for name in without if name not in names), None)
-    if unknown is not None:
-        raise UnknownName("rule of group_batch_fusion_passes", unknown, names)
-    rules = [rule for rule in RULES if rule.name not in without]
-    while _round(graph, rewrite, context, rules) or _widen(graph, rewrite, context, SHARED_INPUT not in without):
+    rules = chosen(RULES, without, SHARED_INPUT)
+    while make_batches(graph, rewrite, context, rules) or _widen(graph, rewrite, context, SHARED_INPUT not in without):
         pass
 
 
@@ -47,17 +39,6 @@ def _widen(graph: GraphView, rewrite: Rewriter, context: Context, is_on: bool) -
     """Linears of one input, as far as batches left them, become one; whether there were any."""
     with rewrite.rule(SHARED_INPUT):
         return is_on and fuse_shared_inputs(graph, rewrite, context)
-
-
-def _round(graph: GraphView, rewrite: Rewriter, context: Context, rules: Sequence[Rule]) -> bool:
-    """Plans and makes all batches of the graph as it stands; whether there were any."""
-    planner = Planner(graph, rewrite, context)
-    for bucket in buckets(graph, rewrite, rules):
-        planner.consider(bucket)
-    leaders = [batch.calls[0].node for batch in planner.batches[:1]]
-    for _ in graph.candidates(leaders):
-        Emitter(graph, rewrite, planner).emit()
-    return bool(leaders)
 
 
 @group_batch_fusion_passes.example

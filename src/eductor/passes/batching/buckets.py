@@ -14,8 +14,8 @@ from eductor.graph.bind import Bound
 from eductor.graph.meta import is_row_major, tensor_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
-from eductor.passes.pre_grad.batching.layout import gradients, needed, touched
-from eductor.passes.pre_grad.batching.rule import Call, Rule
+from eductor.passes.batching.layout import gradients, needed, touched
+from eductor.passes.batching.rule import Call, Rule
 
 Level = tuple[int, int, int]
 

@@ -1,4 +1,4 @@
-"""Triton kernels that functionalization wrapped: the kernel itself, on copies of what it writes."""
+"""Triton kernels that functionalization wrapped: the kernel itself, on what it may write."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.engines.legalize.copies import hand_out, writable
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.wrappers.copies import Writable, hand_out, writable
 
 
-def functional_kernel(rewrite: Rewriter, node: Node) -> None:
+def functional_kernel(rewrite: Rewriter, node: Node, writable: Writable = writable) -> None:
     """The functional wrapper names the tensors to copy, and gives a dictionary of the copies."""
     call: dict[str, Any] = dict(node.kwargs)
     written: list[str] = call.pop("tensors_to_clone")

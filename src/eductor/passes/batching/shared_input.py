@@ -18,9 +18,9 @@ from eductor.graph.meta import is_row_major, known_equal, requires_grad, tensor_
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.static import is_static, pack
 from eductor.graph.view import GraphView
-from eductor.passes.pre_grad.batching.layout import gradients, needed, own_copy, touched
-from eductor.passes.pre_grad.batching.placing import Placing
-from eductor.passes.pre_grad.batching.rule import Emission
+from eductor.passes.batching.layout import gradients, needed, own_copy, touched
+from eductor.passes.batching.placing import Placing
+from eductor.passes.batching.rule import Emission
 from eductor.pipeline.base import Context
 
 aten = torch.ops.aten
@@ -162,7 +162,7 @@ def _fuse(graph: GraphView, rewrite: Rewriter, context: Context, products: list[
     saves = _saved(products, device, trains)
     costs = _costs(products, is_packed, device, trains)
     what = f"one product for {len(products)}"
-    copied = [] if loss(what, saves, costs) else [p for p in products if _wants_own_memory(graph, p)]
+    copied = [] if loss(what, saves, costs) else [p for p in products if wants_own_memory(graph, p)]
     costs += sum(copy_time(bytes_of(product.node), device) for product in copied)
     reason = loss(what, saves, costs)
     if reason:
@@ -205,7 +205,7 @@ def _is_single_row(product: Product) -> bool:
     return all(known_equal(size, 1) for size in product.result.shape[:-1])
 
 
-def _wants_own_memory(graph: GraphView, product: Product) -> bool:
+def wants_own_memory(graph: GraphView, product: Product) -> bool:
     """Whether a part must be copied: it leaves, is written, or is read by what may depend on its strides."""
     node = product.node
     if graph.effects.leaves(node) or graph.effects.place(node) in touched(graph):
@@ -266,7 +266,7 @@ def _emit(emission: Emission, products: Sequence[Product], is_packed: bool) -> l
         wide = emission(aten.addmm, bias, leader.x, weight)
     else:
         wide = emission(leader.op, leader.x, weight)
-    return _parts(emission, wide, products)
+    return parts_of(emission, wide, products)
 
 
 def _bias(emission: Emission, products: Sequence[Product]) -> Node | None:
@@ -278,7 +278,8 @@ def _bias(emission: Emission, products: Sequence[Product]) -> Node | None:
     return emission(aten.cat, biases, 0)
 
 
-def _parts(emission: Emission, wide: Node, products: Sequence[Product]) -> list[Node]:
+def parts_of(emission: Emission, wide: Node, products: Sequence[Product]) -> list[Node]:
+    """The results of the products, taken from those of all of them side by side."""
     rank = products[0].result.dim()
     is_single_row = _is_single_row(products[0]) and rank > 1
     if is_single_row:  # taken apart as a vector, its parts lie in memory as they did

@@ -1,4 +1,4 @@
-"""Calls of mutable operators that functionalization wrapped: the operator itself, on copies of what it writes."""
+"""Calls of mutable operators that functionalization wrapped: the operator itself, on what it may write."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import torch.utils._pytree as pytree
 from torch.fx import Node
 
 from eductor.compat import OpOverload
-from eductor.engines.legalize.copies import hand_out, writable
-from eductor.engines.legalize.sizes import as_arguments
 from eductor.graph.meta import known_equal, tensor_of
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.wrappers.copies import Writable, hand_out, writable
+from eductor.graph.wrappers.sizes import as_arguments
 
 aten = torch.ops.aten
 
 
-def functional_call(rewrite: Rewriter, node: Node) -> None:
+def functional_call(rewrite: Rewriter, node: Node, writable: Writable = writable) -> None:
     """`auto_functionalized(op, **arguments)` gives what the operator returns, then each argument it wrote."""
     op, arguments = node.args[0], dict(node.kwargs)
     assert isinstance(op, OpOverload)
-    written = [_copies(rewrite, arguments[name], node) for name in _written(op._schema)]
-    arguments.update(zip(_written(op._schema), written, strict=True))
+    written = [_writable(rewrite, arguments[name], node, writable) for name in written_by(op._schema)]
+    arguments.update(zip(written_by(op._schema), written, strict=True))
     call = _call(rewrite, op, op._schema, arguments, node)
     hand_out(rewrite, node, [*_returned(rewrite, op._schema, call, node), *written])
 
 
-def functional_call_on_bases(rewrite: Rewriter, node: Node) -> None:
+def functional_call_on_bases(rewrite: Rewriter, node: Node, writable: Writable = writable) -> None:
     """`auto_functionalized_v2` names the tensors whose memory is written, and describes the arguments as their views.
 
     It gives what the operator returns, then those tensors. An `out=` operator names none: its results are all new.
@@ -36,28 +36,34 @@ def functional_call_on_bases(rewrite: Rewriter, node: Node) -> None:
     op, arguments = node.args[0], dict(node.kwargs)
     bases: list[Any] = list(arguments.pop("_all_bases"))  # type: ignore[arg-type]
     spec: Any = arguments.pop("_op_schema", None)
-    schema: Any = op._schema if isinstance(op, OpOverload) else pytree.tree_unflatten([], spec).schema
-    allocates = any(f"_{name}_dtype" in arguments for name in _written(schema))
+    schema: Any = schema_of(op, spec)
+    allocates = any(f"_{name}_dtype" in arguments for name in written_by(schema))
     copies = [base if base is None else writable(rewrite, base, node) for base in bases]
-    for name in _written(schema):
+    for name in written_by(schema):
         arguments[name] = (
             _allocation(rewrite, arguments, name, node) if allocates else _views(rewrite, arguments, name, copies, node)
         )
     call = _call(rewrite, op, schema, arguments, node)
     if allocates:
-        outs = [arguments[name] for name in _written(schema)]
+        outs = [arguments[name] for name in written_by(schema)]
         hand_out(rewrite, node, outs if len(outs) > 1 else outs[0])
     else:
         hand_out(rewrite, node, [*_returned(rewrite, schema, call, node), *copies])
 
 
-def _written(schema: Any) -> list[str]:
+def schema_of(op: Any, spec: Any) -> Any:
+    """The schema of the wrapped operator; a higher-order one comes with it."""
+    return op._schema if isinstance(op, OpOverload) else pytree.tree_unflatten([], spec).schema
+
+
+def written_by(schema: Any) -> list[str]:
+    """The names of the arguments that an operator writes."""
     return [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
 
 
-def _copies(rewrite: Rewriter, given: Any, node: Node) -> Any:
+def _writable(rewrite: Rewriter, given: Any, node: Node, writable: Writable) -> Any:
     if isinstance(given, (list, tuple)):
-        return [_copies(rewrite, one, node) for one in given]
+        return [_writable(rewrite, one, node, writable) for one in given]
     return given if given is None else writable(rewrite, given, node)
 
 
@@ -105,7 +111,9 @@ def _view(rewrite: Rewriter, arguments: dict[str, Any], prefix: str, bases: list
         where = given["slice_dim"], given["slice_start"], given["slice_end"]
         return rewrite.insert(aten.slice.Tensor, base, *where, before=node)
     if "size" in given:
-        offset = _offset_in_copy(rewrite, given["storage_offset"], node.kwargs["_all_bases"][index], node)  # type: ignore
+        original: Any = node.kwargs["_all_bases"][index]  # type: ignore
+        offset = given["storage_offset"]
+        offset = offset if base is original else _offset_in_copy(rewrite, offset, original, node)
         return rewrite.insert(
             aten.as_strided.default, base, list(given["size"]), list(given["stride"]), offset, before=node
         )

@@ -10,7 +10,7 @@ from torch.fx import Node
 from eductor.cost import Device, Gemm, gemm_of, gemm_time
 from eductor.graph.bind import Bound
 from eductor.graph.meta import known_equal, tensor_of
-from eductor.passes.pre_grad.batching.rule import Call, Column, Emission, Reading, Rule
+from eductor.passes.batching.rule import Call, Column, Emission, Reading, Rule
 
 aten = torch.ops.aten
 
@@ -43,17 +43,17 @@ def emit_linear(emission: Emission, call: Call, columns: list[Column | None], si
     assert weight is not None
     if weight.is_shared and (bias is None or bias.is_shared) and not x.is_shared:
         return emission(aten.linear, x.node, weight.node, bias.node if bias else None)
-    inputs = _batched(emission, x, size)
+    inputs = batched(emission, x, size)
     shape = list(call.result.shape[:-1])
     if not shape:
         inputs = emission(aten.unsqueeze, inputs, 1)
     elif len(shape) > 1:
         inputs = emission(aten.flatten, inputs, 1, -2)
-    weights = emission(aten.transpose, _batched(emission, weight, size), 1, 2)
+    weights = emission(aten.transpose, batched(emission, weight, size), 1, 2)
     if bias is None:
         result = emission(aten.bmm, inputs, weights)
     else:
-        biases = emission(aten.unsqueeze, _batched(emission, bias, size), 1)
+        biases = emission(aten.unsqueeze, batched(emission, bias, size), 1)
         result = emission(aten.baddbmm, biases, inputs, weights)
     if not shape:
         return emission(aten.squeeze, result, 1)
@@ -62,7 +62,8 @@ def emit_linear(emission: Emission, call: Call, columns: list[Column | None], si
     return result
 
 
-def _batched(emission: Emission, column: Column, size: int) -> Node:
+def batched(emission: Emission, column: Column, size: int) -> Node:
+    """An operand with the batch as its first dimension: one that all calls share is not copied."""
     if not column.is_shared:
         return column.node
     value = tensor_of(column.node)

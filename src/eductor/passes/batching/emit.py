@@ -13,9 +13,9 @@ from eductor.graph.meta import is_row_major, known_equal, tensor_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.static import pack
 from eductor.graph.view import GraphView
-from eductor.passes.pre_grad.batching.layout import own_copy
-from eductor.passes.pre_grad.batching.plan import Batch, Join, Planner, Run, Shared, Source, View
-from eductor.passes.pre_grad.batching.rule import Column, Emission
+from eductor.passes.batching.layout import own_copy
+from eductor.passes.batching.plan import Batch, Join, Planner, Run, Shared, Source, View
+from eductor.passes.batching.rule import Column, Emission
 
 aten = torch.ops.aten
 

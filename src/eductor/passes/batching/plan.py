@@ -19,9 +19,9 @@ from eductor.graph.meta import is_row_major, requires_grad, tensor_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.static import is_static
 from eductor.graph.view import GraphView
-from eductor.passes.pre_grad.batching.buckets import ALONE, Bucket
-from eductor.passes.pre_grad.batching.placing import Placing
-from eductor.passes.pre_grad.batching.rule import Call, Rule
+from eductor.passes.batching.buckets import ALONE, Bucket
+from eductor.passes.batching.placing import Placing
+from eductor.passes.batching.rule import Call, Rule
 from eductor.pipeline.base import Context
 from eductor.views import Plan, stacked, trace
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.fx import Node, map_arg
 
 from eductor.compat import OpOverload
-from eductor.engines.legalize.sizes import as_arguments
 from eductor.graph.meta import known_equal, tensor_of
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.wrappers.sizes import as_arguments
 
 aten = torch.ops.aten
 
@@ -23,6 +24,9 @@ ALLOCATIONS: frozenset[Any] = frozenset(
         *(aten.ones_like, aten.zeros, aten.zeros_like),
     )
 )
+
+Writable = Callable[[Rewriter, Node, Node], Node]
+"""What a call may write that is given a value: the value itself, or a copy in front of the call."""
 
 
 def writable(rewrite: Rewriter, value: Node, call: Node) -> Node:

@@ -8,7 +8,7 @@ from torch.fx import Node
 from eductor.cost import Device
 from eductor.graph.bind import Bound
 from eductor.graph.meta import tensor_of
-from eductor.passes.pre_grad.batching.rule import Call, Column, Emission, Reading, Rule
+from eductor.passes.batching.rule import Call, Column, Emission, Reading, Rule
 
 aten = torch.ops.aten
 

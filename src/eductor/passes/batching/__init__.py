@@ -1,0 +1,30 @@
+"""Batching: calls of the same form that stand side by side become one call with a batch dimension.
+
+`buckets` finds the calls that are alike and independent, `plan` decides which of them become batches and what these are
+made from, `emit` puts them into the graph, `rounds` is all of it. The rules, one file a family, say what of a call is
+stacked and how a batch of it is computed.
+"""
+
+from dataclasses import replace
+
+from eductor.passes.batching.layer_norm import BATCH_LAYERNORM
+from eductor.passes.batching.linear import BATCH_LINEAR
+from eductor.passes.batching.pointwise import POINTWISE
+from eductor.passes.batching.products import BATCH_PRODUCT
+from eductor.passes.batching.rule import Rule
+
+RULES: tuple[Rule, ...] = (BATCH_LINEAR, BATCH_LAYERNORM, *POINTWISE)
+"""Before autograd, by operators as users call them."""
+
+_ALSO_LATER = ("tanh", "sigmoid", "relu", "add", "sub", "mul", "div")
+
+POST_GRAD_RULES: tuple[Rule, ...] = (
+    BATCH_PRODUCT,
+    *(
+        replace(rule, name=f"batch_aten_{name}")
+        for name in _ALSO_LATER
+        for rule in POINTWISE
+        if rule.name == f"batch_{name}"
+    ),
+)
+"""After the partition, by operators of functional graphs."""

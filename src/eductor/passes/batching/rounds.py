@@ -1,0 +1,34 @@
+"""One round of batching: all batches of a graph as it stands are planned, and then made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from eductor.errors import UnknownName
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.passes.batching.buckets import buckets
+from eductor.passes.batching.emit import Emitter
+from eductor.passes.batching.plan import Planner
+from eductor.passes.batching.rule import Rule
+from eductor.pipeline.base import Context
+
+
+def chosen(rules: Sequence[Rule], without: Sequence[str], *others: str) -> list[Rule]:
+    """The rules that are not left out by name; what else may be named is in `others`."""
+    names = [*(rule.name for rule in rules), *others]
+    unknown = next((name for name in without if name not in names), None)
+    if unknown is not None:
+        raise UnknownName("rule of group_batch_fusion_passes", unknown, names)
+    return [rule for rule in rules if rule.name not in without]
+
+
+def make_batches(graph: GraphView, rewrite: Rewriter, context: Context, rules: Sequence[Rule]) -> bool:
+    """Plans and makes all batches of the graph as it stands; whether there were any."""
+    planner = Planner(graph, rewrite, context)
+    for bucket in buckets(graph, rewrite, rules):
+        planner.consider(bucket)
+    leaders = [batch.calls[0].node for batch in planner.batches[:1]]
+    for _ in graph.candidates(leaders):
+        Emitter(graph, rewrite, planner).emit()
+    return bool(leaders)

@@ -1,0 +1,152 @@
+"""Computes linears of one input with packed four-bit weights as one, and splits its result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from eductor.compat import is_symbolic, sort_key
+from eductor.graph.bind import Bound
+from eductor.graph.held import attribute
+from eductor.graph.meta import is_row_major, known_true, tensor_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.static import is_static, mark_static, pack
+from eductor.graph.view import GraphView
+from eductor.passes.batching.layout import own_copy
+from eductor.passes.batching.placing import Placing
+from eductor.passes.batching.rule import Emission
+from eductor.passes.batching.shared_input import Product, parts_of, wants_own_memory
+from eductor.pipeline.base import Context, TensorSpec, bf16, graph_pass
+
+aten = torch.ops.aten
+
+_BLOCK = 64
+"""Weights are packed in blocks of so many outputs, or of a half: whole blocks can be put side by side as they are."""
+
+
+@graph_pass(stage=("pre_grad", "post_grad"), numerics="reassociates", devices="cpu", inference_only=True)
+def concat_linear_woq_int4(graph: GraphView, rewrite: Rewriter, context: Context, *, most_rows: int = 4) -> None:
+    """Computes linears of one input with packed four-bit weights as one, and splits its result.
+
+    They agree in the size of their groups, in dtypes and in the length of their rows. Weights, scales and zeros are put
+    side by side once: parameters where these can be packed, before autograd; attributes of the graph anywhere. Only an
+    input of at most `most_rows` rows: what is saved is a launch and a reading of the input, which soon is little.
+    """
+    found: dict[Any, list[Product]] = {}
+    for node in sorted(graph.calls(aten._weight_int4pack_mm_for_cpu), key=sort_key):
+        bound, result = graph.bind(node), tensor_of(node)
+        if not isinstance(bound, Bound) or result is None:
+            rewrite.reject("it is not read with certainty", node)
+            continue
+        weight, scales = tensor_of(bound["mat2"]), tensor_of(bound["qScaleAndZeros"])
+        if weight is None or scales is None or is_symbolic(weight) or is_symbolic(scales) or not is_row_major(result):
+            rewrite.reject("its weights are not of known sizes, or its result is not laid out row by row", node)
+            continue
+        if not known_true(result.shape[0] <= most_rows):
+            rewrite.reject(f"its input is not known to have at most {most_rows} rows", node)
+            continue
+        key = (bound["self"], bound["qGroupSize"], weight.dtype, weight.shape[1:], scales.dtype, scales.shape[::2])
+        product = Product(node, bound.packet, bound["self"], bound["mat2"], bound["qScaleAndZeros"], weight.shape[0])
+        found.setdefault(key, []).append(product)
+    for leader in graph.candidates([products[0].node for products in found.values()]):
+        products = next(p for p in found.values() if p[0].node is leader)
+        reason = _concat(graph, rewrite, context, products)
+        if reason:
+            rewrite.reject(reason, *(product.node for product in products))
+
+
+def _concat(graph: GraphView, rewrite: Rewriter, context: Context, products: list[Product]) -> str:
+    if len(products) == 1:
+        return "no other linear has the same input, group size and length of rows"
+    if any(product.width % _BLOCK for product in products[:-1]):
+        return f"its outputs are not whole blocks of {_BLOCK}"
+    operands = [x for product in products for x in (product.weight, product.bias) if x is not None]
+    are_held = all(x.op == "get_attr" for x in operands)
+    if not are_held and not (context.packs and all(map(is_static, operands))):
+        return "its weights would be put side by side in each call"
+    found = Placing(graph).place(product.node for product in products)
+    if isinstance(found, str):
+        return found
+    before, moved = found
+    for node in moved:
+        rewrite.move(node, before=before)
+    emission = Emission(rewrite, before, products[0].node)
+    copied = [product for product in products if wants_own_memory(graph, product)]
+    weight = _side_by_side(emission, [product.weight for product in products], 0, are_held)
+    scales = _side_by_side(emission, [product.bias for product in products if product.bias is not None], 1, are_held)
+    group_size = _group_size(graph, products[0].node)
+    wide = emission(aten._weight_int4pack_mm_for_cpu, products[0].x, weight, group_size, scales)
+    for product, part in zip(products, parts_of(emission, wide, products), strict=True):
+        own = own_copy(rewrite, part, before=before, like=product.node) if product in copied else part
+        rewrite.replace(product.node, own)
+    return ""
+
+
+def _side_by_side(emission: Emission, nodes: list[Node], dim: int, are_held: bool) -> Node:
+    """The values of attributes as one; parameters are put side by side where they are packed."""
+    if are_held:
+        owner = emission.rewrite.view.module
+        value = torch.cat([attribute(owner, str(node.target)) for node in nodes], dim)
+        return emission.rewrite.attribute(value, before=emission.before, like=emission.like)
+    joined = emission(aten.cat, nodes, dim)
+    pack(joined)
+    return joined
+
+
+def _group_size(graph: GraphView, node: Node) -> Any:
+    bound = graph.bind(node)
+    assert isinstance(bound, Bound)
+    return bound["qGroupSize"]
+
+
+# -------------------------------------------------------------------------------------------------------------- examples
+
+
+def with_parameters(module: GraphModule) -> None:
+    """All inputs but the first are parameters."""
+    for node in module.graph.find_nodes(op="placeholder")[1:]:
+        mark_static(node)
+
+
+def _packed(rows: int) -> TensorSpec:
+    return TensorSpec(torch.uint8, (rows, 32))
+
+
+@concat_linear_woq_int4.example(prepare=with_parameters)
+def gate_and_up(
+    x: torch.Tensor = bf16(3, 64),
+    gate: torch.Tensor = _packed(64),  # type: ignore[assignment]
+    up: torch.Tensor = _packed(64),  # type: ignore[assignment]
+    gate_scales: torch.Tensor = bf16(2, 64, 2),
+    up_scales: torch.Tensor = bf16(2, 64, 2),
+) -> torch.Tensor:
+    y: torch.Tensor = aten._weight_int4pack_mm_for_cpu(x, gate, 32, gate_scales)
+    z: torch.Tensor = aten._weight_int4pack_mm_for_cpu(x, up, 32, up_scales)
+    return y.sigmoid() * z
+
+
+@concat_linear_woq_int4.refuses("no other linear has the same input, group size", prepare=with_parameters)
+def groups_of_another_size(
+    x: torch.Tensor = bf16(3, 64),
+    a: torch.Tensor = _packed(64),  # type: ignore[assignment]
+    b: torch.Tensor = _packed(64),  # type: ignore[assignment]
+    a_scales: torch.Tensor = bf16(2, 64, 2),
+    b_scales: torch.Tensor = bf16(1, 64, 2),
+) -> torch.Tensor:
+    y: torch.Tensor = aten._weight_int4pack_mm_for_cpu(x, a, 32, a_scales)
+    z: torch.Tensor = aten._weight_int4pack_mm_for_cpu(x, b, 64, b_scales)
+    return y + z
+
+
+@concat_linear_woq_int4.refuses("in each call")
+def weights_that_are_no_parameters(
+    x: torch.Tensor = bf16(3, 64),
+    a: torch.Tensor = _packed(64),  # type: ignore[assignment]
+    b: torch.Tensor = _packed(64),  # type: ignore[assignment]
+    scales: torch.Tensor = bf16(2, 64, 2),
+) -> torch.Tensor:
+    y: torch.Tensor = aten._weight_int4pack_mm_for_cpu(x, a, 32, scales)
+    z: torch.Tensor = aten._weight_int4pack_mm_for_cpu(x, b, 32, scales)
+    return y + z

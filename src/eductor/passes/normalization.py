@@ -1,0 +1,215 @@
+"""One form for each kind of operator that cuts, joins or turns tensors, which passes of several stages share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.compat import OpOverload, OpOverloadPacket
+from eductor.graph import spellings
+from eductor.graph.bind import Bound, bind_call
+from eductor.graph.compare import same_value
+from eductor.graph.meta import known_equal, requires_grad, tensor_of, value_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+
+aten = torch.ops.aten
+
+_SPLITS = (aten.split, aten.split_with_sizes, aten.chunk)
+_SLICES = (aten.tensor_split, aten.hsplit, aten.vsplit, aten.dsplit)
+_UNSAFE = (aten.unsafe_split, aten.unsafe_split_with_sizes, aten.unsafe_chunk)
+
+Form = tuple[OpOverloadPacket, dict[str, Any]]
+"""An operator and its arguments by name, the tensors first."""
+
+
+def normalize(graph: GraphView, rewrite: Rewriter) -> None:
+    """Gives each call the form of its kind, in whichever dialect it is spelled."""
+    for node in graph.find(*_SPLITS, *_SLICES, *_UNSAFE, *_RULES):
+        bound = graph.bind(node)
+        if not isinstance(bound, Bound):
+            rewrite.reject(bound.reason, node)
+            continue
+        rule = _RULES.get(bound.packet)
+        form = rule(bound) if rule is not None else _sections(graph, node, bound)
+        if isinstance(form, str):
+            rewrite.reject(form, node)
+            continue
+        packet, arguments = form
+        if packet is bound.packet and same_value(arguments, {name: bound[name] for name in arguments}):
+            continue
+        target, args, kwargs = _spelled(node, packet, arguments)
+        rewrite.update(node, target=target, args=args, kwargs=kwargs, respelled=True)
+
+
+def _spelled(node: Node, packet: OpOverloadPacket, arguments: dict[str, Any]) -> tuple[Any, tuple[Any, ...], Any]:
+    """A call in the dialect of the node: the overload, or the function of the operator's name."""
+    first, *rest = arguments
+    args, kwargs = (arguments[first],), {name: arguments[name] for name in rest}
+    if not isinstance(node.target, (OpOverload, OpOverloadPacket)):
+        return spellings.function_of(packet), args, kwargs
+    bound = bind_call(packet, args, kwargs)
+    assert isinstance(bound, Bound)
+    return bound.op, args, kwargs
+
+
+# ------------------------------------------------------------------------------------------------------ into pieces
+
+
+def _sections(graph: GraphView, node: Node, bound: Bound) -> Form | str:
+    """The sizes are those that the pieces have; they are not worked out again from the number of pieces."""
+    tensor, pieces = tensor_of(bound["self"]), value_of(node)
+    if tensor is None or not isinstance(pieces, (list, tuple)):
+        return "the shapes of its pieces are not known"
+    dim = _cut_dim(bound, tensor)
+    if isinstance(dim, str):
+        return dim
+    sizes = [piece.shape[dim] for piece in pieces]
+    if not all(type(size) is int for size in sizes):
+        return "the size of a piece is symbolic"
+    if not known_equal(sum(sizes), tensor.shape[dim]):
+        return "its pieces overlap, or leave something out"
+    if bound.packet not in _SPLITS:
+        if bound.packet in _SLICES and requires_grad(tensor):
+            return "the gradients of slices are added, in which zeros lose their sign"
+        if graph.effects.leaves(node) or _is_written_from(graph, node):
+            return "its pieces may be written, which autograd forbids for those of a split"
+    return aten.split_with_sizes, {"self": bound["self"], "split_sizes": sizes, "dim": dim}
+
+
+def _cut_dim(bound: Bound, tensor: torch.Tensor) -> int | str:
+    fixed = {aten.hsplit: 0 if tensor.dim() == 1 else 1, aten.vsplit: 0, aten.dsplit: 2}
+    return _counted(fixed.get(bound.packet, bound.get("dim")), tensor.dim())
+
+
+def _is_written_from(graph: GraphView, node: Node) -> bool:
+    """Whether the memory of a node's value may be written after it."""
+    effects = graph.effects
+    place = effects.place(node)
+    return any(effects.of(m).opaque or place in effects.writes(m) for m in effects.marks_between(node.next, None))
+
+
+# ------------------------------------------------------------------------------------------------- of dimensions
+
+
+def _counted(dim: Any, rank: int) -> int | str:
+    """A dimension counted from the front; a tensor without dimensions is indexed as if it had one."""
+    if type(dim) is not int:
+        return "the dimension is not a plain number"
+    return dim % max(rank, 1)
+
+
+def _with_dims(*names: str, added: int = 0) -> Callable[[Bound], Form | str]:
+    """The same operator with these arguments, one dimension or a list of them, counted from the front."""
+
+    def rule(bound: Bound) -> Form | str:
+        tensor = tensor_of(bound["self"])
+        if tensor is None:
+            return "the rank of its operand is not known"
+        arguments = dict(bound.arguments)
+        for name in names:
+            given = arguments.get(name)
+            if given is None:
+                continue
+            dims = [_counted(d, tensor.dim() + added) for d in (given if _is_list(given) else [given])]
+            reason = next((d for d in dims if isinstance(d, str)), None)
+            if reason:
+                return reason
+            arguments[name] = type(given)(dims) if _is_list(given) else dims[0]
+        return bound.packet, arguments
+
+    return rule
+
+
+def _is_list(given: Any) -> bool:
+    return isinstance(given, (list, tuple))
+
+
+def _reshape(bound: Bound) -> Form | str:
+    """The one size that is left to be found out is written down, where it is a number."""
+    tensor, shape = tensor_of(bound["self"]), bound["shape"]
+    if tensor is None or not _is_list(shape) or -1 not in shape:
+        return bound.packet, dict(bound.arguments)
+    known = [s for s in shape if s != -1]
+    if not all(type(s) is int for s in (*known, *tensor.shape)):
+        return "the size that is left out is symbolic"
+    left_out = tensor.numel() // max(torch.Size(known).numel(), 1)
+    return aten.reshape, {"self": bound["self"], "shape": [left_out if s == -1 else s for s in shape]}
+
+
+def _turned(bound: Bound) -> Form | str:
+    """`t` and `mT` exchange two dimensions, and `T` reverses them."""
+    tensor = tensor_of(bound["self"])
+    if tensor is None:
+        return "the rank of its operand is not known"
+    rank = tensor.dim()
+    if bound.packet is aten.numpy_T:
+        return aten.permute, {"self": bound["self"], "dims": list(reversed(range(rank)))}
+    if rank < 2:
+        return "a tensor of less than two dimensions has none to exchange"
+    return aten.transpose, {"self": bound["self"], "dim0": rank - 2, "dim1": rank - 1}
+
+
+# ------------------------------------------------------------------------------------------------------ together
+
+
+def _joined(least_rank: int, dim: int) -> Callable[[Bound], Form | str]:
+    """`hstack` and its like are `cat` for tensors that have the dimension, all of one rank."""
+
+    def rule(bound: Bound) -> Form | str:
+        rank = _common_rank(bound["tensors"])
+        if isinstance(rank, str):
+            return rank
+        if rank < least_rank:
+            return f"tensors of rank {rank} are reshaped before they are joined"
+        return aten.cat, {"tensors": bound["tensors"], "dim": min(dim, rank - 1)}
+
+    return rule
+
+
+def _along(added: int) -> Callable[[Bound], Form | str]:
+    """`cat` and `stack` along a dimension counted from the front; what is so counted already is left."""
+
+    def rule(bound: Bound) -> Form | str:
+        dim = bound["dim"]
+        if type(dim) is int and dim >= 0:
+            return bound.packet, {"tensors": bound["tensors"], "dim": dim}
+        rank = _common_rank(bound["tensors"])
+        counted = rank if isinstance(rank, str) else _counted(dim, rank + added)
+        return counted if isinstance(counted, str) else (bound.packet, {"tensors": bound["tensors"], "dim": counted})
+
+    return rule
+
+
+def _common_rank(operands: Any) -> int | str:
+    if not isinstance(operands, Sequence):
+        return "its operands are not listed"
+    tensors = [tensor_of(n) for n in operands]
+    ranks = {None if t is None else t.dim() for t in tensors}
+    rank = next(iter(ranks), None)
+    return rank if len(ranks) == 1 and rank is not None else "its operands are of several ranks, or of unknown ones"
+
+
+_RULES: dict[OpOverloadPacket, Callable[[Bound], Form | str]] = {
+    aten.cat: _along(0),
+    aten.stack: _along(1),
+    aten.hstack: _joined(1, 1),
+    aten.vstack: _joined(2, 0),
+    aten.dstack: _joined(3, 2),
+    aten.column_stack: _joined(2, 1),
+    aten.unbind: _with_dims("dim"),
+    aten.squeeze: _with_dims("dim"),
+    aten.unsqueeze: _with_dims("dim", added=1),
+    aten.flatten: _with_dims("start_dim", "end_dim"),
+    aten.unflatten: _with_dims("dim"),
+    aten.reshape: _reshape,
+    aten.permute: _with_dims("dims"),
+    aten.transpose: _with_dims("dim0", "dim1"),
+    aten.movedim: _with_dims("source", "destination"),
+    aten.t: _turned,
+    aten.mT: _turned,
+    aten.numpy_T: _turned,
+}

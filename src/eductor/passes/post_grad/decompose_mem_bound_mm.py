@@ -1,0 +1,141 @@
+"""Spells matrix products of few numbers a row as sums of products, which fuse with what stands around them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.cost import device_of
+from eductor.graph.bind import Bound
+from eductor.graph.meta import is_row_major, known_equal, tensor_of, value_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.passes.post_grad.products import is_expandable, unlike
+from eductor.pipeline.base import Context, f32, graph_pass
+
+aten = torch.ops.aten
+prims = torch.ops.prims
+
+_FACTORS = {aten.mm: ("self", "mat2"), aten.addmm: ("mat1", "mat2"), aten.bmm: ("self", "mat2")}
+
+
+@graph_pass(stage="post_grad", numerics="reassociates", on=False)
+def decompose_mem_bound_mm(
+    graph: GraphView,
+    rewrite: Rewriter,
+    context: Context,
+    *,
+    many: int = 10240,
+    few: int = 32,
+    longest_row: int = 256,
+    longest_column: int = 2048,
+) -> None:
+    """Spells matrix products of few numbers a row as sums of products, which fuse with what stands around them.
+
+    On an accelerator: products with at least `many` rows, or as many in a batch, whose other sizes are below `few`; of a
+    batch, two of them. On the CPU: one row times a matrix of at most `longest_row` rows and columns, or at most
+    `longest_column` where the columns lie side by side in memory, as those of a linear do. Half precisions are added up in
+    float32. Sizes have to be known.
+    """
+    for node in graph.find(*_FACTORS):
+        bound, result = graph.bind(node), tensor_of(node)
+        if not isinstance(bound, Bound) or result is None:
+            rewrite.reject("it is not read with certainty", node)
+            continue
+        factors = [bound[name] for name in _FACTORS[bound.packet]]
+        longest = longest_column if known_equal(value_of(factors[1]).stride(-2), 1) else longest_row
+        reason = _why_not(bound, node, factors, context) or _why_not_bound_by_memory(
+            result.device.type == "cpu", _sizes(node, factors), many, few, longest
+        )
+        if reason:
+            rewrite.reject(reason, node)
+        else:
+            _spell(rewrite, node, bound, *factors)
+
+
+def _spell(rewrite: Rewriter, node: Node, bound: Bound, left: Node, right: Node) -> None:
+    def insert(op: Any, *args: Any, **kwargs: Any) -> Node:
+        return rewrite.insert(op, *args, before=node, **kwargs)
+
+    dtype = value_of(node).dtype
+    wide = torch.float32 if _is_half(dtype) else dtype
+    if wide is not dtype:
+        left, right = (insert(prims.convert_element_type, x, wide) for x in (left, right))
+    products = insert(aten.mul.Tensor, insert(aten.unsqueeze, left, -1), insert(aten.unsqueeze, right, -3))
+    total = insert(aten.sum.dim_IntList, products, [-2], dtype=wide)
+    if bound.packet is aten.addmm:
+        if bound["alpha"] != 1:
+            total = insert(aten.mul.Tensor, total, bound["alpha"])
+        if bound["beta"] != 0:  # with 0 the bias is ignored, even where it is no number
+            bias = bound["self"] if wide is dtype else insert(prims.convert_element_type, bound["self"], wide)
+            total = insert(aten.add.Tensor, total, bias, alpha=bound["beta"])
+    rewrite.replace(node, total if wide is dtype else insert(prims.convert_element_type, total, dtype))
+
+
+def _is_half(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point and torch.finfo(dtype).bits <= 16
+
+
+def _sizes(node: Node, factors: list[Node]) -> list[Any]:
+    """Batch, rows, inner size, columns."""
+    shape = value_of(node).shape
+    return [shape[0] if len(shape) > 2 else 1, shape[-2], value_of(factors[0]).shape[-1], shape[-1]]
+
+
+def _why_not(bound: Bound, node: Node, factors: list[Node], context: Context) -> str:
+    result = value_of(node)
+    if bound.op not in (aten.mm.default, aten.addmm.default, aten.bmm.default):
+        return "it asks for a dtype of its own"
+    if not device_of(result.device, context.options).fuses:
+        return "without fusing, all products would be stored"
+    if result.dtype.is_complex:
+        return "products of complex numbers are left as they are"
+    operands = [*factors, *([bound["self"]] if bound.packet is aten.addmm else [])]
+    reason = unlike(node, *operands)
+    if reason:
+        return reason
+    if bound.packet is aten.addmm:
+        scales = bound["alpha"], bound["beta"]
+        if not all(type(scale) in (int, float) for scale in scales) or scales[0] == 0:
+            return f"alpha={scales[0]} and beta={scales[1]} do not scale"
+        if not is_expandable(bound["self"], result) or not is_row_major(value_of(bound["self"])):
+            return "the bias is not known to have the shape of the result, or lies otherwise in memory"
+    return "" if is_row_major(result) else "its result does not lie in memory row by row"
+
+
+def _why_not_bound_by_memory(is_cpu: bool, sizes: list[Any], many: int, few: int, longest: int) -> str:
+    if not all(isinstance(size, int) for size in sizes):
+        return "its sizes are not known"
+    batch, rows, inner, columns = sizes
+    if 0 in sizes:
+        return "it has no elements"
+    if is_cpu:
+        is_one_row = batch == rows == 1 and max(inner, columns) <= longest
+        return "" if is_one_row else f"on the CPU it is not one row times a matrix of at most {longest}"
+    if batch > 1:
+        is_thin = batch >= many and sum(size < few for size in (rows, inner, columns)) >= 2
+    else:
+        is_thin = rows >= many and inner < few and columns < few
+    return "" if is_thin else f"it is not {many} rows, or products, of less than {few} numbers each"
+
+
+@decompose_mem_bound_mm.example
+def row_times_matrix(x: torch.Tensor = f32(1, 6), w: torch.Tensor = f32(6, 5)) -> torch.Tensor:
+    return (x @ w).relu()
+
+
+@decompose_mem_bound_mm.example
+def scaled_row(b: torch.Tensor = f32(5), x: torch.Tensor = f32(1, 6), w: torch.Tensor = f32(6, 5)) -> torch.Tensor:
+    return torch.addmm(b, x, w, beta=0.5, alpha=-2)
+
+
+@decompose_mem_bound_mm.refuses("it is not one row times a matrix")
+def many_rows(x: torch.Tensor = f32(4, 6), w: torch.Tensor = f32(6, 5)) -> torch.Tensor:
+    return x @ w
+
+
+@decompose_mem_bound_mm.refuses("it is not one row times a matrix of at most 4", options={"longest_row": 4})
+def large_matrix(x: torch.Tensor = f32(1, 6), w: torch.Tensor = f32(6, 5)) -> torch.Tensor:
+    return x @ w

@@ -1,0 +1,59 @@
+"""Computes calls of the same form that stand side by side at once, as one call with a batch dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from eductor.cost import device_of
+from eductor.graph.core import in_core_operators
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.passes.batching import POST_GRAD_RULES
+from eductor.passes.batching.rounds import chosen, make_batches
+from eductor.pipeline.base import Context, f32, f64, graph_pass
+
+
+@graph_pass(stage="post_grad", numerics="reassociates")
+def group_batch_fusion_passes(
+    graph: GraphView, rewrite: Rewriter, context: Context, *, without: Sequence[str] = ()
+) -> None:
+    """Computes calls of the same form that stand side by side at once, as one call with a batch dimension.
+
+    What the stage before autograd does for linears and their like, this does for matrix products and for pointwise
+    operators behind them, those of the backward among them. Calls are alike in dtype, device and shape, and in all
+    arguments: `alpha`, `beta`, the rounding mode. Whether it pays is decided by the cost of launches against that of
+    stacking. Rules: `batch_linear_post_grad`, `batch_aten_tanh`, `batch_aten_sigmoid`, `batch_aten_relu`,
+    `batch_aten_add`, `batch_aten_sub`, `batch_aten_mul`, `batch_aten_div`; those named in `without` are left out.
+    """
+    rules = chosen(POST_GRAD_RULES, without)
+    products = [rule for rule in rules if not rule.is_pointwise]
+    core, fuses = in_core_operators(rewrite), device_of(torch.device("cpu"), context.options).fuses
+    # Where the engine fuses, pointwise operators alone are no reason for a batch: most graphs are done with here.
+    more = make_batches(graph, core, context, products) or not fuses
+    while more:
+        more = make_batches(graph, core, context, rules)
+
+
+@group_batch_fusion_passes.example
+def products_of_pieces(
+    x: torch.Tensor = f32(4, 32), w: torch.Tensor = f32(4, 8, 8), b: torch.Tensor = f32(8)
+) -> torch.Tensor:
+    pieces = [torch.addmm(b, piece, w[i]).tanh() for i, piece in enumerate(x.split(8, 1))]
+    return torch.cat([torch.sub(piece, b, alpha=2).relu() for piece in pieces], 1)
+
+
+@group_batch_fusion_passes.refuses("costs")
+def large_weights(
+    x: torch.Tensor = f32(4, 256), w: torch.Tensor = f32(256, 256), v: torch.Tensor = f32(256, 256)
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return x @ w, x.sin() @ v
+
+
+@group_batch_fusion_passes.refuses("no other call is of the same form")
+def products_in_two_dtypes(
+    x: torch.Tensor = f32(4, 16), w: torch.Tensor = f32(8, 8), v: torch.Tensor = f64(8, 8)
+) -> tuple[torch.Tensor, torch.Tensor]:
+    a, b = x.split(8, 1)
+    return a @ w, b.double() @ v

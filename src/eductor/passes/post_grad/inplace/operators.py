@@ -1,0 +1,78 @@
+"""Functional operators that have a form that writes: the operand is written, and stands for the result."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.compat import OpOverload
+from eductor.graph.bind import Bound
+from eductor.graph.meta import difference, tensor_of, value_of
+from eductor.passes.post_grad.inplace.safety import Write
+from eductor.passes.post_grad.inplace.work import Work
+
+aten = torch.ops.aten
+
+INDEXED = (
+    *(aten.index_put, aten._unsafe_index_put, aten.index_copy, aten.index_add, aten.index_fill, aten.index_reduce),
+    *(aten.scatter, aten.scatter_add, aten.scatter_reduce, aten.masked_scatter, aten.put),
+)
+"""They write some elements, and copy all others."""
+WHOLE = (aten.copy, aten.fill, aten.masked_fill)
+"""They may write all elements, as any pointwise operator does. Functionalization makes them of assignments."""
+_OTHERWISE_CALLED = {aten._unsafe_index_put: aten.index_put_}
+
+
+def write_operand(work: Work, node: Node, bound: Bound) -> None:
+    """A call with one result writes `self`."""
+    op, operand = _writing(bound.op), bound["self"]
+    tensor = tensor_of(operand)
+    if op is None or tensor is None:
+        return
+    if bound.packet in WHOLE and not work.is_stored(operand):
+        work.reject("the engine computes it inside of the kernel that reads it", node)
+        return
+    reason = work.safety.why_not(Write(node, operand, [node], tensor))
+    if reason:
+        work.reject(reason, node)
+        return
+    args, kwargs = bound.call()
+    work.insert(op, *args, before=node, **kwargs)
+    work.stand_for(operand, node)
+
+
+def write_list(work: Work, node: Node, bound: Bound) -> None:
+    """A call on a list of tensors writes all of them, or none."""
+    op, operands = _writing(bound.op), bound.get("self")
+    if op is None or not isinstance(operands, (list, tuple)) or not all(isinstance(n, Node) for n in operands):
+        return
+    picks = [[u for u in node.users if u.target is operator.getitem and u.args[1] == i] for i in range(len(operands))]
+    if sum(map(len, picks)) < len(node.users):
+        work.reject("its results are not picked one by one", node)
+        return
+    for i, operand in enumerate(operands):
+        shared = next((other for other in operands[:i] if work.places.share(operand, other)), None)
+        part, unlike = tensor_of(operand), difference(value_of(node)[i], value_of(operand))
+        reason = f"{operand.name} and {shared.name} may share memory" if shared is not None else ""
+        reason = reason or (f"result {i} is another tensor: {unlike}" if unlike or part is None else "")
+        reason = reason or work.safety.why_not(Write(node, operand, picks[i], part))  # type: ignore[arg-type]
+        if reason:
+            work.reject(reason, node)
+            return
+    args, kwargs = bound.call()
+    work.insert(op, *args, before=node, **kwargs)
+    for operand, picked in zip(operands, picks, strict=True):
+        for pick in picked:
+            work.stand_for(operand, pick)
+    work.rewrite.erase(node)
+
+
+def _writing(op: OpOverload) -> OpOverload | None:
+    """The overload that takes the same arguments and writes `self`."""
+    namespace, name = op._schema.name.split("::")
+    packet: Any = _OTHERWISE_CALLED.get(op.overloadpacket) or getattr(getattr(torch.ops, namespace), f"{name}_", None)
+    found: OpOverload | None = getattr(packet, op._overloadname, None)
+    return found

@@ -1,0 +1,57 @@
+"""The parts of tensors that scatters put something else in the place of, as views."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.compat import FakeTensor, OpOverload
+from eductor.graph.bind import Bound
+from eductor.graph.meta import tensor_of, value_of
+from eductor.graph.view import GraphView
+
+aten = torch.ops.aten
+
+SCATTERS: dict[Any, tuple[OpOverload, tuple[str, ...]]] = {
+    aten.slice_scatter: (aten.slice.Tensor, ("dim", "start", "end", "step")),
+    aten.select_scatter: (aten.select.int, ("dim", "index")),
+    aten.diagonal_scatter: (aten.diagonal.default, ("offset", "dim1", "dim2")),
+    aten.as_strided_scatter: (aten.as_strided.default, ("size", "stride", "storage_offset")),
+}
+"""By operator: the view of the tensor that is scattered over, and its arguments."""
+
+
+class Parts:
+    """The fake values of these views, each made once: the form of what is scattered over does not change."""
+
+    def __init__(self, graph: GraphView) -> None:
+        self._graph = graph
+        self._known: dict[Node, torch.Tensor | None] = {}
+
+    def of(self, node: Node) -> torch.Tensor | None:
+        """What a scatter scatters over; None for anything else."""
+        if node not in self._known:
+            bound = self._graph.bind(node) if node.op == "call_function" else None
+            is_scatter = isinstance(bound, Bound) and bound.packet in SCATTERS
+            self._known[node] = _part(bound) if is_scatter and isinstance(bound, Bound) else None
+        return self._known[node]
+
+
+def view_of(bound: Bound) -> tuple[OpOverload, list[Any]]:
+    """The view that a scatter scatters over: its operator and its arguments besides the tensor."""
+    op, names = SCATTERS[bound.packet]
+    return op, [bound[name] for name in names]
+
+
+def _part(bound: Bound) -> torch.Tensor | None:
+    tensor = tensor_of(bound["self"])
+    if not isinstance(tensor, FakeTensor):
+        return None
+    op, arguments = view_of(bound)
+    values = [
+        [value_of(x) for x in given] if isinstance(given, (list, tuple)) else value_of(given) for given in arguments
+    ]
+    with tensor.fake_mode:
+        return op(tensor, *values)  # type: ignore[no-any-return]

@@ -1,0 +1,64 @@
+"""What the rules of the pass share: the graph, what is known of its memory, and the edits that keep that true."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.compat import OpOverload
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.passes.post_grad.inplace.places import Places
+from eductor.passes.post_grad.inplace.safety import Safety
+from eductor.passes.post_grad.inplace.views import Parts
+
+aten = torch.ops.aten
+_COMPUTED_WHERE_READ = {
+    *(aten.full.default, aten.full_like.default, aten.arange.start_step, aten.clone.default, aten._to_copy.default),
+    *(aten.constant_pad_nd.default, aten.cat.default, aten.slice_scatter.default, aten.select_scatter.default),
+    *(torch.ops.prims.convert_element_type.default, torch.ops.prims.iota.default),
+    *(aten.embedding.default, aten.index.Tensor, aten.gather.default, aten.where.self),
+}
+"""What an engine that fuses does not store, besides pointwise operators."""
+
+
+class Work:
+    """One run of the pass."""
+
+    def __init__(self, graph: GraphView, rewrite: Rewriter, *, inputs_apart: bool, fuses: bool) -> None:
+        self.graph = graph
+        self.rewrite = rewrite
+        self.places = Places(graph)
+        self.parts = Parts(graph)
+        self.safety = Safety(graph, self.places, self.parts, inputs_apart=inputs_apart)
+        self._fuses = fuses
+
+    def reject(self, reason: str, node: Node) -> None:
+        self.rewrite.reject(reason, node)
+
+    def insert(self, op: Any, *args: Any, before: Node, **kwargs: Any) -> Node:
+        """A new call in front of another one; what it writes is marked as written."""
+        node = self.rewrite.insert(op, *args, before=before, like=before, **kwargs)
+        self.enter(node)
+        return node
+
+    def enter(self, node: Node) -> None:
+        """Takes in a call that somebody inserted."""
+        self.places.enter(node)
+        for written in self.graph.effects.of(node).writes:
+            self.places.mark_written(written)
+
+    def stand_for(self, operand: Node, result: Node) -> None:
+        """Puts an operand that was written in the place of what was the result."""
+        self.places.stand_for(operand, result)
+        self.rewrite.replace(result, operand)
+
+    def is_stored(self, operand: Node) -> bool:
+        """Whether a value is in memory anyway; an engine that fuses may never store what is computed element by element."""
+        if not self._fuses or self.places.held_outside(operand) or self.places.is_written(operand):
+            return True
+        maker = self.places.root(operand)[0]
+        op = maker.target
+        return not isinstance(op, OpOverload) or not (torch.Tag.pointwise in op.tags or op in _COMPUTED_WHERE_READ)

@@ -1,0 +1,116 @@
+"""Mutable operators and Triton kernels that functionalization wrapped: called on what they may write, else on copies."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch.fx import Node
+
+from eductor.compat import HigherOrderOperator, OpOverload
+from eductor.graph.meta import known_equal, tensor_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.wrappers.auto_functionalized import (
+    functional_call,
+    functional_call_on_bases,
+    written_by,
+)
+from eductor.graph.wrappers.copies import Writable, writable
+from eductor.graph.wrappers.triton_wrapper import functional_kernel
+from eductor.passes.post_grad.inplace.safety import Write
+from eductor.passes.post_grad.inplace.work import Work
+
+Written = Mapping[Any, Any]
+"""What a wrapped call writes, by the key under which its users pick the new value."""
+
+
+def is_wrapper(node: Node) -> bool:
+    """Whether a node is a wrapped call of something that writes."""
+    return isinstance(node.target, HigherOrderOperator) and node.target.name() in _WRAPPERS
+
+
+def call_in_place(work: Work, node: Node) -> None:
+    """A wrapped call writes what it may; where that is nothing, the wrapper stays for the engine."""
+    assert isinstance(node.target, HigherOrderOperator)
+    written_of, take_apart = _WRAPPERS[node.target.name()]
+    written = written_of(node)
+    if isinstance(written, str):
+        work.reject(written, node)
+        return
+    if any(user.target is not operator.getitem for user in node.users):
+        work.reject("its results are not picked one by one", node)
+        return
+    allowed: set[Node] = set()
+    for key, operand in written.items():
+        picks = [user for user in node.users if user.args[1] == key]
+        reason = _why_not(work, node, operand, picks, allowed)
+        if reason:
+            work.reject(reason, node)
+        else:
+            allowed.add(operand)
+    if not allowed:
+        return
+    made = node.prev
+
+    def in_place_or_copied(rewrite: Rewriter, value: Node, call: Node) -> Node:
+        return value if value in allowed else writable(rewrite, value, call)
+
+    for key, operand in written.items():
+        for pick in (user for user in node.users if user.args[1] == key and operand in allowed):
+            work.places.stand_for(operand, pick)
+    take_apart(work.rewrite, node, in_place_or_copied)
+    while (made := made.next) not in work.places:
+        work.enter(made)
+    for operand in allowed:  # of a kernel, nobody else says what it writes
+        work.places.mark_written(operand)
+
+
+def _why_not(work: Work, node: Node, operand: Any, picks: list[Node], allowed: set[Node]) -> str:
+    part = tensor_of(operand)
+    if not isinstance(operand, Node) or part is None:
+        return "it writes something else than a tensor"
+    shared = next((other for other in allowed if work.places.share(operand, other)), None)
+    if shared is not None:
+        return f"{operand.name} and {shared.name} may share memory"
+    if any(key.endswith("storage_offset") for key in node.kwargs) and not known_equal(part.storage_offset(), 0):
+        return f"it writes a part of {operand.name} that is told by its place in memory"
+    return work.safety.why_not(Write(node, operand, picks, part))
+
+
+def _written_arguments(node: Node) -> Written | str:
+    op = node.args[0]
+    if not isinstance(op, OpOverload) or _returns_alias(op):
+        return "it wraps an operator that may return what it writes"
+    first = max(len(op._schema.returns), 1)
+    return {
+        first + i: node.kwargs[name] for i, name in enumerate(written_by(op._schema)) if node.kwargs[name] is not None
+    }
+
+
+def _written_bases(node: Node) -> Written | str:
+    op = node.args[0]
+    if not isinstance(op, OpOverload) or _returns_alias(op):
+        return "it wraps an operator that may return what it writes"
+    bases: Any = node.kwargs["_all_bases"]
+    if not bases:
+        return "it writes new memory"
+    first = max(len(op._schema.returns), 1)
+    return {first + i: base for i, base in enumerate(bases) if base is not None}
+
+
+def _written_by_kernel(node: Node) -> Written | str:
+    given: Any = node.kwargs["kwargs"]
+    names: Any = node.kwargs["tensors_to_clone"]
+    return {name: given[name] for name in given if name in names}
+
+
+def _returns_alias(op: OpOverload) -> bool:
+    return any(r.alias_info is not None for r in op._schema.returns)
+
+
+_WRAPPERS: dict[str, tuple[Callable[[Node], Written | str], Callable[[Rewriter, Node, Writable], None]]] = {
+    "auto_functionalized": (_written_arguments, functional_call),
+    "auto_functionalized_v2": (_written_bases, functional_call_on_bases),
+    "triton_kernel_wrapper_functional": (_written_by_kernel, functional_kernel),
+}

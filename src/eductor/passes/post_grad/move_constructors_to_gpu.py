@@ -1,0 +1,156 @@
+"""Makes constants on the accelerator that are made on the CPU and used there alone: nothing is copied to it."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.compat import OpOverload
+from eductor.graph.bind import Bound
+from eductor.graph.meta import tensor_of, value_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.pipeline.base import f32, graph_pass
+
+aten = torch.ops.aten
+prims = torch.ops.prims
+
+_CONSTRUCTORS = (
+    *(aten.full, aten.zeros, aten.ones, aten.arange, prims.iota, aten.scalar_tensor, aten.eye, aten.linspace),
+    *(aten.logspace, aten.tril_indices, aten.triu_indices, aten.empty, aten.empty_strided),
+)
+"""Operators that make a tensor of numbers alone. Random ones are none: the accelerator draws other numbers."""
+_INDEXINGS = (aten.index, aten._unsafe_index, aten.index_put, aten._unsafe_index_put)
+
+
+@dataclass(slots=True)
+class _Connected:
+    """Values on the CPU that are made of constants, and of which each is computed from, or together with, another."""
+
+    nodes: dict[Node, None] = field(default_factory=dict)
+    is_used_there: bool = False
+    """Whether the accelerator computes something from them."""
+    reason: str = ""
+    """Why they stay."""
+
+
+@graph_pass(stage="post_grad", numerics="reassociates")
+def move_constructors_to_gpu(graph: GraphView, rewrite: Rewriter) -> None:
+    """Makes constants on the accelerator that are made on the CPU and used there alone: nothing is copied to it.
+
+    What is computed from them on the CPU goes with them: all values that depend on each other, or none. They stay where
+    one of them is returned, is read as a number, or meets another tensor on the CPU.
+    """
+    devices = {device for node in graph.nodes for device in _devices(node)} - {torch.device("cpu")}
+    if not devices:
+        return
+    seen: set[Node] = set()
+    for node in graph.find(*_CONSTRUCTORS):
+        if node in seen or not _is_on_cpu(node):
+            continue
+        found = _connected(graph, node)
+        seen.update(found.nodes)
+        if len(devices) > 1:
+            found.reason = "the graph has several other devices"
+        if found.reason:
+            rewrite.reject(found.reason, node)
+        elif found.is_used_there:
+            for member in found.nodes:
+                _move(graph, rewrite, member, next(iter(devices)))
+
+
+def _move(graph: GraphView, rewrite: Rewriter, node: Node, device: torch.device) -> None:
+    """Names the other device where a call names one; what it computes from its operands is where these are."""
+    bound = graph.bind(node)
+    if not isinstance(bound, Bound) or "device" not in bound.arguments:
+        return
+    if bound["device"] is not None or graph.is_call(node, *_CONSTRUCTORS):
+        args, kwargs = bound.call()
+        rewrite.update(node, target=bound.op, args=tuple(args), kwargs={**kwargs, "device": device})
+
+
+def _connected(graph: GraphView, first: Node) -> _Connected:
+    found = _Connected({first: None})
+    pending = [first]
+    while pending and not found.reason:
+        node = pending.pop()
+        found.reason = _why_it_stays(graph, node)
+        beside = [x for x in node.all_input_nodes if _is_on_cpu(x)]
+        for user in node.users:
+            if _is_on_cpu(user):
+                beside.append(user)
+            elif not found.reason:
+                found.reason = _why_not_used_there(graph, node, user)
+                found.is_used_there |= not found.reason
+        fresh = [x for x in beside if x not in found.nodes]
+        found.nodes.update(dict.fromkeys(fresh))
+        pending += fresh
+    return found
+
+
+def _why_it_stays(graph: GraphView, node: Node) -> str:
+    """Why a value on the CPU cannot be made elsewhere."""
+    if node.target is operator.getitem:
+        return ""
+    bound = graph.bind(node) if isinstance(node.target, OpOverload) else None
+    if node.op != "call_function" or not isinstance(bound, Bound):
+        return f"{node.name} is on the CPU"
+    if bound.op.namespace not in ("aten", "prims") or not graph.effects.of(node).removable:
+        return f"{node.name} is computed on the CPU for a reason of its own"
+    if bound.get("pin_memory"):
+        return f"{node.name} lies in pinned memory"
+    is_made = graph.is_call(node, *_CONSTRUCTORS)
+    if not is_made and not node.all_input_nodes:
+        return f"{node.name} is made by the CPU alone"
+    return f"{node.name} is copied to the CPU" if _devices_of_operands(node) - {torch.device("cpu")} else ""
+
+
+def _why_not_used_there(graph: GraphView, node: Node, user: Node) -> str:
+    """Why a user whose result is no tensor on the CPU does not take a value from the accelerator."""
+    if user.op == "output":
+        return f"{node.name} is returned on the CPU"
+    bound = graph.bind(user) if isinstance(user.target, OpOverload) else None
+    if not isinstance(bound, Bound) or bound.op.namespace not in ("aten", "prims"):
+        return f"{user.name} may want {node.name} on the CPU"
+    if tensor_of(user) is None:
+        is_size = graph.is_call(user, aten.sym_size, aten.sym_stride, aten.sym_numel, aten.sym_storage_offset)
+        return "" if is_size else f"{user.name} reads {node.name} on the CPU"
+    if graph.is_call(user, *_INDEXINGS) and value_of(node).dtype in (torch.bool, torch.uint8):
+        return f"{user.name} counts what {node.name} selects"
+    return ""
+
+
+def _is_on_cpu(node: Node) -> bool:
+    return any(device.type == "cpu" for device in _devices(node))
+
+
+def _devices(node: Node) -> set[torch.device]:
+    """Where a value is, or the values of a sequence are."""
+    value: Any = value_of(node)
+    values = value if isinstance(value, (list, tuple)) else (value,)
+    return {v.device for v in values if isinstance(v, torch.Tensor)}
+
+
+def _devices_of_operands(node: Node) -> set[torch.device]:
+    return set().union(*map(_devices, node.all_input_nodes))
+
+
+@move_constructors_to_gpu.example
+def range_of_another_device(x: torch.Tensor = f32(4, 3)) -> torch.Tensor:
+    # The meta device stands for an accelerator.
+    return x.to("meta")[torch.arange(3) + 1].sin()
+
+
+@move_constructors_to_gpu.refuses("is returned on the CPU")
+def range_that_is_returned(x: torch.Tensor = f32(4, 3)) -> tuple[torch.Tensor, torch.Tensor]:
+    index = torch.arange(4)
+    return x.to("meta")[index], index
+
+
+@move_constructors_to_gpu.refuses("is on the CPU")
+def range_that_meets_an_input(x: torch.Tensor = f32(4), y: torch.Tensor = f32(4)) -> torch.Tensor:
+    return y.to("meta") * (x + torch.arange(4)).to("meta")

@@ -1,0 +1,52 @@
+"""Matrix products with a sum: how they are read, and whether the sum costs a kernel of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.cost import fuses, reduces
+from eductor.graph.meta import known_equal, tensor_of, value_of
+from eductor.graph.view import GraphView
+
+aten = torch.ops.aten
+
+
+def fuses_into_users(graph: GraphView, node: Node) -> bool:
+    """Whether all that reads a value, through views, computes it element by element in a kernel of its own."""
+    pending, seen = list(node.users), set[Node]()
+    while pending:
+        user = pending.pop()
+        if user in seen:
+            continue
+        seen.add(user)
+        if user.op == "call_function" and graph.effects.of(user).is_view:
+            pending += user.users
+        elif user.op != "call_function" or not (fuses(user) or reduces(user)):
+            return False
+    return bool(seen)
+
+
+def is_expandable(operand: Any, to: torch.Tensor) -> bool:
+    """Whether a tensor is known to be broadcast to the shape of another one, which it does not enlarge."""
+    value = tensor_of(operand)
+    if value is None or value.dim() > to.dim():
+        return False
+    sizes = zip(reversed(value.shape), reversed(to.shape), strict=False)
+    return all(known_equal(own, 1) or known_equal(own, wanted) for own, wanted in sizes)
+
+
+def unlike(node: Node, *operands: Any) -> str:
+    """Why operands cannot take part in one product: they differ from its result in dtype or device."""
+    result = value_of(node)
+    for x in operands:
+        value = tensor_of(x)
+        if value is None:
+            return "an operand is not known to be a tensor"
+        if value.dtype != result.dtype:
+            return f"an operand is of {value.dtype}, the result of {result.dtype}"
+        if value.device != result.device:
+            return f"an operand is on {value.device}, the result on {result.device}"
+    return ""

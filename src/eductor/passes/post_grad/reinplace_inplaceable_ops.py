@@ -1,0 +1,117 @@
+"""Writes into memory that nobody reads any more, where a functional operator would copy all of it first."""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import GraphModule, Node
+
+from eductor.graph.bind import Bound
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.passes.post_grad.inplace.operators import INDEXED, WHOLE, write_list, write_operand
+from eductor.passes.post_grad.inplace.safety import is_write_back
+from eductor.passes.post_grad.inplace.scatters import write_part
+from eductor.passes.post_grad.inplace.views import SCATTERS
+from eductor.passes.post_grad.inplace.work import Work
+from eductor.passes.post_grad.inplace.wrapped import call_in_place, is_wrapper
+from eductor.pipeline.base import Context, f32, graph_pass, i64
+
+aten = torch.ops.aten
+
+
+@graph_pass(stage="post_grad", numerics="exact", in_place=True)
+def reinplace_inplaceable_ops(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
+    """Writes into memory that nobody reads any more, where a functional operator would copy all of it first.
+
+    Each candidate is checked alone, in the order of the graph: against all later reads of the memory, the other operands
+    of the call, what leaves the graph, and the write-back of an input. An input is written only where the graph writes
+    it back at its end; that copy goes, where it copies an input to itself then. Inputs that overlap with a written one
+    have been taken as one when the graph was traced; whoever runs the stage by hand sees to it that none does.
+    """
+    candidates = [node for node in graph.nodes if _is_candidate(graph, node)]
+    if not candidates:
+        return
+    work = Work(graph, rewrite, inputs_apart=context.graph.role != "backward", fuses=context.fuses)
+    for node in graph.candidates(candidates):
+        _write_in_place(work, node)
+    for node in graph.candidates([n for n in graph.nodes if is_write_back(n)]):
+        place, value = node.args
+        assert isinstance(place, Node)
+        if isinstance(value, Node) and work.places.is_written(place) and work.places.same(place, value):
+            rewrite.replace(node, place)
+
+
+def _is_candidate(graph: GraphView, node: Node) -> bool:
+    if is_wrapper(node):
+        return True
+    bound = graph.bind(node) if node.op == "call_function" else None
+    return isinstance(bound, Bound) and (bound.packet in _ONE_BY_ONE or _is_on_list(bound))
+
+
+_ONE_BY_ONE = {*SCATTERS, *INDEXED, *WHOLE}
+
+
+def _is_on_list(bound: Bound) -> bool:
+    """Whether a call computes on a list of tensors at once."""
+    name = bound.op._schema.name
+    return name.startswith("aten::_foreach_") and not name.endswith("_") and bool(bound.op._schema.returns)
+
+
+def _write_in_place(work: Work, node: Node) -> None:
+    bound = work.graph.bind(node)
+    if not isinstance(bound, Bound):
+        call_in_place(work, node)
+    elif bound.packet in SCATTERS:
+        write_part(work, node, bound)
+    elif bound.packet in _ONE_BY_ONE:
+        write_operand(work, node, bound)
+    else:
+        write_list(work, node, bound)
+
+
+@reinplace_inplaceable_ops.example
+def step_of_a_cache(
+    cache: torch.Tensor = f32(4, 3), row: torch.Tensor = i64(1), new: torch.Tensor = f32(1, 3)
+) -> torch.Tensor:
+    cache[row] = new
+    return cache @ cache.t()
+
+
+@reinplace_inplaceable_ops.example
+def sum_into_zeros(rows: torch.Tensor = i64(5), values: torch.Tensor = f32(5, 3)) -> torch.Tensor:
+    return torch.zeros(8, 3, dtype=values.dtype).index_put([rows], values, True)
+
+
+@reinplace_inplaceable_ops.example
+def assignment_to_a_part_of_a_part(x: torch.Tensor = f32(2, 4, 3), y: torch.Tensor = f32(3)) -> torch.Tensor:
+    x[1][2] = y
+    return x.sum()
+
+
+def _read_late(module: GraphModule) -> None:
+    """A program reads before it writes; passes may bring the read behind what computes the new contents."""
+    (product,) = module.graph.find_nodes(op="call_function", target=aten.mul.Tensor)
+    (put,) = module.graph.find_nodes(op="call_function", target=aten.index_put.default)
+    put.append(product)
+
+
+@reinplace_inplaceable_ops.refuses("leaves the graph, and would be")
+def new_contents_that_are_returned(
+    x: torch.Tensor = f32(4, 3), row: torch.Tensor = i64(1), y: torch.Tensor = f32(1, 3)
+) -> torch.Tensor:
+    x[row] = y
+    return x
+
+
+@reinplace_inplaceable_ops.refuses("mul reads what was in", prepare=_read_late)
+def old_contents_that_are_read(
+    x: torch.Tensor = f32(4, 3), row: torch.Tensor = i64(1), y: torch.Tensor = f32(1, 3)
+) -> torch.Tensor:
+    doubled = x * 2
+    x[row] = y
+    return doubled
+
+
+@reinplace_inplaceable_ops.refuses("the graph does not write back to")
+def input_that_is_not_written(x: torch.Tensor = f32(3, 3), y: torch.Tensor = f32(3)) -> torch.Tensor:
+    return torch.select_scatter(x, y, 0, 1) + 1

@@ -1,0 +1,45 @@
+"""Removes checks of tensors' metadata that are known to hold."""
+
+from __future__ import annotations
+
+import torch
+
+from eductor.graph.asserts import why_it_may_fail
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.pipeline.base import f32, graph_pass
+
+aten = torch.ops.aten
+
+
+@graph_pass(stage="post_grad", numerics="exact")
+def remove_assert_ops(graph: GraphView, rewrite: Rewriter) -> None:
+    """Removes checks of tensors' metadata that are known to hold.
+
+    They can fail no more, and are users of what they check: passes that look at all users would stop at them.
+    """
+    for node in graph.find(aten._assert_tensor_metadata):
+        reason = why_it_may_fail(node)
+        if reason:
+            rewrite.reject(reason, node)
+        else:
+            rewrite.erase(node)
+
+
+@remove_assert_ops.example
+def dtype_of_a_product(a: torch.Tensor = f32(4, 3), b: torch.Tensor = f32(3, 5)) -> torch.Tensor:
+    y = a @ b
+    aten._assert_tensor_metadata(y, None, None, a.dtype, device=a.device)
+    return y.relu()
+
+
+def _expect_another_dtype(module: torch.fx.GraphModule) -> None:
+    """Tracing checks what is known; here a pass before it made another tensor of it."""
+    (check,) = module.graph.find_nodes(op="call_function", target=aten._assert_tensor_metadata.default)
+    check.args = (*check.args[:3], torch.float64)
+
+
+@remove_assert_ops.refuses("its dtype is not known to be torch.float64", prepare=_expect_another_dtype)
+def check_that_fails(x: torch.Tensor = f32(4)) -> torch.Tensor:
+    aten._assert_tensor_metadata(x, None, None, torch.float32)
+    return x + 1

@@ -1,0 +1,98 @@
+"""Computes each value right before the first of its users, so that fewer values are alive at a time."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+
+import torch
+from torch.fx import Node
+
+from eductor.cost import bytes_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.pipeline.base import f32, graph_pass
+
+
+@graph_pass(stage="post_grad", numerics="exact", inference_only=True)
+def reorder_for_locality(graph: GraphView, rewrite: Rewriter) -> None:
+    """Computes each value right before the first of its users, so that fewer values are alive at a time.
+
+    What is smaller than the values that it alone uses stays: later, these would be kept for longer. Nothing moves across
+    a write or a barrier; random draws, checks and collectives stay where they are.
+    """
+    order = _order(graph)
+    moved = False
+    for node, after in zip(reversed(order[:-1]), reversed(order), strict=False):
+        if node.next is not after:
+            rewrite.move(node, before=after)
+            moved = True
+    if not moved:
+        rewrite.reject("each value is computed right before it is used, or cannot be computed later")
+
+
+def _order(graph: GraphView) -> list[Node]:
+    """The nodes in their new order: each behind its last user, seen from the end, and its own operands behind it."""
+    regions = _regions(graph)
+    done: dict[Node, None] = {}
+    for last in reversed(list(graph.nodes)):
+        pending = [last]
+        while pending:
+            node = pending.pop()
+            if node in done:
+                continue
+            done[node] = None
+            # The first operand is taken up last, and so stands first.
+            pending += [
+                x for x in _movable(graph, node) if regions[x] == regions[node] and done.keys() >= x.users.keys()
+            ]
+    return list(reversed(done))
+
+
+def _movable(graph: GraphView, node: Node) -> Iterator[Node]:
+    """The operands of a call that may be computed right before it, wherever it stands in its region."""
+    effect = graph.effects.of(node)
+    if node.op != "call_function" or node.target is operator.getitem or not effect.removable:
+        return
+    for x in node.all_input_nodes:
+        # What gives a size that depends on data stays in front of all that has this size.
+        is_call = x.op == "call_function" and x.target is not operator.getitem and "unbacked_bindings" not in x.meta
+        if is_call and graph.effects.of(x).removable and not _keeps_more(graph, x):
+            yield x
+
+
+def _keeps_more(graph: GraphView, node: Node) -> bool:
+    """Whether a value is smaller than those that nobody else uses, which it would keep."""
+    if graph.effects.of(node).is_view:
+        return False
+    alone = [x for x in node.all_input_nodes if x.op == "call_function" and len(x.users) == 1]
+    return bytes_of(node) < sum(map(bytes_of, alone))
+
+
+def _regions(graph: GraphView) -> dict[Node, int]:
+    """How many writes and barriers stand in front of each node."""
+    found: dict[Node, int] = {}
+    region = 0
+    for node in graph.nodes:
+        effect = graph.effects.of(node)
+        found[node] = region
+        region += bool(effect.writes or effect.barrier)
+    return found
+
+
+@reorder_for_locality.example
+def early_tangent(x: torch.Tensor = f32(4, 5), y: torch.Tensor = f32(4, 5)) -> torch.Tensor:
+    a, b, c = x.cos(), y.sin(), x.tan()
+    return a * b + c
+
+
+@reorder_for_locality.refuses("or cannot be computed later")
+def early_sum(x: torch.Tensor = f32(4, 5)) -> torch.Tensor:
+    total = x.sin().sum(0)
+    return x.cos().exp() + total
+
+
+@reorder_for_locality.refuses("or cannot be computed later")
+def early_draw(x: torch.Tensor = f32(4, 5)) -> torch.Tensor:
+    noise = torch.rand_like(x)
+    return x.cos().exp() + noise

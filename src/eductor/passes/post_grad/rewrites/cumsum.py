@@ -1,0 +1,83 @@
+"""Running sums of a constant: multiples of it, which fuse, in place of a scan."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.cost import device_of
+from eductor.graph.bind import Bound
+from eductor.graph.meta import is_row_major, tensor_of, value_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.pipeline.base import Context
+
+aten = torch.ops.aten
+prims = torch.ops.prims
+
+_CONSTANTS = {aten.full: None, aten.zeros: 0, aten.ones: 1}
+"""Operators that make a uniform tensor of a given size, and of which number, if that is no argument of theirs."""
+
+
+def pointless_cumsum(graph: GraphView, rewrite: Rewriter, node: Node, context: Context) -> None:
+    """`cumsum(full(shape, v), dim)` is `(arange(n) + 1) * v`, in the dtype of the sum, along one dimension."""
+    bound = graph.bind(node)
+    constant = graph.bind(bound["self"]) if isinstance(bound, Bound) and isinstance(bound["self"], Node) else None
+    if not isinstance(bound, Bound) or not isinstance(constant, Bound) or constant.packet not in _CONSTANTS:
+        return
+    given, result = tensor_of(bound["self"]), tensor_of(node)
+    number = value_of(constant.get("fill_value", _CONSTANTS[constant.packet]))
+    if given is None or result is None or not isinstance(number, (bool, int, float)):
+        return
+    # What is added up is the number as the constant has it, brought to the dtype of the sum.
+    number = torch.full([], number, dtype=given.dtype).to(result.dtype).item()
+    reason = _why_not(bound, result, number, context)
+    if reason:
+        rewrite.reject(reason, node)
+    else:
+        _multiply(rewrite, node, constant["size"], bound["dim"] % result.dim(), number)
+
+
+def _multiply(rewrite: Rewriter, node: Node, sizes: Any, dim: int, number: float) -> None:
+    def insert(op: Any, *args: Any, **kwargs: Any) -> Node:
+        return rewrite.insert(op, *args, before=node, **kwargs)
+
+    result = value_of(node)
+    whole = {"start": 1, "step": 1, "dtype": torch.int64, "device": result.device, "requires_grad": False}
+    counted = insert(prims.iota, sizes[dim], **whole)
+    if result.dtype is not torch.int64:
+        counted = insert(prims.convert_element_type, counted, result.dtype)
+    multiples = insert(aten.mul.Tensor, counted, number)
+    along = insert(aten.view, multiples, [sizes[dim] if d == dim else 1 for d in range(result.dim())])
+    rewrite.replace(node, aten.clone, insert(aten.expand, along, list(sizes)), memory_format=torch.contiguous_format)
+
+
+def _why_not(bound: Bound, result: torch.Tensor, number: float, context: Context) -> str:
+    if not device_of(result.device, context.options).fuses:
+        return "without fusing, several kernels would take the place of one"
+    if result.dim() == 0:
+        return "it has no dimensions"
+    if result.dtype is torch.bool or result.dtype.is_complex:
+        return f"sums of {result.dtype} are left as they are"
+    if not is_row_major(result):
+        return "its result does not lie in memory row by row"
+    if not result.dtype.is_floating_point:
+        return ""
+    if number == 0 and math.copysign(1, number) < 0:
+        return "a sum of -0.0 is 0.0"
+    length = result.shape[bound["dim"] % result.dim()]
+    return "" if _is_exact(number, length, result.dtype) else "sums of this number are rounded, step by step"
+
+
+def _is_exact(number: float, length: Any, dtype: torch.dtype) -> bool:
+    """Whether all multiples of a number, up to so many times, are numbers of a dtype."""
+    if not isinstance(length, int) or not math.isfinite(number):
+        return isinstance(length, int)
+    kind = torch.finfo(dtype)
+    digits = abs(number.as_integer_ratio()[0])
+    while digits and digits % 2 == 0:
+        digits //= 2
+    return max(digits, 1) * max(length, 1) <= 2 / kind.eps and abs(number) * length <= kind.max
