@@ -40,6 +40,11 @@ ORDER: tuple[Row, ...] = (
     _row("unfuse_bias_add", "before sums are fused: of those that it makes, none is a candidate there"),
     _row("addmm_fusion", "the sums that do not fuse into what reads them"),
     *POST_GRAD_FUSIONS,
+    Row(
+        "B2B_GEMM_PASS",
+        "by request: last of those that look for products, with biases where the others left them",
+        f"{_HERE}.b2b_gemm_pass",
+    ),
     Row("post_grad_custom_post_pass", "your passes see the stage's result, and may insert out of order"),
     _row("stable_topological_sort", "engines read the graph from top to bottom", _FUNCTIONAL),
     _row("move_constructors_to_gpu", "so late that constants that passes made are moved as well"),

@@ -1,0 +1,123 @@
+"""Computes two matrix products with a pointwise function between them in one kernel."""
+
+# ruff: noqa: N802 - it has its name from the documents
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from eductor.cost import Device, Gemm, device_of, gemm_of, loss
+from eductor.graph.meta import value_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.ops.b2b_gemm import TILE, b2b_gemm
+from eductor.ops.middle import spelled
+from eductor.passes.post_grad.back_to_back import PRODUCTS, BackToBack, read_back_to_back
+from eductor.pipeline.base import Context, f32, f64, graph_pass
+
+
+@graph_pass(stage="post_grad", numerics="reassociates", devices="cuda", on=False)
+def B2B_GEMM_PASS(graph: GraphView, rewrite: Rewriter, context: Context, *, force: bool = False) -> None:
+    """Computes two matrix products with a pointwise function between them in one kernel.
+
+    `f(a @ b) @ c`: the first product stays on the chip, which pays where it has many rows and few columns, as has the
+    result. Both may have a bias; `a @ f(b @ c)` is left as it is. It is off by default: no other kernel can be fused with
+    this one, so whoever asks for it, by `enable=["B2B_GEMM_PASS"]`, should have measured it. With `force` it is made
+    whatever the figures say.
+    """
+    for node in graph.find(*PRODUCTS):
+        found = read_back_to_back(graph, node)
+        if found is None:
+            continue
+        reason = found if isinstance(found, str) else "" if force else _why_it_loses(found, context)
+        if isinstance(found, str) or reason:
+            rewrite.reject(reason, node)
+            continue
+        inner, outer = found.inner, found.outer
+        operands = (inner.left, inner.right, outer.right, inner.bias, outer.bias)
+        rewrite.replace(node, b2b_gemm, *operands, spelled(found.steps))
+
+
+def _why_it_loses(found: BackToBack, context: Context) -> str:
+    first, second = gemm_of(found.inner.nodes[0]), gemm_of(found.outer.nodes[0])
+    assert first is not None
+    assert second is not None
+    device = device_of(value_of(found.outer.nodes[0]).device, context.options)
+    return why_one_kernel_loses(first, second, bool(found.steps), device)
+
+
+def why_one_kernel_loses(first: Gemm, second: Gemm, has_middle: bool, device: Device) -> str:
+    """Why two products in a row are no faster as one kernel; nothing if they are.
+
+    What counts are the bytes that tiles of both forms load and store, from wherever they come. One kernel loads the first
+    product's factors anew for each tile of columns of the result, and computes it anew; in exchange it is never stored.
+    """
+    rows, columns = _tiles(second.rows, TILE), _tiles(second.columns, TILE)
+    if rows * columns < device.units:
+        return f"its {rows * columns} tiles leave some of the {device.units} units of {device.name} idle"
+    size = second.dtype.itemsize
+    between, result = first.rows * first.columns, second.rows * second.columns
+    fused = size * (columns * _loads(first, TILE) + second.inner * second.columns * rows + result)
+    apart = size * (_loads(first, device.tile) + _loads(second, device.tile) + result + between)
+    if has_middle:
+        apart += 2 * size * between
+    # Where arithmetic is what takes the time, the kernels of a library are better at it.
+    if (columns * first.flops + second.flops) / device.rate(second.dtype) > fused / device.bandwidth:
+        return f"as one kernel it would be bound by arithmetic on {device.name}"
+    return loss("one kernel for both products", apart / device.bandwidth, fused / device.bandwidth)
+
+
+def _loads(gemm: Gemm, tile: int) -> int:
+    """Elements of both factors that are loaded by all tiles of a product."""
+    return gemm.inner * (gemm.rows * _tiles(gemm.columns, tile) + gemm.columns * _tiles(gemm.rows, tile))
+
+
+def _tiles(size: int, tile: int) -> int:
+    return -(-size // tile)
+
+
+_FORCED = {"force": True}
+
+
+@B2B_GEMM_PASS.example(options=_FORCED)
+def two_layers(
+    x: torch.Tensor = f32(32, 8), first: torch.Tensor = f32(8, 6), second: torch.Tensor = f32(6, 4)
+) -> torch.Tensor:
+    return (x @ first).relu() @ second
+
+
+@B2B_GEMM_PASS.example(options=_FORCED)
+def two_linears(
+    x: torch.Tensor = f32(2, 16, 8),
+    first: torch.Tensor = f32(6, 8),
+    b: torch.Tensor = f32(6),
+    second: torch.Tensor = f32(4, 6),
+    c: torch.Tensor = f32(4),
+) -> torch.Tensor:
+    return F.linear(F.silu(F.linear(x, first, b)), second, c)
+
+
+@B2B_GEMM_PASS.refuses("is used elsewhere", options=_FORCED)
+def first_layer_is_kept(
+    x: torch.Tensor = f32(32, 8), first: torch.Tensor = f32(8, 6), second: torch.Tensor = f32(6, 4)
+) -> tuple[torch.Tensor, torch.Tensor]:
+    y = (x @ first).relu()
+    return y @ second, y
+
+
+@B2B_GEMM_PASS.refuses("is read as well", options=_FORCED)
+def gated(
+    x: torch.Tensor = f32(32, 8), first: torch.Tensor = f32(8, 6), gate: torch.Tensor = f32(32, 6)
+) -> torch.Tensor:
+    return (x @ first * gate) @ gate.t()
+
+
+@B2B_GEMM_PASS.refuses("its kernel takes", options=_FORCED)
+def in_double_precision(x: torch.Tensor = f64(32, 8), w: torch.Tensor = f64(8, 8)) -> torch.Tensor:
+    return (x @ w).tanh() @ w
+
+
+@B2B_GEMM_PASS.refuses("one kernel")
+def wide_layers(x: torch.Tensor = f32(4096, 512), w: torch.Tensor = f32(512, 512)) -> torch.Tensor:
+    return (x @ w).tanh() @ w

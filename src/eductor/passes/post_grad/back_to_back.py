@@ -1,0 +1,215 @@
+"""How graphs spell two matrix products with a pointwise function between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.compat import sort_key
+from eductor.cost import is_pointwise
+from eductor.graph.bind import Bound
+from eductor.graph.meta import known_equal, tensor_of, value_of
+from eductor.graph.view import GraphView
+from eductor.ops.launching import KERNEL_DTYPES
+from eductor.ops.middle import CASTS, Step, name_of
+from eductor.passes.post_grad.products import unlike
+
+aten = torch.ops.aten
+prims = torch.ops.prims
+
+PRODUCTS = (aten.mm, aten.addmm)
+
+_FUNCTIONS = ("abs", "erf", "exp", "neg", "relu", "rsqrt", "sigmoid", "silu", "sqrt", "tanh")
+_UNARY = {getattr(aten, name).default: name for name in _FUNCTIONS}
+_BINARY = {
+    op: name for name in ("add", "div", "mul", "sub") for op in (getattr(aten, name).Tensor, getattr(aten, name).Scalar)
+}
+_CASTS = (prims.convert_element_type.default, aten._to_copy.default)
+_RESHAPES = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
+
+_MOST_STEPS = 32
+_LARGEST = torch.finfo(torch.float32).max
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """`left @ right + bias`; `nodes` compute it, the first one is the product, the last one the result."""
+
+    left: Node
+    right: Node
+    bias: Node | None
+    nodes: tuple[Node, ...]
+
+    @property
+    def operands(self) -> list[Node]:
+        return [x for x in (self.left, self.right, self.bias) if x is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class BackToBack:
+    """`outer` multiplies what the steps make of `inner`, and nobody else reads anything between."""
+
+    inner: Product
+    outer: Product
+    steps: tuple[Step, ...]
+
+
+def read_back_to_back(graph: GraphView, node: Node) -> BackToBack | str | None:
+    """The two products that end in this one; why they are none, for what nearly is; None for anything else."""
+    bound = graph.bind(node)
+    left = bound["mat1" if bound.packet is aten.addmm else "self"] if isinstance(bound, Bound) else None
+    if not isinstance(left, Node) or tensor_of(node) is None:
+        return None
+    between, leaves = _between(graph, left)
+    starts = [leaf for leaf in leaves if _is_start(graph, leaf)]
+    if not starts:
+        return None
+    inner = _read_start(graph, starts[0])
+    if isinstance(inner, str):
+        return inner
+    outer = _read_product(graph, node)
+    if isinstance(outer, str):
+        return outer
+    others = [leaf for leaf in leaves if leaf is not starts[0]]
+    if others:
+        return f"{others[0].name} is read as well, between the products"
+    return _why_not(graph, inner, outer, between) or _with_steps(graph, inner, outer, between)
+
+
+def _between(graph: GraphView, end: Node) -> tuple[list[Node], list[Node]]:
+    """What computes a value element by element, in the order of the graph, and the values that it begins with."""
+    between, leaves, seen, pending = list[Node](), list[Node](), {end}, [end]
+    while pending:
+        node = pending.pop()
+        is_inside = not _is_start(graph, node) and (
+            graph.is_call(node, *_CASTS, *_RESHAPES) or (node.op == "call_function" and is_pointwise(node))
+        )
+        (between if is_inside else leaves).append(node)
+        new = [x for x in node.all_input_nodes if is_inside and x not in seen]
+        seen.update(new)
+        pending += new
+    return sorted(between, key=sort_key), leaves
+
+
+def _is_start(graph: GraphView, node: Node) -> bool:
+    return graph.is_call(node, *PRODUCTS) or _biased(graph, node) is not None
+
+
+def _biased(graph: GraphView, node: Node) -> tuple[Node, Node] | None:
+    """The product and the bias of a sum of them."""
+    bound = graph.bind(node) if graph.is_call(node, aten.add.Tensor) else None
+    if not isinstance(bound, Bound) or not _is_one(bound["alpha"]):
+        return None
+    for x, bias in ((bound["self"], bound["other"]), (bound["other"], bound["self"])):
+        if isinstance(x, Node) and graph.is_call(x, aten.mm.default) and _is_vector(bias, x):
+            return x, bias
+    return None
+
+
+def _read_start(graph: GraphView, node: Node) -> Product | str:
+    biased = _biased(graph, node)
+    if biased is None:
+        return _read_product(graph, node)
+    product = _read_product(graph, biased[0])
+    if isinstance(product, str):
+        return product
+    return Product(product.left, product.right, biased[1], (biased[0], node))
+
+
+def _read_product(graph: GraphView, node: Node) -> Product | str:
+    bound = graph.bind(node)
+    if not isinstance(bound, Bound):
+        return bound.reason
+    if bound.op is aten.mm.default:
+        return Product(bound["self"], bound["mat2"], None, (node,))
+    if bound.op is not aten.addmm.default:
+        return f"{node.name} asks for a dtype of its own"
+    if not _is_one(bound["alpha"]) or not _is_one(bound["beta"]):
+        return f"{node.name} is scaled: alpha={bound['alpha']}, beta={bound['beta']}"
+    if not _is_vector(bound["self"], node):
+        return f"the bias of {node.name} is not one number for each column"
+    return Product(bound["mat1"], bound["mat2"], bound["self"], (node,))
+
+
+def _is_one(x: Any) -> bool:
+    return type(x) in (int, float) and x == 1
+
+
+def _is_vector(bias: Any, product: Node) -> bool:
+    """Whether a bias is known to be one number for each column of a product."""
+    value, result = tensor_of(bias), tensor_of(product)
+    return value is not None and result is not None and known_equal(tuple(value.shape), tuple(result.shape[1:]))
+
+
+def _why_not(graph: GraphView, inner: Product, outer: Product, between: list[Node]) -> str:
+    node, start = outer.nodes[0], inner.nodes[-1]
+    if len(between) > _MOST_STEPS:
+        return f"more than {_MOST_STEPS} operators stand between the products"
+    own = {*inner.nodes, *between}
+    if own & {outer.right, outer.bias}:
+        return "the first product is read by the second one more than once"
+    seen = next((n for n in own if any(user not in own and user is not node for user in n.users)), None)
+    if seen is not None:
+        return f"{seen.name} is used elsewhere"
+    reason = unlike(node, *inner.operands, start, *outer.operands)
+    if reason or any(tensor_of(n) is None for n in between):
+        return reason or "what stands between the products is not known to be tensors"
+    dtype = value_of(node).dtype
+    if dtype not in KERNEL_DTYPES:
+        return f"its kernel takes {', '.join(CASTS)}, not {dtype}"
+    if not known_equal(tuple(value_of(outer.left).shape), tuple(value_of(start).shape)):
+        return "the second product is not known to read the rows of the first one"
+    sizes = [*value_of(inner.left).shape, *value_of(outer.right).shape]
+    if any(known_equal(size, 0) for size in sizes):
+        return "it has no elements"
+    return graph.effects.unwritten(inner.operands, inner.nodes[0], node).reason
+
+
+def _with_steps(graph: GraphView, inner: Product, outer: Product, between: list[Node]) -> BackToBack | str:
+    steps, numbers = list[Step](), {inner.nodes[-1]: 0}
+    for node in between:
+        step = _read_step(graph, node, numbers)
+        if isinstance(step, str):
+            return step
+        if step is not None:
+            steps.append(step)
+        numbers[node] = numbers[node.all_input_nodes[0]] if step is None else len(steps)
+    return BackToBack(inner, outer, tuple(steps))
+
+
+def _read_step(graph: GraphView, node: Node, numbers: dict[Node, int]) -> Step | str | None:
+    """What a node computes; None for one that only gives its elements another shape."""
+    bound = graph.bind(node)
+    if not isinstance(bound, Bound):
+        return bound.reason
+    op, dtype = bound.op, value_of(node).dtype
+    if op in _RESHAPES:
+        return None
+    if op in _CASTS:
+        return Step(name_of(dtype), (numbers[node.all_input_nodes[0]],)) if dtype in KERNEL_DTYPES else _unknown(bound)
+    if op in _UNARY:
+        return Step(_UNARY[op], (numbers[bound["self"]],))
+    if op is aten.gelu.default:
+        return Step("gelu" if bound["approximate"] == "none" else "gelu_tanh", (numbers[bound["self"]],))
+    if op not in _BINARY and op is not aten.rsub.Scalar:
+        return _unknown(bound)
+    if not _is_one(bound.get("alpha", 1)):
+        return f"{node.name} scales its operand"
+    operands = [_operand(x, node, numbers) for x in (bound["self"], bound["other"])]
+    if None in operands:
+        return f"{node.name} takes what is neither a value of its shape nor a finite number"
+    given = tuple(x for x in operands if x is not None)
+    return Step(_BINARY[op], given) if op in _BINARY else Step("sub", given[::-1])
+
+
+def _operand(x: Any, node: Node, numbers: dict[Node, int]) -> int | float | None:
+    if isinstance(x, Node):
+        return numbers[x] if known_equal(tuple(value_of(x).shape), tuple(value_of(node).shape)) else None
+    return float(x) if type(x) in (int, float) and abs(x) <= _LARGEST else None
+
+
+def _unknown(bound: Bound) -> str:
+    return f"the kernel does not compute {bound.op}"
