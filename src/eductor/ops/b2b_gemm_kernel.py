@@ -63,6 +63,15 @@ def _step(NAME: tl.constexpr, x, y, NUMBER: tl.constexpr):  # type: ignore[no-un
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _rounded(x, DTYPE: tl.constexpr):  # type: ignore[no-untyped-def]
+    if DTYPE == "float16":
+        x = x.to(tl.float16).to(tl.float32)
+    elif DTYPE == "bfloat16":
+        x = x.to(tl.bfloat16).to(tl.float32)
+    return x
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _b2b_gemm(  # type: ignore[no-untyped-def]
     a,
     b,
@@ -117,7 +126,7 @@ def _b2b_gemm(  # type: ignore[no-untyped-def]
         values = (inner.to(out.dtype.element_ty).to(tl.float32),)
         for i in tl.static_range(COUNT):
             value = _step(STEPS[i][0], values[STEPS[i][1]], values[STEPS[i][2]], STEPS[i][3])
-            values += (value.to(STEPS[i][4]).to(tl.float32),)  # type: ignore[assignment]
+            values += (_rounded(value, STEPS[i][4]),)  # type: ignore[assignment]
         # Beyond the last column the function may give anything, infinities too.
         left = tl.where(n[None, :] < N, values[COUNT], 0.0).to(out.dtype.element_ty)
         c_tile = tl.load(c + n[:, None] * c_n + p[None, :] * c_p, mask=(n[:, None] < N) & (p[None, :] < P), other=0.0)
@@ -129,9 +138,7 @@ def _b2b_gemm(  # type: ignore[no-untyped-def]
     )
 
 
-_DTYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
-
-Instruction = tuple[str, int, int, float, tl.dtype]
+Instruction = tuple[str, int, int, float, str]
 """What to do, with which two values, with which number, rounded to which dtype."""
 
 
@@ -144,10 +151,10 @@ def instructions(text: str, dtype: torch.dtype) -> tuple[Instruction, ...]:
         operands = []
         for x in step.operands:
             if isinstance(x, float):
-                made.append(("number", 0, 0, x, tl.float32))
+                made.append(("number", 0, 0, x, "float32"))
             operands.append(len(made) if isinstance(x, float) else places[x])
         name = "cast" if step.name in middles.CASTS else step.name
-        made.append((name, operands[0], operands[-1], 0.0, _DTYPES[rounded]))
+        made.append((name, operands[0], operands[-1], 0.0, middles.name_of(rounded)))
         places.append(len(made))
     return tuple(made)
 
