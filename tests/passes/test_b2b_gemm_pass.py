@@ -298,6 +298,19 @@ def test_a_model(activation, engine):
     assert any("B2B_GEMM_PASS" in address for address in recorder.changed())
 
 
+@pytest.mark.parametrize("engine", ["aten", "inductor"])
+def test_a_model_with_batches_of_any_size(engine):
+    torch._dynamo.reset()
+    model = Layers(nn.ReLU())
+    fast, recorder = compiled(model, engine)
+    with torch.no_grad():
+        for rows in (3, 5):
+            x = torch.randn(rows, 32, 16)
+            torch._dynamo.mark_dynamic(x, 0)
+            torch.testing.assert_close(fast(x), model(x))
+    assert len([address for address in recorder.changed() if "B2B_GEMM_PASS" in address]) == 1
+
+
 def test_off_a_gpu_it_is_left_out():
     recorder = eductor.Recorder()
     fast = eductor.compile(Layers(nn.ReLU()), enable=["B2B_GEMM_PASS"], engine="aten", instruments=[recorder])

@@ -84,11 +84,14 @@ def _between(graph: GraphView, end: Node) -> tuple[list[Node], list[Node]]:
     between, leaves, seen, pending = list[Node](), list[Node](), {end}, [end]
     while pending:
         node = pending.pop()
-        is_inside = not _is_start(graph, node) and (
-            graph.is_call(node, *_CASTS, *_RESHAPES) or (node.op == "call_function" and is_pointwise(node))
-        )
-        (between if is_inside else leaves).append(node)
-        new = [x for x in node.all_input_nodes if is_inside and x not in seen]
+        if _is_start(graph, node):
+            operands = None
+        elif graph.is_call(node, *_CASTS, *_RESHAPES):
+            operands = node.all_input_nodes[:1]  # the others are sizes
+        else:
+            operands = node.all_input_nodes if node.op == "call_function" and is_pointwise(node) else None
+        (leaves if operands is None else between).append(node)
+        new = [x for x in operands or () if x not in seen]
         seen.update(new)
         pending += new
     return sorted(between, key=sort_key), leaves
