@@ -45,6 +45,7 @@ bench: $(STAMP)
 	$(BIN)/python bench/pre_grad.py
 	$(BIN)/python bench/joint.py
 	$(BIN)/python bench/partition.py
+	$(BIN)/python bench/post_grad.py
 	$(BIN)/python bench/memory.py
 	$(BIN)/python bench/attention.py
 	$(BIN)/python bench/pad_mm.py

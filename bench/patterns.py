@@ -48,18 +48,25 @@ Times = dict[str, list[float]]
 # ------------------------------------------------------------------------------------------------ beside torch's own
 
 
-def joint_graph(layers: int) -> GraphModule:
-    """Forward and backward of a GPT-2 with its loss, in the decompositions of Inductor."""
-    from torch._inductor.decomposition import select_decomp_table
+def training_step(layers: int) -> tuple[Callable[[torch.Tensor], Any], torch.Tensor]:
+    """The loss of a small GPT-2 in training, and its tokens."""
     from transformers import GPT2Config, GPT2LMHeadModel
-
-    from eductor.autograd import aot_dispatch_autograd_graph
-    from eductor.autograd.captured import Captured, Fakes
 
     sizes = {"n_layer": layers, "n_embd": 64, "n_head": 4, "vocab_size": 512, "n_positions": 64}
     tokens = {"bos_token_id": 0, "eos_token_id": 0}
     model = GPT2LMHeadModel(GPT2Config(**sizes, **tokens, use_cache=False, attn_implementation="eager")).train()
     model.loss_type = "ForCausalLM"
+    return lambda tokens: model(tokens, labels=tokens).loss, torch.randint(0, 512, (2, 32))
+
+
+def joint_graph(layers: int) -> GraphModule:
+    """Forward and backward of a GPT-2 with its loss, in the decompositions of Inductor."""
+    from torch._inductor.decomposition import select_decomp_table
+
+    from eductor.autograd import aot_dispatch_autograd_graph
+    from eductor.autograd.captured import Captured, Fakes
+
+    step, tokens = training_step(layers)
     found: list[GraphModule] = []
 
     def backend(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -68,8 +75,7 @@ def joint_graph(layers: int) -> GraphModule:
         found.append(aot_dispatch_autograd_graph(captured, fakes, dict(select_decomp_table())).module)
         return module.forward
 
-    step = torch.compile(lambda tokens: model(tokens, labels=tokens).loss, backend=backend, fullgraph=True)
-    step(torch.randint(0, 512, (2, 32)))
+    torch.compile(step, backend=backend, fullgraph=True)(tokens)
     return found[0]
 
 

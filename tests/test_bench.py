@@ -92,6 +92,17 @@ def test_matching_is_measured_beside_torch_and_does_not_grow_with_the_square(mon
     assert "ours / torch's" in patterns.as_lines(result)
 
 
+def test_the_post_grad_stage_is_measured_beside_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    bench = load("post_grad")
+    result = bench.measure(layers=1, repeats=1)
+    assert set(result["seconds"]) == {"forward", "backward"}
+    assert all(count > 50 for count in result["nodes"].values())
+    assert result["passes"]["forward"]["post_grad/unfuse_bias_add"][0] == 3, "its matches, in one layer"
+    assert result["ok"] == (result["ratio"] <= bench.LIMIT)
+    assert "ours take" in bench.as_lines(result)
+
+
 @pytest.fixture
 def pre_grad(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(FOLDER))

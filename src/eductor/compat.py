@@ -100,6 +100,13 @@ def lazy_module(root: torch.nn.Module, graph: Graph) -> torch.fx.GraphModule:
     return _LazyGraphModule(root, graph)
 
 
+def has_grouped_product(device: torch.device) -> bool:
+    """Whether `aten._grouped_mm` is one kernel on a device; elsewhere it calls one product after the other."""
+    if device.type != "cuda" or torch.version.hip is not None or not torch.cuda.is_available():
+        return False
+    return torch.cuda.get_device_capability(device)[0] in (9, 10)
+
+
 def changes_geometry(op: OpOverload) -> bool:
     """Whether an in-place operator changes sizes, strides or storage of what it writes (`t_`, `squeeze_`, `set_`)."""
     return torch.Tag.inplace_view in op.tags or op.overloadpacket is torch.ops.aten.set_

@@ -11,9 +11,12 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import torch
+from toys import graph_of, named
 
 from eductor.errors import BadPass, EductorWarning, OrderConflict, UnknownName
-from eductor.pipeline import Pipeline, Registry, registry
+from eductor.options import Options
+from eductor.pipeline import Context, Pipeline, Recorder, Registry, registry
 
 HEADER = "from eductor.pipeline import graph_pass\n"
 
@@ -164,3 +167,56 @@ def test_a_package_may_fill_a_slot_and_have_passes_that_are_off(tmp_path, load):
     assert [names[i - 1] for i, n in enumerate(names) if n == "alpha"] == ["joint_custom_pre_pass"] * 2
     assert "joint/beta" not in [s.address for s in Pipeline.default(found).steps]
     assert "joint/beta" in [s.address for s in Pipeline.default(found, enable=["beta"]).steps]
+
+
+# ------------------------------------------------------------------------------- for the device of another backend
+
+
+SLOT = {"stage": "post_grad", "slot": "custom_backend_passes"}
+
+
+def records(pipeline, program):
+    """What became of the passes of the slot."""
+    recorder = Recorder()
+    names = [s.name for s in pipeline.stage("post_grad") if s.slot == SLOT["slot"]]
+    pipeline.run("post_grad", graph_of(program, stage="post_grad"), Context("post_grad"), [recorder])
+    return [(r.name, r.status) for r in recorder.records if r.name in names]
+
+
+@pytest.fixture
+def backend(tmp_path, load):
+    """A package with two passes for one device, and one for another; the meta device stands for that of a backend."""
+    source = declaration("lower", devices="meta", **SLOT) + declaration("fuse", devices="meta", **SLOT)
+    source += declaration("another", devices=["xpu", "hpu"], **SLOT) + "PASSES = [lower, fuse, another]\n"
+    install(tmp_path, "plug_backend", HEADER + source, "main = plug_backend:PASSES")
+    return Pipeline.default(load(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: x.to("meta") + 1,
+        lambda x: (x.sin(), torch.zeros(2, device="meta") * 2),
+        lambda x: torch.unbind(x.to("meta"))[0],
+    ],
+)
+def test_they_run_where_a_tensor_is_on_the_device(backend, program):
+    assert records(backend, program) == [("lower", "unchanged"), ("fuse", "unchanged"), ("another", "skipped")]
+
+
+@pytest.mark.filterwarnings("error")
+def test_they_are_skipped_in_silence_elsewhere(backend):
+    assert records(backend, torch.sin) == [("lower", "skipped"), ("fuse", "skipped"), ("another", "skipped")]
+
+
+def test_they_stand_behind_all_that_takes_the_graph_for_functional(backend):
+    names = [s.name for s in backend.stage("post_grad")]
+    at = names.index("custom_backend_passes")
+    assert names[at + 1 : at + 4] == ["lower", "fuse", "another"]
+    assert names[at - 1] == "common_subexpression_elimination"
+    assert names[at + 4] == "reinplace_inplaceable_ops"
+
+
+def test_those_of_the_options_keep_their_order_too():
+    given = [named(name, devices="cpu", **SLOT) for name in ("zeta", "alpha", "mu")]
+    assert [name for name, _ in records(Pipeline.of(Options(passes=given)), torch.sin)] == ["zeta", "alpha", "mu"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from eductor.errors import BadPass, EductorWarning, UnknownName
 from eductor.pipeline.base import STAGES, Pass, Stage
-from eductor.pipeline.steps import Extra, numbered, place
+from eductor.pipeline.steps import IN_GIVEN_ORDER, Extra, numbered, place
 from eductor.pipeline.steps import Step as Step
 
 ENTRY_POINTS = "eductor.passes"
@@ -58,7 +58,7 @@ class Registry:
     def _place(self, stage: Stage) -> list[Step]:
         rows = [Step(stage, row.name, 1, row.reason, "eductor", None, row.module) for row in dict(self.orders)[stage]]
         extras = [e for e in self.extras if stage in e.pass_.stages]
-        return place(stage, numbered(rows), sorted(extras, key=lambda e: e.pass_.name))
+        return place(stage, numbered(rows), sorted(extras, key=_by_name))
 
     def steps(self) -> list[Step]:
         return [step for stage in STAGES for step in self.order(stage)]
@@ -70,6 +70,11 @@ class Registry:
         if found is None:
             raise UnknownName(f"pass of the stage {stage}", name, [s.name for s in steps])
         return found
+
+
+def _by_name(extra: Extra) -> str:
+    """Passes do not depend on who came first; but where their order is that of their author, they keep it."""
+    return "" if extra.pass_.slot == IN_GIVEN_ORDER else extra.pass_.name
 
 
 @functools.cache

@@ -287,7 +287,9 @@ def _why_skipped(pass_: Pass, context: Context, view: GraphView) -> str:
 
 
 def _devices(graph: Graph) -> set[str]:
-    return {v.device.type for n in graph.nodes if isinstance(v := meta.value_of(n), torch.Tensor)}
+    values = map(meta.value_of, graph.nodes)
+    found = (v for value in values for v in (value if isinstance(value, (list, tuple)) else (value,)))
+    return {v.device.type for v in found if isinstance(v, torch.Tensor)}
 
 
 def _tidy(graph: Graph) -> None:

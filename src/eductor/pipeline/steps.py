@@ -18,6 +18,9 @@ DEFAULT_SLOTS: dict[Stage, str] = {
 }
 """Where a pass goes that asks for no place."""
 
+IN_GIVEN_ORDER = "custom_backend_passes"
+"""The slot whose passes stand in the order in which they were brought: steps of one author, for a device of theirs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:

@@ -64,7 +64,7 @@ class _Reader:
         """Calls that may be alike, by what is cheap to see: rule, level, result. What is alone there is not looked at."""
         self.rule_of = _rules_of(self.graph, rules)
         groups: dict[tuple[str, Level, Any], list[Node]] = {}
-        for node, level in _levels(self.graph, self.rule_of) if self.rule_of else ():
+        for node, level in levels(self.graph, self.rule_of) if self.rule_of else ():
             groups.setdefault((self.rule_of[node].name, level, self._form(node)), []).append(node)
         return groups
 
@@ -127,7 +127,7 @@ def _rules_of(graph: GraphView, rules: Sequence[Rule]) -> dict[Node, Rule]:
     return found
 
 
-def _levels(graph: GraphView, rule_of: dict[Node, Rule]) -> list[tuple[Node, Level]]:
+def levels(graph: GraphView, rule_of: dict[Node, Rule]) -> list[tuple[Node, Level]]:
     """The region of each call, and how many calls stand above it on the longest way: equals are independent.
 
     The second number counts calls that are no pointwise operators, the third the pointwise ones since: so one of these

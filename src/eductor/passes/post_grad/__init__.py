@@ -49,5 +49,6 @@ ORDER: tuple[Row, ...] = (
     _row("stable_topological_sort", "engines read the graph from top to bottom", _FUNCTIONAL),
     _row("move_constructors_to_gpu", "so late that constants that passes made are moved as well"),
     _row("common_subexpression_elimination", "what earlier passes made alike is seen as the same now"),
+    Row("custom_backend_passes", "passes of other backends, by device, see the last functional graph"),
     _row("reinplace_inplaceable_ops", "every other pass takes the graph for functional"),
 )

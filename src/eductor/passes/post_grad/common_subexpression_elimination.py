@@ -37,9 +37,19 @@ def common_subexpression_elimination(graph: GraphView, rewrite: Rewriter) -> Non
     """
     numbers: dict[Node, int] = {}
     first: dict[Hashable, Node] = {}
+    alone: dict[Hashable, Node | None] = {}
     for node in graph.nodes:
         numbers[node] = len(numbers)
-        key = _key(graph, node, numbers) if node.op in ("call_function", "get_attr") else None
+        if node.op not in ("call_function", "get_attr"):
+            continue
+        look = _look(graph, node, numbers)
+        if look not in alone:
+            alone[look] = node
+            continue
+        earlier, alone[look] = alone[look], None
+        if earlier is not None:
+            first[_key(graph, earlier, numbers)] = earlier
+        key = _key(graph, node, numbers)
         twin = first.setdefault(key, node) if key is not None else node
         if twin is node:
             continue
@@ -69,6 +79,12 @@ def _why_not(graph: GraphView, node: Node, twin: Node) -> str:
     if unlike:
         return f"it differs from {twin.name}: {unlike}"
     return graph.effects.unwritten(node.all_input_nodes, twin, node).reason
+
+
+def _look(graph: GraphView, node: Node, numbers: dict[Node, int]) -> Hashable:
+    """What is cheap to see and the same for calls that compute the same: most calls are told apart by it, unread."""
+    keys = graph.keys(node)
+    return keys[0] if keys else None, tuple(sorted([numbers[operand] for operand in node.all_input_nodes]))
 
 
 def _key(graph: GraphView, node: Node, numbers: dict[Node, int]) -> Hashable | None:

@@ -7,17 +7,23 @@ from collections.abc import Sequence
 import torch
 
 from eductor.cost import device_of
+from eductor.errors import BadOption
 from eductor.graph.core import in_core_operators
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
-from eductor.passes.batching import POST_GRAD_RULES
+from eductor.passes.batching import POST_GRAD_RULES, grouped
 from eductor.passes.batching.rounds import chosen, make_batches
-from eductor.pipeline.base import Context, f32, f64, graph_pass
+from eductor.pipeline.base import Context, bf16, f32, f64, graph_pass
 
 
 @graph_pass(stage="post_grad", numerics="reassociates")
 def group_batch_fusion_passes(
-    graph: GraphView, rewrite: Rewriter, context: Context, *, without: Sequence[str] = ()
+    graph: GraphView,
+    rewrite: Rewriter,
+    context: Context,
+    *,
+    without: Sequence[str] = (),
+    group_linear: str = "never",
 ) -> None:
     """Computes calls of the same form that stand side by side at once, as one call with a batch dimension.
 
@@ -26,7 +32,12 @@ def group_batch_fusion_passes(
     arguments: `alpha`, `beta`, the rounding mode. Whether it pays is decided by the cost of launches against that of
     stacking. Rules: `batch_linear_post_grad`, `batch_aten_tanh`, `batch_aten_sigmoid`, `batch_aten_relu`,
     `batch_aten_add`, `batch_aten_sub`, `batch_aten_mul`, `batch_aten_div`; those named in `without` are left out.
+
+    Products in bfloat16 that differ in one size alone, rows, columns or the inner one, become one grouped product by the
+    rule `group_linear`: by request, "where it pays", on accelerators that have a kernel for it; "anywhere" elsewhere, too.
     """
+    if group_linear not in grouped.WHEN:
+        raise BadOption(f"group_linear={group_linear!r}: it is one of {', '.join(map(repr, grouped.WHEN))}.")
     rules = chosen(POST_GRAD_RULES, without)
     products = [rule for rule in rules if not rule.is_pointwise]
     core, fuses = in_core_operators(rewrite), device_of(torch.device("cpu"), context.options).fuses
@@ -34,6 +45,9 @@ def group_batch_fusion_passes(
     more = make_batches(graph, core, context, products) or not fuses
     while more:
         more = make_batches(graph, core, context, rules)
+    if group_linear != "never":
+        with rewrite.rule(grouped.NAME):
+            grouped.group_products(graph, core, context, group_linear)
 
 
 @group_batch_fusion_passes.example
@@ -42,6 +56,33 @@ def products_of_pieces(
 ) -> torch.Tensor:
     pieces = [torch.addmm(b, piece, w[i]).tanh() for i, piece in enumerate(x.split(8, 1))]
     return torch.cat([torch.sub(piece, b, alpha=2).relu() for piece in pieces], 1)
+
+
+@group_batch_fusion_passes.example(options={"group_linear": grouped.ANYWHERE})
+def features_of_different_widths(
+    x: torch.Tensor = bf16(4, 48), v: torch.Tensor = bf16(16, 8), w: torch.Tensor = bf16(32, 8)
+) -> torch.Tensor:
+    a, b = x.split([16, 32], 1)
+    return torch.add((a @ v).relu(), (b @ w).tanh())
+
+
+@group_batch_fusion_passes.refuses("on the device 'cpu'", options={"group_linear": "where it pays"})
+def groups_on_the_cpu(
+    x: torch.Tensor = bf16(4, 48), v: torch.Tensor = bf16(16, 8), w: torch.Tensor = bf16(32, 8)
+) -> torch.Tensor:
+    a, b = x.split([16, 32], 1)
+    return torch.add((a @ v).relu(), (b @ w).tanh())
+
+
+@group_batch_fusion_passes.refuses("rounded before the sum", options={"group_linear": grouped.ANYWHERE})
+def sums_of_different_widths(
+    x: torch.Tensor = bf16(4, 48),
+    v: torch.Tensor = bf16(16, 8),
+    w: torch.Tensor = bf16(32, 8),
+    c: torch.Tensor = bf16(8),
+) -> torch.Tensor:
+    a, b = x.split([16, 32], 1)
+    return torch.addmm(c, a, v).relu() + torch.addmm(c, b, w).tanh()
 
 
 @group_batch_fusion_passes.refuses("costs")

@@ -44,7 +44,9 @@ def reinplace_inplaceable_ops(graph: GraphView, rewrite: Rewriter, context: Cont
 def _is_candidate(graph: GraphView, node: Node) -> bool:
     if is_wrapper(node):
         return True
-    bound = graph.bind(node) if node.op == "call_function" else None
+    if not any(key in _ONE_BY_ONE or str(key).startswith("aten._foreach_") for key in graph.keys(node)):
+        return False
+    bound = graph.bind(node)
     return isinstance(bound, Bound) and (bound.packet in _ONE_BY_ONE or _is_on_list(bound))
 
 

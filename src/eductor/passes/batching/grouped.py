@@ -1,0 +1,202 @@
+"""Matrix products that differ in one of their three sizes, and in nothing else: one grouped product, and its parts."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.compat import has_grouped_product, is_wrapper_subclass
+from eductor.cost import VECTOR, Device, Gemm, bytes_of, copy_time, device_of, gemm_time, loss
+from eductor.graph.bind import Bound
+from eductor.graph.meta import is_row_major, tensor_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.passes.batching.buckets import levels
+from eductor.passes.batching.layout import needed, own_copy, touched
+from eductor.passes.batching.placing import Placing
+from eductor.passes.batching.products import BATCH_PRODUCT
+from eductor.passes.batching.rule import Emission
+from eductor.passes.batching.shared_input import Product, wants_own_memory
+from eductor.pipeline.base import Context
+from eductor.views import Plan, concatenated, stacked
+
+aten = torch.ops.aten
+
+NAME = "group_linear"
+ANYWHERE = "anywhere"
+WHEN = ("never", "where it pays", ANYWHERE)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """In which size products differ, and along which dimension they lie side by side then: None for one of their own."""
+
+    differs: int
+    """0 for rows, 1 for the inner size, 2 for columns."""
+    left: int | None
+    right: int | None
+    result: int | None
+
+
+FORMS = (Form(1, 1, 0, None), Form(2, None, 1, 1), Form(0, 0, None, 0))
+"""What the operator takes. Where inner sizes differ, results are parts of their own: it comes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A product that may be grouped."""
+
+    product: Product
+    sizes: tuple[int, int, int]
+
+    @property
+    def node(self) -> Node:
+        return self.product.node
+
+    @property
+    def gemm(self) -> Gemm:
+        rows, inner, columns = self.sizes
+        return Gemm(rows, columns, inner, self.product.result.dtype)
+
+
+def group_products(graph: GraphView, rewrite: Rewriter, context: Context, when: str) -> None:
+    """Makes grouped products, where they pay or anywhere."""
+    calls = [node for packet in BATCH_PRODUCT.keys for node in graph.calls(packet)]
+    members: dict[Node, tuple[Any, _Member]] = {}
+    for node, level in levels(graph, dict.fromkeys(calls, BATCH_PRODUCT)) if len(calls) > 1 else ():
+        member = _member(graph, node, context, when)
+        if isinstance(member, str):
+            rewrite.reject(member, node)
+        else:
+            members[node] = (level, member.product.result.device), member
+    for form in FORMS:
+        groups = {group[0].node: group for group in _alike(form, [m for n, m in members.items() if n in graph])}
+        for leader in graph.candidates(list(groups)):
+            reason = _Group(graph, context, form, groups[leader]).emit(rewrite, when)
+            if reason:
+                rewrite.reject(reason, *(member.node for member in groups[leader]))
+
+
+def _alike(form: Form, members: Iterable[tuple[Any, _Member]]) -> list[list[_Member]]:
+    """Members that stand side by side and differ in one size; those that agree in all of them are for a batch."""
+    groups: dict[Any, list[_Member]] = {}
+    for place, member in members:
+        others = tuple(size for i, size in enumerate(member.sizes) if i != form.differs)
+        groups.setdefault((place, others), []).append(member)
+    return [group for group in groups.values() if len({member.sizes for member in group}) > 1]
+
+
+def _member(graph: GraphView, node: Node, context: Context, when: str) -> _Member | str:
+    """A call as a member of a group, or why it cannot be one."""
+    bound, result = graph.bind(node), tensor_of(node)
+    if not isinstance(bound, Bound) or result is None or node not in needed(graph):
+        return "it is not read with certainty, or nobody needs it"
+    if when != ANYWHERE and not has_grouped_product(result.device):
+        return f"on the device {str(result.device)!r} a grouped product is computed one by one"
+    if when != ANYWHERE and not device_of(result.device, context.options).fuses:
+        return "without fusing, where each group ends is a kernel of its own"
+    if bound.op is not aten.mm.default:
+        return "a grouped product adds nothing, and would be rounded before the sum"
+    left, right = tensor_of(bound["self"]), tensor_of(bound["mat2"])
+    if left is None or right is None or any(map(is_wrapper_subclass, (left, right))):
+        return "an operand is no plain tensor"
+    sizes = (*left.shape, right.shape[1])
+    if not all(type(size) is int and size for size in sizes):
+        return "its sizes are symbols, or it has no elements"
+    if result.dtype is not torch.bfloat16:
+        return "grouped products are of bfloat16 alone"
+    if any(size * result.dtype.itemsize % VECTOR for size in sizes[1:]):
+        return f"its rows do not begin at multiples of {VECTOR} bytes"
+    return _Member(Product(node, bound.packet, bound["self"], bound["mat2"], None, sizes[2]), sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Products that may become one."""
+
+    graph: GraphView
+    context: Context
+    form: Form
+    members: Sequence[_Member]
+
+    def emit(self, rewrite: Rewriter, when: str) -> str:
+        """Makes one grouped product, or says why not."""
+        lefts, rights = [m.product.x for m in self.members], [m.product.weight for m in self.members]
+        if len(set(lefts)) == 1 or len(set(rights)) == 1:
+            return "they share a factor, so that one plain product would do"
+        found = Placing(self.graph).place(member.node for member in self.members)
+        if isinstance(found, str):
+            return found
+        before, moved = found
+        left, right = self._view(lefts, self.form.left, before), self._view(rights, self.form.right, before)
+        copied = [member for member in self.members if self._is_copied(member)]
+        device = device_of(self.members[0].product.result.device, self.context.options)
+        writes = [*([] if left else lefts), *([] if right else rights), *(member.node for member in copied)]
+        costs = copy_time(sum(map(bytes_of, writes)), device) if writes else 0.0
+        reason = "" if when == ANYWHERE else loss(f"a group of {len(self.members)}", self._saved(device), costs)
+        if reason:
+            return reason
+        for node in moved:
+            rewrite.move(node, before=before)
+        emission = Emission(rewrite, before, self.members[0].node)
+        factors = (_joined(emission, lefts, self.form.left, left), _joined(emission, rights, self.form.right, right))
+        parts = self._parts(emission, emission(aten._grouped_mm, *factors, self._ends(emission)))
+        for member, part in zip(self.members, parts, strict=True):
+            own = own_copy(rewrite, part, before=before, like=member.node) if member in copied else part
+            rewrite.replace(member.node, own)
+        return ""
+
+    def _view(self, operands: Sequence[Node], dim: int | None, before: Node) -> Plan | None:
+        """The operands side by side, where they are parts of one tensor in their order, and the operator takes it."""
+        behind = max(before, max(operands).next)
+        if dim is None:
+            found = stacked(self.graph, operands, 0, before=behind)
+        else:
+            found = concatenated(self.graph, operands, dim, before=behind)
+        return found if found is not None and found.is_view and _is_aligned(found.value) else None
+
+    def _is_copied(self, member: _Member) -> bool:
+        """Whether a result needs memory of its own: columns lie apart, rows and results of their own do not."""
+        if self.form.result == 1:
+            return member.sizes[0] == 1 or wants_own_memory(self.graph, member.product)
+        return self.graph.effects.leaves(member.node) or self.graph.effects.place(member.node) in touched(self.graph)
+
+    def _saved(self, device: Device) -> float:
+        """Seconds; beside the product there are a kernel that says where groups end, and one that reads it."""
+        count = len(self.members)
+        rows, inner, columns = (-(-sum(m.sizes[i] for m in self.members) // count) for i in range(3))
+        together = Gemm(rows, columns, inner, self.members[0].gemm.dtype, count)
+        return sum(gemm_time(m.gemm, device) for m in self.members) - gemm_time(together, device) - 2 * device.launch
+
+    def _ends(self, emission: Emission) -> Node:
+        """Where each group ends, as a tensor."""
+        kind = {"dtype": torch.int32, "device": self.members[0].product.result.device}
+        ends = accumulate(member.sizes[self.form.differs] for member in self.members)
+        return emission(aten.cat, [emission(aten.full, [1], end, **kind) for end in ends], 0)
+
+    def _parts(self, emission: Emission, grouped: Node) -> list[Node]:
+        """The results of the products."""
+        dim, differs = self.form.result, self.form.differs
+        if dim is None:
+            pieces = emission(aten.unbind, grouped, 0)
+        else:
+            pieces = emission(aten.split_with_sizes, grouped, [member.sizes[differs] for member in self.members], dim)
+        return [emission(operator.getitem, pieces, i) for i in range(len(self.members))]
+
+
+def _joined(emission: Emission, operands: Sequence[Node], dim: int | None, view: Plan | None) -> Node:
+    """The operands side by side, or stacked."""
+    if view is not None:
+        return view.emit(emission.rewrite, before=emission.before, like=emission.like)
+    return emission(aten.stack, operands, 0) if dim is None else emission(aten.cat, operands, dim)
+
+
+def _is_aligned(value: torch.Tensor) -> bool:
+    """Whether it begins at a multiple of a vector, and lies row by row: each row does so then, by its length."""
+    return is_row_major(value) and value.storage_offset() * value.element_size() % VECTOR == 0
