@@ -124,12 +124,12 @@ def test_the_kernel_is_compiled_for_devices_that_are_not_here(capability, kind, 
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from eductor.ops.b2b_gemm_kernel import _b2b_gemm, instructions
+    from eductor.ops.b2b_gemm_kernel import _b2b_gemm, columns_of, instructions
 
     both = {"add", "div", "mul", "sub"}
     texts = [f"{name}(%{i}, 1.5)" if name in both else f"{name}(%{i})" for i, name in enumerate(NAMES)]
     steps = instructions("; ".join([*texts, f"{str(dtype).removeprefix('torch.')}(%{len(NAMES)})"]), dtype)
-    constants = {"HAS_INNER_BIAS": True, "HAS_OUTER_BIAS": True, "STEPS": steps, "COUNT": len(steps)}
+    constants = {"HAS_INNER_BIAS": True, "HAS_OUTER_BIAS": True, **columns_of(steps), "COUNT": len(steps)}
     constants |= {"PRECISION": "ieee", "BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "BLOCK_P": 64}
     names = _b2b_gemm.arg_names
     pointers = {"a", "b", "c", "inner_bias", "outer_bias", "out"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -93,7 +95,11 @@ def _b2b_gemm(  # type: ignore[no-untyped-def]
     outer_p,
     HAS_INNER_BIAS: tl.constexpr,
     HAS_OUTER_BIAS: tl.constexpr,
-    STEPS: tl.constexpr,
+    NAMES: tl.constexpr,
+    LEFT: tl.constexpr,
+    RIGHT: tl.constexpr,
+    NUMBERS: tl.constexpr,
+    DTYPES: tl.constexpr,
     COUNT: tl.constexpr,
     PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -125,8 +131,8 @@ def _b2b_gemm(  # type: ignore[no-untyped-def]
         # Each value is rounded to its dtype, as it would be between two kernels.
         values = (inner.to(out.dtype.element_ty).to(tl.float32),)
         for i in tl.static_range(COUNT):
-            value = _step(STEPS[i][0], values[STEPS[i][1]], values[STEPS[i][2]], STEPS[i][3])
-            values += (_rounded(value, STEPS[i][4]),)  # type: ignore[assignment]
+            value = _step(tl.constexpr(NAMES[i]), values[LEFT[i]], values[RIGHT[i]], tl.constexpr(NUMBERS[i]))
+            values += (_rounded(value, tl.constexpr(DTYPES[i])),)  # type: ignore[assignment]
         # Beyond the last column the function may give anything, infinities too.
         left = tl.where(n[None, :] < N, values[COUNT], 0.0).to(out.dtype.element_ty)
         c_tile = tl.load(c + n[:, None] * c_n + p[None, :] * c_p, mask=(n[:, None] < N) & (p[None, :] < P), other=0.0)
@@ -157,6 +163,12 @@ def instructions(text: str, dtype: torch.dtype) -> tuple[Instruction, ...]:
         made.append((name, operands[0], operands[-1], 0.0, middles.name_of(rounded)))
         places.append(len(made))
     return tuple(made)
+
+
+def columns_of(steps: tuple[Instruction, ...]) -> dict[str, tuple[Any, ...]]:
+    """Each part of the instructions by itself: Triton 3.6 takes the items of nested constants for something else."""
+    names = ("NAMES", "LEFT", "RIGHT", "NUMBERS", "DTYPES")
+    return {name: tuple(step[i] for step in steps) for i, name in enumerate(names)}
 
 
 def launch(
@@ -202,7 +214,7 @@ def launch(
             0 if outer_bias is None else outer_bias.stride(0),
             HAS_INNER_BIAS=inner_bias is not None,
             HAS_OUTER_BIAS=outer_bias is not None,
-            STEPS=steps,
+            **columns_of(steps),
             COUNT=len(steps),
             PRECISION=float32_precision(),
             **blocks,
