@@ -85,10 +85,17 @@ def cat_splitwithsizes(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
     verdict = graph.effects.may_alias(node, operand) and may_lie_otherwise(graph, node, stand_in)
     if not verdict:
         rewrite.reject(verdict.reason, node, cat.node)
-    elif is_all:
+        return
+    taken_from = node.args[0]
+    if is_all:
         rewrite.replace(node, operand)
     else:
         rewrite.replace(node, aten.slice.Tensor, operand, cat.dim, first, first + length)
+    while isinstance(taken_from, Node) and taken_from is not cat.node and not taken_from.users:
+        dead, taken_from = taken_from, taken_from.args[0]
+        rewrite.erase(dead)
+    if len(cat.node.users) == 1:  # an earlier cat may have refused it, because this piece used it, too
+        cat_slice_cat(graph, rewrite, next(iter(cat.node.users)))
 
 
 def cat_slice_cat(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
