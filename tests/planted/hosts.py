@@ -186,13 +186,22 @@ def _with_values(module: GraphModule, inputs: list[torch.Tensor]) -> GraphModule
     return module
 
 
+STANDING_FOR_ALL = (
+    "pre_grad/normalize_node_kwargs_pass",
+    "post_grad/eliminate_dead_code",
+    "post_grad/remove_noop_ops",
+    "post_grad/stable_topological_sort",
+)
+
+
 def steps() -> list[Step]:
     """Every pass at each of its places, but for those that run on other devices alone, or may change any result.
 
-    Those that are off, or whose examples need options, are left out: a compile does not run them so. Of the many before autograd, the one that fires everywhere stands for all: the faults are planted into graphs.
+    Those that are off, or whose examples need options, are left out: a compile does not run them so. Of the many before
+    autograd and after the partition, those that fire on any graph stand for all: the faults are planted into graphs.
     """
     found = [step for step in Registry.default().steps() if not step.is_slot]
-    found = [s for s in found if s.stage != "pre_grad" or s.address == "pre_grad/normalize_node_kwargs_pass"]
+    found = [s for s in found if s.stage == "joint" or s.address in STANDING_FOR_ALL]
     found = [s for s in found if s.load().on and not any(e.options for e in s.load().examples)]
     contracts = {step: step.load().contract for step in found}
     return [s for s, c in contracts.items() if "cpu" in (c.devices or ("cpu",)) and c.numerics != "changes"]
