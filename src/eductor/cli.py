@@ -15,6 +15,7 @@ from eductor.observe import manual, table
 from eductor.observe.curve_plot import check_can_draw
 from eductor.observe.explain import Explanation
 from eductor.observe.interception import CompiledFunction
+from eductor.observe.manual_page import page
 from eductor.observe.progress import Progress
 from eductor.observe.script_checks import bisect_script, verify_script
 from eductor.observe.scripts import run_script
@@ -102,7 +103,7 @@ def _passes(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(rows, indent=2))
     elif args.name is not None:
-        _show(manual.page(registry, args.name), raw=args.markdown)
+        _show(page(registry, args.name), raw=args.markdown)
     else:
         header = ("stage", "name", "on", "numerics", "purpose")
         cells = [(r["stage"], r["name"], "yes" if r["on"] else "-", r["numerics"], r["purpose"]) for r in rows]

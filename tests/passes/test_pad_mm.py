@@ -18,7 +18,8 @@ from eductor.cost import cuda_device
 from eductor.errors import EductorWarning
 from eductor.graph import capture
 from eductor.graph.meta import is_backward
-from eductor.observe.manual import page, run_pass
+from eductor.observe.manual import run_pass
+from eductor.observe.manual_page import page
 from eductor.observe.verifier import Verifier
 from eductor.passes.joint.pad_mm import pad_mm
 from eductor.passes.joint.padding.plan import Matrix, Pads, Product

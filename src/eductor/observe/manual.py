@@ -1,4 +1,4 @@
-"""The manual of the passes, made from the registry: every page shows its examples before and after by running them."""
+"""What the manual of the passes is made of: the steps as rows, and the examples of passes before and after, by running them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 from eductor.graph.capture import capture
 from eductor.graph.printer import to_function
 from eductor.options import Options
-from eductor.pipeline.base import Context, Example, Pass, Stage, describe_options
+from eductor.pipeline.base import Context, Example, Pass, Stage
 from eductor.pipeline.instruments import Instrument
 from eductor.pipeline.recorder import PassRecord, Recorder
 from eductor.pipeline.registry import Registry, Step
@@ -87,54 +87,3 @@ def _row(step: Step) -> dict[str, Any]:
         "on": p.on,
         "version": p.version,
     }
-
-
-def page(registry: Registry, name: str) -> str:
-    """The page of a pass or a slot, in Markdown; of a name that several stages have for passes of their own, each."""
-    steps = [s for s in registry.steps() if s.is_called(name)]
-    if steps[0].is_slot:
-        return (
-            f"# {steps[0].name}\n\nA place for your own passes.\n\n## Where it stands\n{_places(steps)}\n\n"
-            f'## How to fill it\n```python\ntorch.compile(model, backend="eductor", options={{"{steps[0].name}": '
-            f"[my_pass]}})\n```\n"
-        )
-    own: dict[Pass, list[Step]] = {}
-    for step in steps:
-        own.setdefault(step.load(), []).append(step)
-    return "\n".join(_page(p, several) for p, several in own.items())
-
-
-def _places(steps: list[Step]) -> str:
-    return "\n".join(f"- `{s.address}`: {s.reason}" for s in steps)
-
-
-def _page(p: Pass, steps: list[Step]) -> str:
-    step = steps[0]
-    options = (
-        f"\n- **options**: `{describe_options({n: o.default for n, o in p.parameters.items()})}`"
-        if p.parameters
-        else ""
-    )
-    parts = [
-        f"# {p.name}\n\n{_doc(p)}",
-        f"## Where it stands\n{_places(steps)}",
-        f"## Contract\n- **numerics**: {p.contract}\n- **on by default**: {'yes' if p.on else 'no'}"
-        f"\n- **version**: `{p.version}`{options}",
-        *(_shown(p, step.stage, e) for e in p.examples),
-        *(_shown(p, step.stage, e) for e in p.refusals),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def _doc(p: Pass) -> str:
-    return (p.fn.__doc__ or p.purpose).strip().replace("\n    ", "\n")
-
-
-def _shown(p: Pass, stage: Stage, example: Example) -> str:
-    ran = run_example(p, stage, example)
-    title = example.name.replace("_", " ")
-    title += f", with `{p.name}{describe_options(example.options)}`" if example.options else ""
-    if example.because:
-        why = "; ".join(r.reason for r in ran.record.rejects)
-        return f"## Left alone: {title}\n```python\n{ran.before}```\nIts reason: {why}."
-    return f"## Example: {title}\nBefore:\n```python\n{ran.before}```\nAfter:\n```python\n{ran.after}```"

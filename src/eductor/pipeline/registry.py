@@ -42,6 +42,13 @@ class Registry:
         """The built-in passes and those that installed packages add by the entry point group `eductor.passes`."""
         return _default()
 
+    @staticmethod
+    def built_in() -> Registry:
+        """The built-in passes alone, whatever is installed beside them."""
+        from eductor.passes import ORDERS
+
+        return Registry(tuple(ORDERS.items()))
+
     def with_passes(self, passes: Iterable[Pass], source: str = "options") -> Registry:
         """The same registry with more passes; nothing else is changed by this."""
         passes = list(passes)
@@ -79,9 +86,7 @@ def _by_name(extra: Extra) -> str:
 
 @functools.cache
 def _default() -> Registry:
-    from eductor.passes import ORDERS
-
-    registry = Registry(tuple(ORDERS.items()))
+    registry = Registry.built_in()
     points = sorted(
         importlib.metadata.entry_points(group=ENTRY_POINTS), key=lambda e: (e.dist.name if e.dist else "", e.name)
     )
