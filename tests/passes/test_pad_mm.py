@@ -74,8 +74,8 @@ def test_the_manual_shows_the_options_of_its_examples():
     registry = Registry.default()
     is_known = any(step.name == "pad_mm" for step in registry.steps())
     text = page(registry if is_known else registry.with_passes([pad_mm]), "pad_mm")
-    assert "## Example: odd sizes, with `pad_mm(force=True)`" in text
-    assert "## Left alone: on a cpu\n" in text
+    assert "### Odd sizes, with `pad_mm(force=True)`" in text
+    assert "### On a cpu\n" in text
 
 
 # ---------------------------------------------------------------------------------------------------- the rewrite

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 
 from eductor.observe.manual import run_example
 from eductor.observe.table import as_markdown
-from eductor.pipeline.base import NUMERICS, Example, Pass, RulePass, Stage, describe_options
+from eductor.options import Options
+from eductor.pipeline.base import NUMERICS, Contract, Example, Pass, RulePass, Stage, describe_options
 from eductor.pipeline.registry import Registry, Step
 
 PAYS = "It pays "
@@ -46,12 +48,17 @@ def _is_same(a: Step, b: Step) -> bool:
 
 
 def _slot_sections(step: Step) -> list[str]:
-    fill = f'torch.compile(model, backend="eductor", options={{"{step.name}": [my_pass]}})'
+    given = f"eductor.compile(model, {step.name}=[my_pass])"
+    declared = (
+        f'@eductor.graph_pass(stage="{step.stage}", numerics="exact", slot="{step.name}")\n'
+        "def my_pass(graph, rewrite): ...\n\n\neductor.compile(model, passes=[my_pass])"
+    )
+    is_option = any(option.name == step.name for option in dataclasses.fields(Options))
     return [
         "A place for your own passes: any number of them, in the order given. Without one, nothing happens here.",
-        f"## How to fill it\n\n```python\n{fill}\n```",
-        "`my_pass` is a function of a `torch.fx.Graph` that edits it in place, or a pass "
-        "([how to write one](../../write_a_pass.md)).",
+        f"## How to fill it\n\n```python\n{given if is_option else declared}\n```",
+        "[Write a pass](../../write_a_pass.md) tells what `my_pass` may be"
+        + (": a function of a `torch.fx.Graph` that edits it in place will do." if is_option else "."),
     ]
 
 
@@ -79,17 +86,22 @@ def _contract(p: Pass, steps: list[Step]) -> list[str]:
     lines = [
         f"- **Stage**: {stages}",
         f"- **Numerics**: {c.numerics}: {NUMERICS[c.numerics]}{finite}.{skipped}",
-        f"- **Devices**: {', '.join(c.devices) or 'any'}",
+        f"- **Devices**: {_devices(c)}",
         f"- **Runs in**: {'inference alone' if c.inference_only else 'training and inference'}",
         f"- **By default**: {'on' if p.on else 'off'}. {switch}",
     ]
     return [*lines, "- **Graph**: it is functional before, and writes in place afterwards"] if c.in_place else lines
 
 
+def _devices(contract: Contract) -> str:
+    named = ", ".join(contract.devices) or "any"
+    return named if not contract.devices or "cpu" in contract.devices else f"{named}; the examples show it on the CPU"
+
+
 def _options(p: Pass) -> str:
     """What an option means is what the docstring says of it: the sentences with its name."""
     text = " ".join((inspect.getdoc(p.fn) or "").split())
-    sentences = re.split(r"(?<=[.:;]) ", text)
+    sentences = re.split(r"(?<=[.]) ", text)
     rows = [
         (f"`{name}`", f"`{o.default!r}`", " ".join(s for s in sentences if f"`{name}`" in s))
         for name, o in p.parameters.items()
@@ -137,8 +149,7 @@ def _order_section(registry: Registry, steps: list[Step]) -> str:
         order = registry.order(step.stage)
         at = order.index(step)
         rows = [
-            (link(registry, s) if s is not step else f"**{s.name}**", s.reason)
-            for s in order[max(at - 1, 0) : at + 2]
+            (link(registry, s) if s is not step else f"**{s.name}**", s.reason) for s in order[max(at - 1, 0) : at + 2]
         ]
         parts += [f"`{step.address}`:", as_markdown(("step", "why it stands there"), rows)]
     return "\n\n".join(parts)

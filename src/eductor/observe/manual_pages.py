@@ -71,7 +71,7 @@ def _overview() -> str:
         f"{as_markdown(('stage', 'works on'), stages)}\n\n"
         "## What a contract says of numbers\n\n"
         f"{as_markdown(('numerics', 'meaning'), numerics)}\n\n"
-        "With `verify=\"each\"` every pass is held to this while your model is compiled: see "
+        'With `verify="each"` every pass is held to this while your model is compiled: see '
         "[Find a wrong rewrite](../find_a_wrong_rewrite.md).\n\n"
         "## Switch them on and off\n\n"
         '```python\neductor.compile(model, disable=["pad_mm"], enable=["B2B_GEMM_PASS"])\n'
@@ -86,7 +86,7 @@ def _list(registry: Registry, stage: Stage) -> str:
     title, about = ABOUT[stage]
     cells = [
         (
-            link(registry, step) + (f" (time {step.number})" if step.number > 1 else ""),
+            link(registry, step) + (" (again)" if step.number > 1 else ""),
             "slot" if step.is_slot else "on" if row["on"] else "off",
             row["numerics"],
             row["purpose"],

@@ -31,8 +31,10 @@ def concat_linear_woq_int4(graph: GraphView, rewrite: Rewriter, context: Context
     """Computes linears of one input with packed four-bit weights as one, and splits its result.
 
     They agree in the size of their groups, in dtypes and in the length of their rows. Weights, scales and zeros are put
-    side by side once: parameters where these can be packed, before autograd; attributes of the graph anywhere. Only an
-    input of at most `most_rows` rows: what is saved is a launch and a reading of the input, which soon is little.
+    side by side once: parameters where these can be packed, before autograd; attributes of the graph anywhere.
+
+    It pays where the input has few rows: what is saved is a launch and a reading of the input, which soon is little.
+    The input may have at most `most_rows` rows.
     """
     found: dict[Any, list[Product]] = {}
     for node in sorted(graph.calls(aten._weight_int4pack_mm_for_cpu), key=sort_key):

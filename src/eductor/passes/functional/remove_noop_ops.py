@@ -26,7 +26,10 @@ prims = torch.ops.prims
 
 @rule_pass(stage=("joint", "post_grad"), numerics="exact")
 def remove_noop_ops() -> None:
-    """Removes operators that return what they were given: full slices, views of the same shape, needless copies."""
+    """Removes operators that return what they were given: full slices, views of the same shape, needless copies.
+
+    It pays always: a call less, often a copy less, and what stood on both sides of it meets.
+    """
 
 
 def full_slice_scatter(bound: Bound) -> bool:

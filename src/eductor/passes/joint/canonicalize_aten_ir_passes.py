@@ -26,6 +26,8 @@ def canonicalize_aten_ir_passes() -> None:
     All else is read alike as it is, which costs less than to rewrite it: `t`, `transpose` and `permute`, `_unsafe_view`
     and `view`, dims that count from the end, overloads for numbers, keywords. Passes read calls by their schema, and
     patterns and views know which operators mean the same.
+
+    It pays by what follows: passes read these calls, too.
     """
 
 

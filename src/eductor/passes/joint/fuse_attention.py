@@ -20,9 +20,11 @@ def fuse_attention(graph: GraphView, rewrite: Rewriter, context: Context) -> Non
 
     It begins at the softmax, whole or taken apart, and reads upwards to the product of query and key, downwards to the
     product with the value: scales, masks, casts, views and dropout in whatever order they are written. The scores are
-    never stored, so that memory grows with the length of the sequence, not with its square. A query that sees no key has
-    eager's result, NaN or the mean of the values. As with torch's own attention, numbers are to be finite: what is not,
-    and a mask hides, reaches the result, and gradients show only a part of the NaN that eager's would.
+    never stored, so that memory grows with the length of the sequence, not with its square. A query that sees no key
+    has eager's result, NaN or the mean of the values. As with torch's own attention, numbers are to be finite: what is
+    not, and a mask hides, reaches the result, and gradients show only a part of the NaN that eager's would.
+
+    It pays the more the longer the sequences: in time, and above all in memory of training.
     """
     for anchor in graph.find(*ANCHORS):
         softmax = softmax_at(graph, anchor)

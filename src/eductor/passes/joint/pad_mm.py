@@ -29,10 +29,12 @@ def pad_mm(
 ) -> None:
     """Pads matrix products with zeros to sizes that matrix units compute fast, where that pays, and cuts the result.
 
-    Whether it pays follows from sizes, strides and the figures of the device: for each dimension by itself, copies
-    included. With `measure` the best plan is timed beside the product as it is, once for each kind of device: the times
-    are kept on disk. With `force` all that is not aligned is padded, on any device. The copies for one product take at
-    most the `memory_share` of the device's memory.
+    With `measure` the best plan is timed beside the product as it is, once for each kind of device: the times are kept
+    on disk. With `force` all that is not aligned is padded, on any device. The copies for one product take at most the
+    `memory_share` of the device's memory.
+
+    It pays where the rows of a large matrix are not aligned, on CUDA. That follows from sizes, strides and the figures
+    of the device: for each dimension by itself, copies included.
     """
     padded = PaddedProducts(graph, rewrite)
     for node in graph.find(*FACTORS):

@@ -25,9 +25,11 @@ def _unless_eager(context: Context) -> bool | str:
 def replace_random_passes(graph: GraphView, rewrite: Rewriter) -> None:
     """Draws one seed tensor a device, and makes every random tensor a function of its seed.
 
-    A launch a device instead of one a tensor; the draw fuses into its consumers; and a mask that the backward
-    computes again is the same mask. A tensor of probabilities is not checked: where eager raises for one that is
-    less than 0 or greater than 1, it counts as 0 or 1.
+    A mask that the backward computes again is the same mask. A tensor of probabilities is not checked: where eager
+    raises for one that is less than 0 or greater than 1, it counts as 0 or 1. The option `fallback_random` of a compile
+    leaves eager's draws.
+
+    It pays on an engine that fuses: a launch a device instead of one a tensor, and the draw fuses into its consumers.
     """
     seeds, chosen = Seeds(), list[Node]()
     for node in graph.find(*OPERATORS):

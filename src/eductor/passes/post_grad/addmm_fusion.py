@@ -22,9 +22,11 @@ aten = torch.ops.aten
 def addmm_fusion(graph: GraphView, rewrite: Rewriter, context: Context, *, force: bool = False) -> None:
     """Makes one `addmm` of a matrix product and a sum; of two products and their sum, a product and an `addmm`.
 
-    Where the engine fuses, only on an accelerator, and only if the sum does not fuse into what reads it: on the CPU
-    `addmm` fills its result with the other operand first, which takes as long as the sum. With `force` it is made
-    anywhere.
+    With `force` it is made anywhere.
+
+    It pays where the sum would be a kernel of its own. Where the engine fuses, that is only on an accelerator, and only
+    if the sum does not fuse into what reads it: on the CPU `addmm` fills its result with the other operand first, which
+    takes as long as the sum.
     """
     for node in graph.find(aten.add.Tensor):
         bound = graph.bind(node)

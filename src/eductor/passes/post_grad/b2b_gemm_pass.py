@@ -21,10 +21,11 @@ from eductor.pipeline.base import Context, f32, f64, graph_pass
 def B2B_GEMM_PASS(graph: GraphView, rewrite: Rewriter, context: Context, *, force: bool = False) -> None:
     """Computes two matrix products with a pointwise function between them in one kernel.
 
-    `f(a @ b) @ c`: the first product stays on the chip, which pays where it has many rows and few columns, as has the
-    result. Both may have a bias; `a @ f(b @ c)` is left as it is. It is off by default: no other kernel can be fused with
-    this one, so whoever asks for it, by `enable=["B2B_GEMM_PASS"]`, should have measured it. With `force` it is made
-    whatever the figures say.
+    `f(a @ b) @ c`: the first product stays on the chip. Both may have a bias; `a @ f(b @ c)` is left as it is. It is
+    off by default: no other kernel can be fused with this one, so whoever asks for it, by `enable=["B2B_GEMM_PASS"]`,
+    should have measured it. With `force` it is made whatever the figures say.
+
+    It pays where the first product has many rows and few columns, as has the result.
     """
     for node in graph.find(*PRODUCTS):
         found = read_back_to_back(graph, node)

@@ -34,6 +34,9 @@ def common_subexpression_elimination(graph: GraphView, rewrite: Rewriter) -> Non
 
     Values are numbered: calls of one operator on operands of the same numbers have the same number. What draws, checks,
     communicates or writes is not called twice for its value, so it stays; and so does a value whose sharing would show.
+
+    It pays always: what is the same is computed once. Twins come from models, from autograd, and from passes that spell
+    two things alike.
     """
     numbers: dict[Node, int] = {}
     first: dict[Hashable, Node] = {}

@@ -34,10 +34,12 @@ def decompose_mem_bound_mm(
 ) -> None:
     """Spells matrix products of few numbers a row as sums of products, which fuse with what stands around them.
 
-    On an accelerator: products with at least `many` rows, or as many in a batch, whose other sizes are below `few`; of a
-    batch, two of them. On the CPU: one row times a matrix of at most `longest_row` rows and columns, or at most
-    `longest_column` where the columns lie side by side in memory, as those of a linear do. Half precisions are added up in
-    float32. Sizes have to be known.
+    On an accelerator: products with at least `many` rows, or as many in a batch, whose other sizes are below `few`; of
+    a batch, two of them. On the CPU: one row times a matrix of at most `longest_row` rows and columns, or at most
+    `longest_column` where the columns lie side by side in memory, as those of a linear do. Half precisions are added up
+    in float32. Sizes have to be known.
+
+    It pays on an engine that fuses, where such products wait for memory and not for the processor.
     """
     for node in graph.find(*_FACTORS):
         bound, result = graph.bind(node), tensor_of(node)

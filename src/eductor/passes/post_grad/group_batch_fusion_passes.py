@@ -29,12 +29,15 @@ def group_batch_fusion_passes(
 
     What the stage before autograd does for linears and their like, this does for matrix products and for pointwise
     operators behind them, those of the backward among them. Calls are alike in dtype, device and shape, and in all
-    arguments: `alpha`, `beta`, the rounding mode. Whether it pays is decided by the cost of launches against that of
-    stacking. Rules: `batch_linear_post_grad`, `batch_aten_tanh`, `batch_aten_sigmoid`, `batch_aten_relu`,
-    `batch_aten_add`, `batch_aten_sub`, `batch_aten_mul`, `batch_aten_div`; those named in `without` are left out.
+    arguments: `alpha`, `beta`, the rounding mode. Rules: `batch_linear_post_grad`, `batch_aten_tanh`,
+    `batch_aten_sigmoid`, `batch_aten_relu`, `batch_aten_add`, `batch_aten_sub`, `batch_aten_mul`, `batch_aten_div`.
+    Rules that `without` names are left out.
 
-    Products in bfloat16 that differ in one size alone, rows, columns or the inner one, become one grouped product by the
-    rule `group_linear`: by request, "where it pays", on accelerators that have a kernel for it; "anywhere" elsewhere, too.
+    Products in bfloat16 that differ in one size alone, rows, columns or the inner one, become one grouped product by
+    the rule `group_linear`: by request, "where it pays", on accelerators that have a kernel for it; "anywhere"
+    elsewhere, too.
+
+    It pays where the launches that are saved outweigh what stacking costs on the device.
     """
     if group_linear not in grouped.WHEN:
         raise BadOption(f"group_linear={group_linear!r}: it is one of {', '.join(map(repr, grouped.WHEN))}.")

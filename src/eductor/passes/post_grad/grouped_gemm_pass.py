@@ -15,8 +15,11 @@ from eductor.pipeline.base import Context, f32, graph_pass
 def grouped_gemm_pass(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
     """Computes matrix products of one input as one wider product on the CPU, and splits its result.
 
-    The products are alike in operator, dtype and device; none is scaled. `fuse_parallel_linear_pass` does the same before
-    autograd, where weights are put side by side once: what is left for this pass has to do it in each call.
+    The products are alike in operator, dtype and device; none is scaled. `fuse_parallel_linear_pass` does the same
+    before autograd, where weights are put side by side once: what is left for this pass has to do it in each call.
+
+    It pays where the weights are small beside the input: the input is read once, the weights are put together in each
+    call.
     """
     fuse_shared_inputs(graph, in_core_operators(rewrite), context)
 

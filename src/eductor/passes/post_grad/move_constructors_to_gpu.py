@@ -44,6 +44,8 @@ def move_constructors_to_gpu(graph: GraphView, rewrite: Rewriter) -> None:
 
     What is computed from them on the CPU goes with them: all values that depend on each other, or none. They stay where
     one of them is returned, is read as a number, or meets another tensor on the CPU.
+
+    It pays always: a copy between devices is what the processor waits for, and what CUDA graphs cannot record.
     """
     devices = {device for node in graph.nodes for device in _devices(node)} - {torch.device("cpu")}
     if not devices:

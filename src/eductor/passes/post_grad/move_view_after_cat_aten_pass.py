@@ -15,7 +15,10 @@ aten = torch.ops.aten
 
 @graph_pass(stage="post_grad", numerics="exact", on=False)
 def move_view_after_cat_aten_pass(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
-    """Makes one permutation and one reshape of a cat of reshaped pieces of one tensor."""
+    """Makes one permutation and one reshape of a cat of reshaped pieces of one tensor.
+
+    It pays where the pieces are many: one reshape in place of one a piece.
+    """
     fuse_nests(
         graph,
         in_core_operators(rewrite),

@@ -12,7 +12,10 @@ from eductor.pipeline.base import f32, graph_pass
 
 @graph_pass(stage="post_grad", numerics="exact", on=False)
 def normalization_aten_pass(graph: GraphView, rewrite: Rewriter) -> None:
-    """Gives the operators that cut and join tensors one form each: known sections, dimensions counted from the front."""
+    """Gives the operators that cut and join tensors one form each: known sections, dimensions counted from the front.
+
+    It pays by what follows: the fusions after it look for this form alone.
+    """
     normalize(graph, rewrite)
 
 

@@ -33,8 +33,10 @@ class _Reduction:
 def partial_reduction_reuse(graph: GraphView, rewrite: Rewriter, *, least: int = 4096) -> None:
     """Computes a maximum or minimum over many dimensions from one over fewer of them that is there anyway.
 
-    The tensor is read once less. One of less than `least` elements is read again in no time. Only the sign of a zero may
-    differ: of 0.0 and -0.0, either is the larger one.
+    Only the sign of a zero may differ: of 0.0 and -0.0, either is the larger one.
+
+    It pays where the tensor is large, since it is read once less. One of less than `least` elements is read again in no
+    time.
     """
     for node in graph.find(*_REDUCTIONS):
         wide = _read(graph, node)

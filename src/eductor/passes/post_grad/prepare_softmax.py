@@ -21,8 +21,10 @@ aten = torch.ops.aten
 def prepare_softmax(graph: GraphView, rewrite: Rewriter) -> None:
     """Computes the maximum and the sum of a softmax in one pass over its input.
 
-    The engine's kernel corrects the sum whenever it meets a larger number. The input is read once less, which pays for
-    rows that do not stay in a cache. What the softmax is made of besides stays as it is.
+    The engine's kernel corrects the sum whenever it meets a larger number. What the softmax is made of besides stays as
+    it is.
+
+    It pays for rows that do not stay in a cache: the input is read once less.
     """
     for node in graph.find(aten.amax):
         found = _sum_of_exponentials(graph, node)

@@ -23,10 +23,13 @@ aten = torch.ops.aten
 def reinplace_inplaceable_ops(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
     """Writes into memory that nobody reads any more, where a functional operator would copy all of it first.
 
-    Each candidate is checked alone, in the order of the graph: against all later reads of the memory, the other operands
-    of the call, what leaves the graph, and the write-back of an input. An input is written only where the graph writes
-    it back at its end; that copy goes, where it copies an input to itself then. Inputs that overlap with a written one
-    have been taken as one when the graph was traced; whoever runs the stage by hand sees to it that none does.
+    Each candidate is checked alone, in the order of the graph: against all later reads of the memory, the other
+    operands of the call, what leaves the graph, and the write-back of an input. An input is written only where the
+    graph writes it back at its end; that copy goes, where it copies an input to itself then. Inputs that overlap with a
+    written one have been taken as one when the graph was traced; whoever runs the stage by hand sees to it that none
+    does.
+
+    It pays where a small part of a large tensor is written, as in the caches of a decoder: the rest is not copied.
     """
     candidates = [node for node in graph.nodes if _is_candidate(graph, node)]
     if not candidates:

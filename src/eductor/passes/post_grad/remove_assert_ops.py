@@ -17,6 +17,8 @@ def remove_assert_ops(graph: GraphView, rewrite: Rewriter) -> None:
     """Removes checks of tensors' metadata that are known to hold.
 
     They can fail no more, and are users of what they check: passes that look at all users would stop at them.
+
+    It pays by what follows: values have one user less.
     """
     for node in graph.find(aten._assert_tensor_metadata):
         reason = why_it_may_fail(node)

@@ -18,8 +18,10 @@ from eductor.pipeline.base import f32, graph_pass
 def reorder_for_locality(graph: GraphView, rewrite: Rewriter) -> None:
     """Computes each value right before the first of its users, so that fewer values are alive at a time.
 
-    What is smaller than the values that it alone uses stays: later, these would be kept for longer. Nothing moves across
-    a write or a barrier; random draws, checks and collectives stay where they are.
+    What is smaller than the values that it alone uses stays: later, these would be kept for longer. Nothing moves
+    across a write or a barrier; random draws, checks and collectives stay where they are.
+
+    It pays in memory, where values were computed long before they are used.
     """
     order = _order(graph)
     moved = False

@@ -15,7 +15,11 @@ aten = torch.ops.aten
 
 @graph_pass(stage="post_grad", numerics="exact", on=False)
 def split_cat_aten_pass(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
-    """Makes slices and permutations of cats of pieces of one tensor."""
+    """Makes slices and permutations of cats of pieces of one tensor.
+
+    It pays where models join what they split by hand: a copy becomes a view. The passes before autograd take most of
+    these.
+    """
     fuse_nests(
         graph, in_core_operators(rewrite), context, aten.cat, claims=_claims, what="a cat of pieces of one tensor"
     )

@@ -15,7 +15,10 @@ aten = torch.ops.aten
 
 @graph_pass(stage="post_grad", numerics="exact", on=False)
 def unbind_stack_aten_pass(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
-    """Makes a view of a stack of what was unbound from one tensor."""
+    """Makes a view of a stack of what was unbound from one tensor.
+
+    It pays where all that was unbound is stacked again: a copy becomes a view.
+    """
     fuse_nests(
         graph,
         in_core_operators(rewrite),

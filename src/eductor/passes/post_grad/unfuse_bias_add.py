@@ -20,8 +20,10 @@ aten = torch.ops.aten
 def unfuse_bias_add(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
     """Adds the bias of a matrix product where its result is read, in the same kernel as what follows.
 
-    `addmm` reads its result once more, or fills it with the bias first. Only where the engine fuses and all that reads
-    the result is computed element by element. Half precisions stay: their product would be rounded before the sum.
+    Only where the engine fuses and all that reads the result is computed element by element. Half precisions stay:
+    their product would be rounded before the sum.
+
+    It pays since `addmm` reads its result once more, or fills it with the bias first.
     """
     for node in graph.find(aten.addmm):
         bound = graph.bind(node)

@@ -29,8 +29,10 @@ def apply_gumbel_max_trick_pass(graph: GraphView, rewrite: Rewriter, context: Co
     """Samples from a softmax without computing it: argmax(softmax(l) / e) is argmax(l - log(e)).
 
     The softmax divides a row by one number, on which the largest element of the row does not depend. The draws `e` stay
-    the same, and the same element is picked unless two are equal but for roundings. A row that has a NaN or an
-    infinity has no softmax: there the first element is picked, as ever.
+    the same, and the same element is picked unless two are equal but for roundings. A row that has a NaN or an infinity
+    has no softmax: there the first element is picked, as ever.
+
+    It pays on an engine that fuses, where nothing else needs the softmax: the row is not summed any more.
     """
     for pick in graph.find(aten.argmax):
         sample = _sample(graph, pick)

@@ -20,6 +20,8 @@ def efficient_conv_bn_eval_pass(graph: GraphView, rewrite: Rewriter, context: Co
 
     The weights are folded in the graph, so that gradients reach all parameters; nothing as large as the activation is
     normalized, or kept for the backward.
+
+    It pays where the activation is larger than the weight: that is what it asks for.
     """
     for fold in folds(graph, rewrite, *CONVOLUTIONS, *TRANSPOSED, aten.linear):
         if reason := _reason_against(fold, context):

@@ -28,6 +28,8 @@ def einsum_to_pointwise_pass(graph: GraphView, rewrite: Rewriter, *, largest: in
     Each weight is read once, so an engine that fuses the product, the sum and what follows does as well as the memory
     allows. It is off by default: an engine that does not fuse would write the products, which are as many as the
     weights. Vectors and results are at most `largest` long.
+
+    It pays on an engine that fuses, for many samples with small matrices of their own.
     """
     for node in graph.find(aten.einsum):
         found = _read(node)

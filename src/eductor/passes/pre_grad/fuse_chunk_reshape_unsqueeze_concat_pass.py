@@ -14,7 +14,11 @@ aten = torch.ops.aten
 
 @graph_pass(stage="pre_grad", numerics="exact")
 def fuse_chunk_reshape_unsqueeze_concat_pass(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
-    """Makes one reshape of chunks that are reshaped, unsqueezed and concatenated again."""
+    """Makes one reshape of chunks that are reshaped, unsqueezed and concatenated again.
+
+    It pays always: a copy, and two calls for each chunk, become a view, or one copy where it must be a tensor of its
+    own.
+    """
     fuse_nests(graph, rewrite, context, aten.cat, claims=_claims, what="a cat of unsqueezed parts of one tensor")
 
 

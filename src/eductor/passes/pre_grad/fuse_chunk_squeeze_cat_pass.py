@@ -14,7 +14,11 @@ aten = torch.ops.aten
 
 @graph_pass(stage="pre_grad", numerics="exact")
 def fuse_chunk_squeeze_cat_pass(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
-    """Makes one view of slices of size one that are squeezed and concatenated again."""
+    """Makes one view of slices of size one that are squeezed and concatenated again.
+
+    It pays always: a copy, and two calls for each slice, become a view, or one copy where it must be a tensor of its
+    own.
+    """
     fuse_nests(graph, rewrite, context, aten.cat, claims=_claims, what="a cat of squeezed chunks of one tensor")
 
 

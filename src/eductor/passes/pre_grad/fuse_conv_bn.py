@@ -19,6 +19,8 @@ def fuse_conv_bn(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
 
     Training moves the running statistics without torch counting the writes, so each call compares them with those that
     were folded. On the CPU this costs next to nothing; on another device each call would wait for it.
+
+    It pays always: the batch norm is computed in the first call alone.
     """
     for fold in folds(graph, rewrite, *CONVOLUTIONS, *TRANSPOSED):
         if reason := _reason_against(fold, context):

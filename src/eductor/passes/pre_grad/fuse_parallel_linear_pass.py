@@ -16,8 +16,10 @@ def fuse_parallel_linear_pass(graph: GraphView, rewrite: Rewriter, context: Cont
     """Computes linears of one input as one wider linear, and splits its result.
 
     Query, key and value; gate and up; widths may differ, and a bias may be missing. Products with a matrix (`matmul`,
-    `mm`, `addmm`) count as well. It pays where launches and reads of the input that are saved outweigh putting the
-    weights side by side, which in inference is done once, and copying parts whose strides somebody depends on.
+    `mm`, `addmm`) count as well.
+
+    It pays where launches and reads of the input that are saved outweigh putting the weights side by side, which in
+    inference is done once, and copying parts whose strides somebody depends on.
     """
     fuse_shared_inputs(graph, rewrite, context)
 

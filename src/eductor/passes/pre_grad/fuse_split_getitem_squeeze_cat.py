@@ -14,7 +14,10 @@ aten = torch.ops.aten
 
 @graph_pass(stage="pre_grad", numerics="exact", on=False)
 def fuse_split_getitem_squeeze_cat(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
-    """Merges squeezed slices that stand side by side in a cat or stack, between other operands too."""
+    """Merges squeezed slices that stand side by side in a cat or stack, between other operands too.
+
+    It pays where such runs are left, which is seldom: the passes before it take most of them, so it is off by default.
+    """
     fuse_nests(
         graph, rewrite, context, aten.cat, aten.stack, claims=_claims, what="a cat with squeezed chunks of one tensor"
     )

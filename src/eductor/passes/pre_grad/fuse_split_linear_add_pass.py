@@ -26,9 +26,10 @@ aten = torch.ops.aten
 def fuse_split_linear_add_pass(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
     """Computes a sum of linears, each of one piece of a split, as one linear of the whole.
 
-    `linear(a, V) + linear(b, W)` of neighbours `a, b` along the last dimension is a linear of both with the weights side
-    by side, and the sum of the biases. Other addends stay. It pays where the partial results, which are not written any
-    more, outweigh putting the weights together.
+    `linear(a, V) + linear(b, W)` of neighbours `a, b` along the last dimension is a linear of both with the weights
+    side by side, and the sum of the biases. Other addends stay.
+
+    It pays where the partial results, which are not written any more, outweigh putting the weights together.
     """
     for root in graph.find(aten.add):
         if any(_is_sum(graph, user) and len(root.users) == 1 for user in root.users):

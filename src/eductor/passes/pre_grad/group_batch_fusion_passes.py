@@ -25,10 +25,11 @@ def group_batch_fusion_passes(
 
     Linears of different inputs become a batched matrix product, layer norms one layer norm, pointwise operators carry
     the batch on; linears of one input become one wider linear. A chain of such calls, many times side by side, becomes
-    the chain once. Whether it pays is decided by the cost of launches against that of stacking. Rules: `batch_linear`,
-    `batch_linear_lhs`, `batch_layernorm`, `batch_tanh`, `batch_sigmoid`, `batch_relu`, `batch_detach`,
-    `batch_nan_to_num`, `batch_clamp`, `batch_dropout`, `batch_add`, `batch_sub`, `batch_mul`, `batch_div`,
-    `batch_pointwise`; those named in `without` are left out.
+    the chain once. Rules: `batch_linear`, `batch_linear_lhs`, `batch_layernorm`, `batch_tanh`, `batch_sigmoid`,
+    `batch_relu`, `batch_detach`, `batch_nan_to_num`, `batch_clamp`, `batch_dropout`, `batch_add`, `batch_sub`,
+    `batch_mul`, `batch_div`, `batch_pointwise`. Rules that `without` names are left out.
+
+    It pays where the launches that are saved, forward and backward, outweigh what stacking costs on the device.
     """
     rules = chosen(RULES, without, SHARED_INPUT)
     while make_batches(graph, rewrite, context, rules) or _widen(graph, rewrite, context, SHARED_INPUT not in without):

@@ -27,8 +27,10 @@ aten = torch.ops.aten
 def linear_permute_fusion(graph: GraphView, rewrite: Rewriter) -> None:
     """Computes the transposed result of a linear by a product with the weight on the left, so that nothing is transposed.
 
-    It is off by default: it pays only where a user would copy the transposed result, since a product for each sample is
-    slower than one of all, and sums the gradient of the weight over samples.
+    It is off by default: a product for each sample is slower than one of all, and sums the gradient of the weight over
+    samples.
+
+    It pays only where a user would copy the transposed result.
     """
     for node in graph.find(*SWAPS):
         linear = swapped(node)

@@ -23,6 +23,8 @@ def merge_concats_pass(graph: GraphView, rewrite: Rewriter, *, most_operands: in
     """Flattens a cat whose operand is a cat along the same dimension.
 
     `most_operands` is how many operands a cat may come to have: code for very wide ones is slow to make.
+
+    It pays always: what the inner cat held is written once, not twice.
     """
     for outer in graph.find(aten.cat):
         operands = _operands(graph, outer)

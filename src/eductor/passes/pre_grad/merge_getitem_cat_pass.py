@@ -14,7 +14,10 @@ aten = torch.ops.aten
 
 @graph_pass(stage="pre_grad", numerics="exact")
 def merge_getitem_cat_pass(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
-    """Makes one slice of neighbouring pieces that only a cat uses."""
+    """Makes one slice of neighbouring pieces that only a cat uses.
+
+    It pays always: the pieces become one slice, copied only where it must be a tensor of its own.
+    """
     fuse_nests(
         graph, rewrite, context, aten.cat, claims=_claims, what="a cat of neighbouring pieces that it alone uses"
     )

@@ -25,7 +25,9 @@ aten = torch.ops.aten
 def merge_stack_tahn_unbind_pass(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
     """Computes functions on tensors one by one that are stacked for them alone and unbound again.
 
-    It pays where copying them into a stack costs more than a launch for each. (The name is spelled as it is known.)
+    (The name is spelled as it is known.)
+
+    It pays where copying them into a stack costs more than a launch for each.
     """
     for unbind in graph.find(aten.unbind):
         functions, stack = _functions(graph, unbind)

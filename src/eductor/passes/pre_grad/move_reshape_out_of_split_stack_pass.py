@@ -14,7 +14,10 @@ aten = torch.ops.aten
 
 @graph_pass(stage="pre_grad", numerics="exact")
 def move_reshape_out_of_split_stack_pass(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
-    """Reshapes once, not piece by piece, where reshaped pieces of one tensor are stacked."""
+    """Reshapes once, not piece by piece, where reshaped pieces of one tensor are stacked.
+
+    It pays where the pieces are many: one reshape in place of one a piece, and a stack of fewer operands.
+    """
     fuse_nests(graph, rewrite, context, aten.stack, claims=_claims, what="a stack of reshaped pieces of one tensor")
 
 

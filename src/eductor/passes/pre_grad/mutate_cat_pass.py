@@ -14,7 +14,10 @@ aten = torch.ops.aten
 
 @graph_pass(stage="pre_grad", numerics="exact")
 def mutate_cat_pass(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
-    """Makes one slice of a cat of neighbouring pieces that others use too."""
+    """Makes one slice of a cat of neighbouring pieces that others use too.
+
+    It pays always: a copy becomes a slice, or is made from one; the pieces stay for their other users.
+    """
     fuse_nests(graph, rewrite, context, aten.cat, claims=_claims, what="a cat of neighbouring pieces of one tensor")
 
 

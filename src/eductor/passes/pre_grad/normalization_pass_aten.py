@@ -16,6 +16,8 @@ def normalization_pass_aten(graph: GraphView, rewrite: Rewriter) -> None:
 
     All that cuts into pieces becomes `split_with_sizes`, all that joins along a dimension becomes `cat`. Nothing that
     is computed, no memory and no layout changes.
+
+    It pays by what follows: passes from elsewhere, and eyes, see one form where authors have a dozen.
     """
     normalize(graph, rewrite)
 

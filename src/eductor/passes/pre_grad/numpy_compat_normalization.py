@@ -24,6 +24,8 @@ def numpy_compat_normalization(graph: GraphView, rewrite: Rewriter) -> None:
     """Gives arguments with numpy's names torch's own: axis, keepdims, x, a, x1, x2.
 
     For passes from elsewhere, which read keywords by their names.
+
+    It pays for whoever reads the graph after it: nothing that is computed changes.
     """
     if all(map(_has_torch_names, graph.nodes)):
         return

@@ -22,6 +22,8 @@ def permute_linear_fusion(graph: GraphView, rewrite: Rewriter) -> None:
     """Multiplies a transposed input as it lies, where a linear would copy it to make one matrix of all samples.
 
     It is off by default: a product for each sample saves the copy, but sums the gradient of the weight over samples.
+
+    It pays where the input is large and the weight small, so that the copy is what takes time.
     """
     for node in graph.find(aten.linear):
         bound = graph.bind(node)

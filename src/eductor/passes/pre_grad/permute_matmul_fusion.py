@@ -25,6 +25,8 @@ def permute_matmul_fusion() -> None:
     """Multiplies transposed operands as they lie, where they were copied for it.
 
     It is off by default: libraries of matrix products take transposed operands, but not always as fast as others.
+
+    It pays where the operands are large and the copies of them take time.
     """
 
 

@@ -38,6 +38,8 @@ def remove_noop_pass() -> None:
 
     Some return their very argument, and can always go. Others return a view or a copy: these stay where somebody could
     tell the two tensors apart, by a write, at an output or in a gradient.
+
+    It pays always: a call less, often a copy less, and what stood on both sides of it meets.
     """
 
 

@@ -21,7 +21,10 @@ aten = torch.ops.aten
 
 @graph_pass(stage="pre_grad", numerics="reassociates")
 def remove_split_ops_pass(graph: GraphView, rewrite: Rewriter) -> None:
-    """Removes splits that are not needed: of which one piece is used, or whose pieces go one way and meet again."""
+    """Removes splits that are not needed: of which one piece is used, or whose pieces go one way and meet again.
+
+    It pays where the pieces are many: a function is computed once, not piece by piece, and nothing is joined again.
+    """
     for cat in graph.find(aten.cat):
         _apply_once(graph, rewrite, cat)
     for split in graph.find(*SPLITS):

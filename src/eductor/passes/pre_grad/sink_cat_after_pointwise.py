@@ -30,7 +30,8 @@ def sink_cat_after_pointwise(graph: GraphView, rewrite: Rewriter, context: Conte
     """Computes an elementwise function on the operands of a cat instead of on its result, where they fuse with it.
 
     It pays where the operands are computed by kernels of our own: the function is done on the way, and the result of
-    the cat is not read and written once more. Operands that are inputs, or come from a matrix product, are left.
+    the cat is not read and written once more. Operands that are inputs, or come from a matrix product, are left, and
+    so are cats of more than `max_operands`.
 
     Not exact: ATen computes most of a tensor in vectors and its last elements one by one, which round otherwise in
     `sigmoid`, and the parts end elsewhere than the whole.

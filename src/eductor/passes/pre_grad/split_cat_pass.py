@@ -14,7 +14,10 @@ aten = torch.ops.aten
 
 @graph_pass(stage="pre_grad", numerics="exact")
 def split_cat_pass(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
-    """Makes views of cats that put the pieces of one tensor together again, along any dimension."""
+    """Makes views of cats that put the pieces of one tensor together again, along any dimension.
+
+    It pays always: a copy becomes a view, or goes; where the order of pieces changes, one copy stays.
+    """
     fuse_nests(graph, rewrite, context, aten.cat, claims=_claims, what="a cat of all pieces of one tensor")
 
 

@@ -23,6 +23,8 @@ def stack_to_unsqueeze_pass(graph: GraphView, rewrite: Rewriter) -> None:
     """Turns a stack into a cat of unsqueezed operands where the next step merges them, and a stack of one into an unsqueeze.
 
     Elsewhere a stack is the shorter form, and stays.
+
+    It pays by the next step, which makes one reshape of the result; a stack of one was a copy, and is a view.
     """
     for node in graph.find(aten.stack):
         bound = graph.bind(node)

@@ -14,7 +14,10 @@ aten = torch.ops.aten
 
 @graph_pass(stage="pre_grad", numerics="exact")
 def unbind_cat_to_view_pass(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
-    """Makes a permutation and a reshape of a cat of what was unbound."""
+    """Makes a permutation and a reshape of a cat of what was unbound.
+
+    It pays always: a call for each part and a copy become a view and one copy at most.
+    """
     fuse_nests(graph, rewrite, context, aten.cat, claims=_claims, what="a cat of what was unbound from one tensor")
 
 

@@ -14,7 +14,10 @@ aten = torch.ops.aten
 
 @graph_pass(stage="pre_grad", numerics="exact")
 def unbind_stack_pass(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
-    """Makes a permutation of a stack of all that was unbound, or of a part of it."""
+    """Makes a permutation of a stack of all that was unbound, or of a part of it.
+
+    It pays always: a copy, and a call for each part, become a view, or one copy where it must be a tensor of its own.
+    """
     fuse_nests(graph, rewrite, context, aten.stack, claims=_claims, what="a stack of what was unbound from one tensor")
 
 

@@ -25,6 +25,8 @@ def use_matmul_fuse_lce_replace_first_LCE(graph: GraphView, rewrite: Rewriter, c
     """Compresses joined embeddings by one matmul for all compresses of them, with their weights one above the other.
 
     It is off by default, as `use_matmul_lce_replace_normal_LCE` is, which takes the compresses of anything else.
+
+    It pays where several compresses read the same embeddings, which are then read once.
     """
     if not any(graph.calls(key_of(op)) for op in JOINS):
         return

@@ -19,8 +19,10 @@ aten = torch.ops.aten
 def use_matmul_lce_replace_normal_LCE(graph: GraphView, rewrite: Rewriter) -> None:
     """Compresses embeddings by a matmul with the weight on the left, in place of a linear between two transposes.
 
-    It is off by default: the product of each sample by itself reads the embeddings as they lie, which pays where they
-    are many and the results few; its gradient of the weight is summed over samples.
+    It is off by default: the product of each sample by itself reads the embeddings as they lie, but its gradient of the
+    weight is summed over samples.
+
+    It pays where the embeddings are many and the results few.
     """
     for node in graph.find(*LCE_OPERATORS):
         found = read_lce(graph, node)

@@ -34,6 +34,8 @@ def use_triton_dot_compress(graph: GraphView, rewrite: Rewriter) -> None:
 
     It is off by default: no other kernel can be fused with this one, so whoever asks for it should have measured it.
     The operator runs its kernel on CUDA, and batched matmuls elsewhere.
+
+    It pays on CUDA, where the products of all pairs would fill memory.
     """
     for node in graph.find(aten.bmm, aten.matmul, aten.linear):
         product = _product(node)
