@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from torch.fx import GraphModule
@@ -95,13 +95,18 @@ def page(registry: Registry, name: str) -> str:
     if steps[0].is_slot:
         return (
             f"# {steps[0].name}\n\nA place for your own passes.\n\n## Where it stands\n{_places(steps)}\n\n"
-            f'## How to fill it\n```python\ntorch.compile(model, backend="eductor", options={{"{steps[0].name}": '
-            f"[my_pass]}})\n```\n"
+            f"## How to fill it\n```python\n{_filling(steps[0])}\n```\n"
         )
     own: dict[Pass, list[Step]] = {}
     for step in steps:
         own.setdefault(step.load(), []).append(step)
     return "\n".join(_page(p, several) for p, several in own.items())
+
+
+def _filling(slot: Step) -> str:
+    if slot.name in {option.name for option in fields(Options)}:
+        return f'torch.compile(model, backend="eductor", options={{"{slot.name}": [my_pass]}})'
+    return f'@eductor.graph_pass(stage="{slot.stage}", numerics="exact", slot="{slot.name}")\ndef my_pass(graph, rewrite): ...'
 
 
 def _places(steps: list[Step]) -> str:
