@@ -2,7 +2,7 @@
 # make test    runs the tests
 # make patterns  traces the search functions of the package's patterns, and stores what they give
 # make lint    lint, format check, type check
-# make bench   measures idle passes, looking on, ahead-of-time autograd, patterns, calls, kernels, pre-grad and joint passes, the partition, attention and padding, beside torch's own
+# make bench   measures, beside torch's own: idle passes, looking on, ahead-of-time autograd, patterns, calls, kernels, the passes of each stage, the partition, memory budgets, attention and padding
 
 PYTHON ?= python3
 VENV := .venv

@@ -75,7 +75,7 @@ def test_it_is_off_and_stands_after_the_fusions():
     names = [step.name for step in Registry.default().order("post_grad")]
     place = names.index("B2B_GEMM_PASS")
     assert names[place - 1] == "decompose_mem_bound_mm"
-    assert names[place + 1] == "post_grad_custom_post_pass"
+    assert names[place + 1] == "micro_pipeline_tp_pass"
     assert not B2B_GEMM_PASS.on
     assert B2B_GEMM_PASS.contract.devices == ("cuda",)
 
@@ -245,21 +245,27 @@ def loses(m, k, n, p, dtype=torch.bfloat16, device=H200, has_middle=True):
 
 
 def test_many_rows_of_few_columns_pay():
-    assert not loses(100_000, 64, 64, 64)
-    assert not loses(1 << 20, 16, 16, 16, torch.float32)
-    assert not loses(100_000, 32, 256, 16)
+    assert not loses(1 << 20, 64, 64, 64)
+    assert not loses(1 << 22, 16, 16, 16, torch.float32)
+    assert not loses(1 << 20, 32, 256, 16)
 
 
 def test_what_does_not_pay():
     assert "leave some of the 132 units" in loses(4096, 64, 64, 64)
-    assert "saves" in loses(100_000, 64, 64, 1024)
-    assert "saves" in loses(100_000, 1024, 1024, 1024)
-    assert "bound by arithmetic" in loses(100_000, 64, 64, 64, torch.float32)
-    assert not loses(100_000, 64, 64, 64, torch.float32, cuda_device("NVIDIA H200", 132, 141 << 30, tf32=True))
+    assert "saves" in loses(1 << 20, 64, 64, 1024)
+    assert "saves" in loses(1 << 20, 1024, 1024, 1024)
+    assert "bound by arithmetic" in loses(1 << 20, 64, 64, 64, torch.float32)
+    assert not loses(1 << 20, 64, 64, 64, torch.float32, cuda_device("NVIDIA H200", 132, 141 << 30, tf32=True))
+
+
+def test_the_time_of_the_launch_counts():
+    sizes = 400_000, 64, 64, 64
+    assert "saves" in loses(*sizes)
+    assert not loses(*sizes, device=cuda_device("NVIDIA H200", 132, 141 << 30, graphs=True))
 
 
 def test_a_kernel_between_counts():
-    sizes = 100_000, 128, 64, 64
+    sizes = 1 << 22, 128, 64, 64
     assert not loses(*sizes)
     assert "saves" in loses(*sizes, has_middle=False)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -165,10 +166,14 @@ def instructions(text: str, dtype: torch.dtype) -> tuple[Instruction, ...]:
     return tuple(made)
 
 
-def columns_of(steps: tuple[Instruction, ...]) -> dict[str, tuple[Any, ...]]:
-    """Each part of the instructions by itself: Triton 3.6 takes the items of nested constants for something else."""
+@functools.lru_cache(maxsize=1 << 10)
+def constants(text: str, dtype: torch.dtype) -> dict[str, Any]:
+    """The middle as the kernel's constants: each part of the instructions by itself, for Triton 3.6 takes the items of
+    nested constants for something else.
+    """
+    steps = instructions(text, dtype)
     names = ("NAMES", "LEFT", "RIGHT", "NUMBERS", "DTYPES")
-    return {name: tuple(step[i] for step in steps) for i, name in enumerate(names)}
+    return {name: tuple(step[i] for step in steps) for i, name in enumerate(names)} | {"COUNT": len(steps)}
 
 
 def launch(
@@ -184,13 +189,12 @@ def launch(
     out = a.new_empty((rows, columns))
     if out.numel() == 0:
         return out
-    steps = instructions(middle, a.dtype)
     blocks = {
         name: min(most, max(16, triton.next_power_of_2(size)))
         for name, size, most in (
             ("BLOCK_M", rows, TILE),
             ("BLOCK_N", inner, TILE),
-            ("BLOCK_K", depth, 32),
+            ("BLOCK_K", depth, 64 if a.element_size() == 2 else 32),
             ("BLOCK_P", columns, TILE),
         )
     }
@@ -214,10 +218,10 @@ def launch(
             0 if outer_bias is None else outer_bias.stride(0),
             HAS_INNER_BIAS=inner_bias is not None,
             HAS_OUTER_BIAS=outer_bias is not None,
-            **columns_of(steps),
-            COUNT=len(steps),
+            **constants(middle, a.dtype),
             PRECISION=float32_precision(),
             **blocks,
-            num_stages=2,
+            # Many programs on a unit hide what one waits for; buffers would make them fewer.
+            num_stages=1 if a.element_size() == 2 else 2,
         )
     return out

@@ -22,6 +22,10 @@ POST_GRAD_FUSIONS: tuple[Row, ...] = (
 """The fusions that are made by request: `enable` names them."""
 
 ORDER: tuple[Row, ...] = (
+    Row(
+        "remove_fsdp2_unsharded_param_graph_input_usage",
+        "a place for distributed training: what no longer reads whole parameters is dead then",
+    ),
     _row("eliminate_dead_code", "dead users block what may only touch values with one user"),
     _row("reorder_for_locality", "first of all that looks at the graph, so that the order of later passes stays"),
     Row("post_grad_custom_pre_pass", "your passes see the graph as the partitioner left it"),
@@ -45,10 +49,13 @@ ORDER: tuple[Row, ...] = (
         "by request: last of those that look for products, with biases where the others left them",
         f"{_HERE}.b2b_gemm_pass",
     ),
+    Row("micro_pipeline_tp_pass", "a place for distributed training: products are as they will be computed"),
+    Row("fuse_ddp_communication", "a place for distributed training: behind all that moves what is sent"),
     Row("post_grad_custom_post_pass", "your passes see the stage's result, and may insert out of order"),
     _row("stable_topological_sort", "engines read the graph from top to bottom", _FUNCTIONAL),
     _row("move_constructors_to_gpu", "so late that constants that passes made are moved as well"),
     _row("common_subexpression_elimination", "what earlier passes made alike is seen as the same now"),
     Row("custom_backend_passes", "passes of other backends, by device, see the last functional graph"),
+    Row("bucketing", "a place for distributed training: last of those that see all that is sent"),
     _row("reinplace_inplaceable_ops", "every other pass takes the graph for functional"),
 )

@@ -16,6 +16,9 @@ from eductor.ops.middle import spelled
 from eductor.passes.post_grad.back_to_back import PRODUCTS, BackToBack, read_back_to_back
 from eductor.pipeline.base import Context, f32, f64, graph_pass
 
+LAUNCHES = 16
+"""Kernels of the engine that are launched in the time in which Python launches this one: 80 us on the host of an H200."""
+
 
 @graph_pass(stage="post_grad", numerics="reassociates", devices="cuda", on=False)
 def B2B_GEMM_PASS(graph: GraphView, rewrite: Rewriter, context: Context, *, force: bool = False) -> None:
@@ -61,12 +64,15 @@ def why_one_kernel_loses(first: Gemm, second: Gemm, has_middle: bool, device: De
     between, result = first.rows * first.columns, second.rows * second.columns
     fused = size * (columns * _loads(first, TILE) + second.inner * second.columns * rows + result)
     apart = size * (_loads(first, device.tile) + _loads(second, device.tile) + result + between)
+    launches = 2
     if has_middle:
         apart += 2 * size * between
+        launches += 1
     # Where arithmetic is what takes the time, the kernels of a library are better at it.
     if (columns * first.flops + second.flops) / device.rate(second.dtype) > fused / device.bandwidth:
         return f"as one kernel it would be bound by arithmetic on {device.name}"
-    return loss("one kernel for both products", apart / device.bandwidth, fused / device.bandwidth)
+    saves = apart / device.bandwidth + launches * device.launch
+    return loss("one kernel for both products", saves, fused / device.bandwidth + LAUNCHES * device.launch)
 
 
 def _loads(gemm: Gemm, tile: int) -> int:
