@@ -38,6 +38,8 @@ from eductor.pipeline import Registry
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*DOCUMENTS, *sorted((ROOT / "docs/passes").rglob("*.md"))]
+"""With the pages of the passes, which tests/observe/test_manual_pages.py compares with the code."""
 
 
 # ------------------------------------------------------------------------------------------------------------ reading
@@ -78,12 +80,13 @@ def programs_of(text: str) -> list[list[tuple[Block, Block | None]]]:
 
 def run_program(parts: list[str]) -> list[str]:
     """Runs the parts of a program one after the other; returns what each of them prints."""
-    mark = "\x1e"
+    mark, threads = "\x1e", torch.get_num_threads()
     torch._dynamo.reset()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as printed:
         path = Path(folder) / "program.py"
         path.write_text(f"\nprint({mark!r}, end='')\n".join(parts))
         runpy.run_path(str(path), run_name="__main__")
+    torch.set_num_threads(threads)  # a program may ask for one
     return printed.getvalue().split(mark)
 
 
@@ -122,17 +125,11 @@ def passes_table() -> str:
     return as_markdown(("pass", "on", "numerics", "what it does"), cells)
 
 
-def order_table() -> str:
-    rows = [r for r in manual.rows(Registry.default()) if r["source"] == "eductor"]
-    cells = [(f"`{r['address']}`", "slot" if r["kind"] == "slot" else "pass", r["reason"]) for r in rows]
-    return as_markdown(("step", "kind", "why it stands there"), cells)
-
-
 def bans_table() -> str:
     return as_markdown(("ban", "why it must not be computed again"), [(f"`{row.name}`", row.reason) for row in BANS])
 
 
-TABLES = {"options": options_table, "passes": passes_table, "order": order_table, "bans": bans_table}
+TABLES = {"options": options_table, "passes": passes_table, "bans": bans_table}
 
 
 def tables_of(text: str) -> Iterator[re.Match[str]]:
@@ -172,7 +169,7 @@ PIECES = {
 
 
 def each(documents: list[Path] = DOCUMENTS) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("document", documents, ids=lambda d: d.name)
+    return pytest.mark.parametrize("document", documents, ids=lambda d: str(d.relative_to(ROOT)))
 
 
 def _numbered_programs() -> list[object]:
@@ -225,13 +222,13 @@ def _lines(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.strip()]
 
 
-@each()
+@each(PAGES)
 def test_relative_links_resolve(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]*)(?:#[\w-]*)?\)", document.read_text()):
         assert (document.parent / target).exists(), f"{document.name} links to {target}, which does not exist"
 
 
-@each()
+@each(PAGES)
 def test_links_to_headings_resolve(document: Path) -> None:
     for target, heading in re.findall(r"\]\(([^)#\s]*)#([\w-]+)\)", document.read_text()):
         there = document.parent / target if target else document
