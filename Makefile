@@ -1,6 +1,8 @@
 # make demo    compiles an example model and shows what each pass did
 # make test    runs the tests
 # make patterns  traces the search functions of the package's patterns, and stores what they give
+# make manual  writes the pages of the passes, docs/passes, from the code
+# make docs    builds the manual as a site, build/site/index.html
 # make lint    lint, format check, type check
 # make bench   measures, beside torch's own: idle passes, looking on, ahead-of-time autograd, patterns, calls, kernels, the passes of each stage, the partition, memory budgets, attention and padding
 
@@ -8,10 +10,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS_STAMP := $(VENV)/.docs_installed
 # bf16 matmul through oneDNN dies on CPUs that advertise AMX but cannot use it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE
 
-.PHONY: demo test test-slow lint format patterns bench clean
+.PHONY: demo test test-slow lint format patterns manual docs bench clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -34,6 +37,12 @@ format: $(STAMP)
 patterns: $(STAMP)
 	$(BIN)/python -m eductor.patterns.precompile
 
+manual: $(STAMP)
+	$(BIN)/python -m eductor.observe.manual_pages docs/passes
+
+docs: $(DOCS_STAMP)
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs build/site
+
 bench: $(STAMP)
 	$(BIN)/python bench/idle_pipeline.py
 	$(BIN)/python bench/observing.py
@@ -55,6 +64,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install -q -c constraints.txt "torch==2.13.0"
 	$(BIN)/pip install -q -c constraints.txt -e ".[dev]"
 	touch $(STAMP)
+
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/pip install -q -c constraints.txt -e ".[docs]"
+	touch $(DOCS_STAMP)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -254,6 +254,14 @@ def test_readme_names_every_target_and_room() -> None:
     assert not [r for r in rooms if f"| `{r}/` |" not in text], "README lacks a room of src/eductor"
 
 
+def test_the_manual_lists_every_page() -> None:
+    pages = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"}
+    navigation = runpy.run_path(str(ROOT / "docs/conf.py"))["NAVIGATION"]
+    assert pages == {page for part in navigation.values() for page in part} - {"passes/index"}, "see docs/conf.py"
+    linked = set(re.findall(r"\]\((\w+)\.md\)", (ROOT / "docs/index.md").read_text()))
+    assert pages == linked, "docs/index.md lists every page, too"
+
+
 def test_places_that_readme_names_exist() -> None:
     layout = README.read_text().partition("What stands where:")[2].partition("\n## ")[0]
     places = re.findall(r"^\| `([\w./]+)` \|", layout, flags=re.MULTILINE)

@@ -34,7 +34,7 @@ def test_pages_are_the_same_on_every_machine(made):
 def test_lists_have_the_order(made):
     registry = Registry.built_in()
     for stage in ("pre_grad", "joint", "post_grad"):
-        listed = re.findall(r"^\| \[(\w+)\]", made[f"{stage}/index.md"], flags=re.MULTILINE)
+        listed = re.findall(r"^\d+\. \[(\w+)\]", made[f"{stage}/index.md"], flags=re.MULTILINE)
         assert listed == [step.name for step in registry.order(stage)]
 
 

@@ -14,7 +14,7 @@ from eductor.observe.manual_page import home_of, link, page_of
 from eductor.observe.progress import Progress
 from eductor.observe.table import as_markdown
 from eductor.pipeline.base import NUMERICS, STAGES, Stage
-from eductor.pipeline.registry import Registry
+from eductor.pipeline.registry import Registry, Step
 
 ABOUT: dict[Stage, tuple[str, str]] = {
     "pre_grad": (
@@ -83,19 +83,21 @@ def _overview() -> str:
 
 
 def _list(registry: Registry, stage: Stage) -> str:
+    """The steps of a stage in their order; a list has more room for names than a table."""
     title, about = ABOUT[stage]
-    cells = [
-        (
-            link(registry, step) + (" (again)" if step.number > 1 else ""),
-            "slot" if step.is_slot else "on" if row["on"] else "off",
-            row["numerics"],
-            row["purpose"],
-            row["reason"],
-        )
-        for step, row in zip(registry.order(stage), rows(registry, stage), strict=True)
+    lines = [
+        f"{number}. {link(registry, step)}{_kind(step)}: {row['purpose']} *{row['reason'][:1].upper()}{row['reason'][1:]}.*"
+        for number, (step, row) in enumerate(zip(registry.order(stage), rows(registry, stage), strict=True), 1)
     ]
-    header = ("step", "default", "numerics", "what it does", "why it stands there")
-    return f"# {stage}: {title.lower()}\n\n{about}\n\n{as_markdown(header, cells)}\n"
+    told = "The steps in the order in which they run: the numerics of each, what it does and, in italics, why it stands there."
+    return f"# {stage}: {title.lower()}\n\n{about}\n\n{told}\n\n" + "\n".join(lines) + "\n"
+
+
+def _kind(step: Step) -> str:
+    if step.is_slot:
+        return " (slot)"
+    p = step.load()
+    return f" ({p.contract.numerics}{'' if p.on else ', off by default'})"
 
 
 @contextlib.contextmanager
