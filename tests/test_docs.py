@@ -25,6 +25,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -85,7 +86,8 @@ def run_program(parts: list[str]) -> list[str]:
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as printed:
         path = Path(folder) / "program.py"
         path.write_text(f"\nprint({mark!r}, end='')\n".join(parts))
-        runpy.run_path(str(path), run_name="__main__")
+        with patch.object(sys, "argv", [str(path)]):  # warnings name the script with its arguments
+            runpy.run_path(str(path), run_name="__main__")
     torch.set_num_threads(threads)  # a program may ask for one
     return printed.getvalue().split(mark)
 
