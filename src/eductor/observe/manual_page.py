@@ -68,10 +68,10 @@ def _pass_sections(p: Pass, steps: list[Step]) -> list[str]:
     told = {
         "Contract": "\n".join(_contract(p, steps)),
         "Options": _options(p),
-        "Rules": _rules(p),
         "When it pays": "\n\n".join(pays),
         "Before and after": "\n\n".join(_changed(p, steps[0].stage, e) for e in p.examples),
         "What it refuses": "\n\n".join(_refused(p, steps[0].stage, e) for e in p.refusals),
+        "Rules": _rules(p),
     }
     described = [text for text in paragraphs if text not in pays]
     return described + [f"## {title}\n\n{text}" for title, text in told.items() if text]

@@ -18,18 +18,18 @@ from eductor.pipeline.registry import Registry, Step
 
 ABOUT: dict[Stage, tuple[str, str]] = {
     "pre_grad": (
-        "Before autograd",
+        "before autograd",
         "These passes work on the graph as Dynamo captured it: functions, methods and keywords as the author spelled "
         "them, with views and writes. What they leave is what autograd differentiates, so strides, aliases and gradients "
         "have to stay eager's. [More about this stage](../../before_autograd.md).",
     ),
     "joint": (
-        "Forward and backward together",
+        "forward and backward together",
         "These passes work on one functional graph of ATen operators, which computes the outputs and the gradients. "
         "Whatever the backward would need as well, such as the mask of a dropout, is seen here on both sides.",
     ),
     "post_grad": (
-        "Forward and backward alone",
+        "forward and backward, each alone",
         "These passes work on the forward graph and then on the backward graph, after it was decided what is saved "
         "between the two. What they leave is what the engine makes kernels of.",
     ),
@@ -62,13 +62,13 @@ def write(registry: Registry, folder: Path) -> None:
 
 
 def _overview() -> str:
-    stages = [(f"[{stage}]({stage}/index.md)", ABOUT[stage][0]) for stage in STAGES]
+    stages = "\n".join(f"- [{stage}]({stage}/index.md): {ABOUT[stage][0]}" for stage in STAGES)
     numerics = [(f"`{name}`", meaning) for name, meaning in NUMERICS.items()]
     return (
         "# The passes\n\nA page a pass, made from the code: its contract, what it does to examples and what it refuses, by "
         "running it, and its place in the order. `eductor passes NAME` prints the same page in a terminal. The lists show "
         "the passes in the order in which they run:\n\n"
-        f"{as_markdown(('stage', 'works on'), stages)}\n\n"
+        f"{stages}\n\n"
         "## What a contract says of numbers\n\n"
         f"{as_markdown(('numerics', 'meaning'), numerics)}\n\n"
         'With `verify="each"` every pass is held to this while your model is compiled: see '
@@ -90,7 +90,7 @@ def _list(registry: Registry, stage: Stage) -> str:
         for number, (step, row) in enumerate(zip(registry.order(stage), rows(registry, stage), strict=True), 1)
     ]
     told = "The steps in the order in which they run: the numerics of each, what it does and, in italics, why it stands there."
-    return f"# {stage}: {title.lower()}\n\n{about}\n\n{told}\n\n" + "\n".join(lines) + "\n"
+    return f"# {stage}: {title}\n\n{about}\n\n{told}\n\n" + "\n".join(lines) + "\n"
 
 
 def _kind(step: Step) -> str:
