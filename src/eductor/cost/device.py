@@ -123,7 +123,7 @@ def cuda_device(
 def _cpu(threads: int, fuses: bool) -> Device:
     single = _CORE_FLOPS * threads
     return Device(
-        name=f"a CPU with {threads} threads",
+        name=f"a CPU with {threads} {'thread' if threads == 1 else 'threads'}",
         launch=_CPU_LAUNCH,
         bandwidth=min(_CORE_BANDWIDTH * threads, _CPU_BANDWIDTH),
         flops={torch.float32: single, torch.float64: single / 2},

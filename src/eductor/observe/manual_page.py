@@ -133,8 +133,9 @@ def _refused(p: Pass, stage: Stage, example: Example) -> str:
     """A candidate may be left for several reasons: told is the one that the example is there for."""
     ran = run_example(p, stage, example)
     rejects = [r for r in ran.record.rejects if example.because in r.reason] or ran.record.rejects
-    reasons = dict.fromkeys(r.reason for r in rejects)
-    return f"{_title(p, example)}\n\n```python\n{ran.before}```\n\nIts reason: {'; '.join(reasons)}."
+    told = {r.reason: f", at `{r.nodes[0]}`" if r.nodes else "" for r in reversed(rejects)}
+    reasons = "\n\n".join(f"Its reason{where}: {reason}." for reason, where in reversed(told.items()))
+    return f"{_title(p, example)}\n\n```python\n{ran.before}```\n\n{reasons}"
 
 
 def _title(p: Pass, example: Example) -> str:
