@@ -73,6 +73,8 @@ class Language(nn.Module):
 class Ranking(nn.Module):
     """Many small towers, one for each feature, then a tower for all of them."""
 
+    offsets: torch.Tensor
+
     def __init__(self, features: int, width: int) -> None:
         super().__init__()
         self.width = width
@@ -96,10 +98,8 @@ class Residual(nn.Module):
 
     def __init__(self, channels: int, out: int, stride: int = 1) -> None:
         super().__init__()
-        self.first, self.second = (
-            nn.Conv2d(channels, out, 3, stride, 1, bias=False),
-            nn.Conv2d(out, out, 3, 1, 1, bias=False),
-        )
+        self.first = nn.Conv2d(channels, out, 3, stride, 1, bias=False)
+        self.second = nn.Conv2d(out, out, 3, 1, 1, bias=False)
         self.norm, self.last_norm = nn.BatchNorm2d(out), nn.BatchNorm2d(out)
         self.around = nn.Conv2d(channels, out, 1, stride, bias=False)
 
