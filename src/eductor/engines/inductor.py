@@ -204,12 +204,17 @@ def _install_lowerings() -> None:
         x.realize()
         return x
 
+    activated = ops.addmm_activation.addmm_activation.default
+    by_kernel = [
+        fallback_handler(op, add_to_fallback_set=False) for op in (activated, torch.ops.aten._addmm_activation.default)
+    ]
     register = functools.partial(register_lowering, type_promotion_kind=None)
     register(ops.stored.stored.default)(stored)
     register(ops.random.seeds.default)(seeds)
     register(ops.random.random.default)(random)
     register(ops.random.random_integers.default)(random_integers)
     register(ops.random.drawn_in_order.default)(_order)
+    register(activated)(lambda bias, *rest, **named: by_kernel[bias.get_device().type == "cuda"](bias, *rest, **named))
     register(ops.wide_cat.wide_cat.default)(fallback_handler(torch.ops.aten.cat.default, add_to_fallback_set=False))
 
 

@@ -1,5 +1,6 @@
 """Operators of our own, which passes emit and engines lower. Importing this registers them."""
 
+from eductor.ops import addmm_activation as addmm_activation
 from eductor.ops import b2b_gemm as b2b_gemm
 from eductor.ops import dot_compress as dot_compress
 from eductor.ops import lce as lce

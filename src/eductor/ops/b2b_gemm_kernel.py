@@ -41,6 +41,10 @@ def _step(NAME: tl.constexpr, x, y, NUMBER: tl.constexpr):  # type: ignore[no-un
         result = -x
     elif NAME == "relu":
         result = tl.where(x < 0.0, 0.0, x)  # a maximum would lose NaN
+    elif NAME == "square":
+        result = x * x
+    elif NAME == "cube":
+        result = x * x * x
     elif NAME == "exp":
         result = tl.exp(x)
     elif NAME == "erf":

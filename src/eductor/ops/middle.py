@@ -36,6 +36,7 @@ CASTS: dict[str, torch.dtype] = {name_of(dtype): dtype for dtype in KERNEL_DTYPE
 
 _UNARY: dict[str, Callable[..., torch.Tensor]] = {
     "abs": torch.abs,
+    "cube": lambda x: x * x * x,
     "erf": torch.erf,
     "exp": torch.exp,
     "gelu": F.gelu,
@@ -46,6 +47,7 @@ _UNARY: dict[str, Callable[..., torch.Tensor]] = {
     "sigmoid": torch.sigmoid,
     "silu": F.silu,
     "sqrt": torch.sqrt,
+    "square": torch.square,
     "tanh": torch.tanh,
 }
 _BINARY: dict[str, Callable[..., Any]] = {

@@ -9,29 +9,19 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import sort_key
-from eductor.cost import is_pointwise
 from eductor.graph.bind import Bound
 from eductor.graph.meta import known_equal, tensor_of, value_of
 from eductor.graph.view import GraphView
 from eductor.ops.launching import KERNEL_DTYPES
-from eductor.ops.middle import CASTS, Step, name_of
+from eductor.ops.middle import CASTS, Step
+from eductor.passes.post_grad.pointwise import elements_of, is_one, read_steps
 from eductor.passes.post_grad.products import unlike
 
 aten = torch.ops.aten
-prims = torch.ops.prims
 
 PRODUCTS = (aten.mm, aten.addmm)
 
-_FUNCTIONS = ("abs", "erf", "exp", "neg", "relu", "rsqrt", "sigmoid", "silu", "sqrt", "tanh")
-_UNARY = {getattr(aten, name).default: name for name in _FUNCTIONS}
-_BINARY = {
-    op: name for name in ("add", "div", "mul", "sub") for op in (getattr(aten, name).Tensor, getattr(aten, name).Scalar)
-}
-_CASTS = (prims.convert_element_type.default, aten._to_copy.default)
-_RESHAPES = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
-
 _MOST_STEPS = 32
-_LARGEST = torch.finfo(torch.float32).max
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +60,15 @@ def read_back_to_back(graph: GraphView, node: Node) -> BackToBack | str | None:
     inner = _read_start(graph, starts[0])
     if isinstance(inner, str):
         return inner
-    outer = _read_product(graph, node)
+    outer = read_product(graph, node)
     if isinstance(outer, str):
         return outer
     others = [leaf for leaf in leaves if leaf is not starts[0]]
     if others:
         return f"{others[0].name} is read as well, between the products"
-    return _why_not(graph, inner, outer, between) or _with_steps(graph, inner, outer, between)
+    reason = _why_not(graph, inner, outer, between)
+    steps = reason or read_steps(graph, inner.nodes[-1], between)
+    return steps if isinstance(steps, str) else BackToBack(inner, outer, steps)
 
 
 def _between(graph: GraphView, end: Node) -> tuple[list[Node], list[Node]]:
@@ -84,12 +76,7 @@ def _between(graph: GraphView, end: Node) -> tuple[list[Node], list[Node]]:
     between, leaves, seen, pending = list[Node](), list[Node](), {end}, [end]
     while pending:
         node = pending.pop()
-        if _is_start(graph, node):
-            operands = None
-        elif graph.is_call(node, *_CASTS, *_RESHAPES):
-            operands = node.all_input_nodes[:1]  # the others are sizes
-        else:
-            operands = node.all_input_nodes if node.op == "call_function" and is_pointwise(node) else None
+        operands = None if _is_start(graph, node) else elements_of(graph, node)
         (leaves if operands is None else between).append(node)
         new = [x for x in operands or () if x not in seen]
         seen.update(new)
@@ -104,7 +91,7 @@ def _is_start(graph: GraphView, node: Node) -> bool:
 def _biased(graph: GraphView, node: Node) -> tuple[Node, Node] | None:
     """The product and the bias of a sum of them."""
     bound = graph.bind(node) if graph.is_call(node, aten.add.Tensor) else None
-    if not isinstance(bound, Bound) or not _is_one(bound["alpha"]):
+    if not isinstance(bound, Bound) or not is_one(bound["alpha"]):
         return None
     for x, bias in ((bound["self"], bound["other"]), (bound["other"], bound["self"])):
         if isinstance(x, Node) and graph.is_call(x, aten.mm.default) and _is_vector(bias, x):
@@ -115,14 +102,14 @@ def _biased(graph: GraphView, node: Node) -> tuple[Node, Node] | None:
 def _read_start(graph: GraphView, node: Node) -> Product | str:
     biased = _biased(graph, node)
     if biased is None:
-        return _read_product(graph, node)
-    product = _read_product(graph, biased[0])
+        return read_product(graph, node)
+    product = read_product(graph, biased[0])
     if isinstance(product, str):
         return product
     return Product(product.left, product.right, biased[1], (biased[0], node))
 
 
-def _read_product(graph: GraphView, node: Node) -> Product | str:
+def read_product(graph: GraphView, node: Node) -> Product | str:
     bound = graph.bind(node)
     if not isinstance(bound, Bound):
         return bound.reason
@@ -130,15 +117,11 @@ def _read_product(graph: GraphView, node: Node) -> Product | str:
         return Product(bound["self"], bound["mat2"], None, (node,))
     if bound.op is not aten.addmm.default:
         return f"{node.name} asks for a dtype of its own"
-    if not _is_one(bound["alpha"]) or not _is_one(bound["beta"]):
+    if not is_one(bound["alpha"]) or not is_one(bound["beta"]):
         return f"{node.name} is scaled: alpha={bound['alpha']}, beta={bound['beta']}"
     if not _is_vector(bound["self"], node):
         return f"the bias of {node.name} is not one number for each column"
     return Product(bound["mat1"], bound["mat2"], bound["self"], (node,))
-
-
-def _is_one(x: Any) -> bool:
-    return type(x) in (int, float) and x == 1
 
 
 def _is_vector(bias: Any, product: Node) -> bool:
@@ -169,50 +152,3 @@ def _why_not(graph: GraphView, inner: Product, outer: Product, between: list[Nod
     if any(known_equal(size, 0) for size in sizes):
         return "it has no elements"
     return graph.effects.unwritten(inner.operands, inner.nodes[0], node).reason
-
-
-def _with_steps(graph: GraphView, inner: Product, outer: Product, between: list[Node]) -> BackToBack | str:
-    steps, numbers = list[Step](), {inner.nodes[-1]: 0}
-    for node in between:
-        step = _read_step(graph, node, numbers)
-        if isinstance(step, str):
-            return step
-        if step is not None:
-            steps.append(step)
-        numbers[node] = numbers[node.all_input_nodes[0]] if step is None else len(steps)
-    return BackToBack(inner, outer, tuple(steps))
-
-
-def _read_step(graph: GraphView, node: Node, numbers: dict[Node, int]) -> Step | str | None:
-    """What a node computes; None for one that only gives its elements another shape."""
-    bound = graph.bind(node)
-    if not isinstance(bound, Bound):
-        return bound.reason
-    op, dtype = bound.op, value_of(node).dtype
-    if op in _RESHAPES:
-        return None
-    if op in _CASTS:
-        return Step(name_of(dtype), (numbers[node.all_input_nodes[0]],)) if dtype in KERNEL_DTYPES else _unknown(bound)
-    if op in _UNARY:
-        return Step(_UNARY[op], (numbers[bound["self"]],))
-    if op is aten.gelu.default:
-        return Step("gelu" if bound["approximate"] == "none" else "gelu_tanh", (numbers[bound["self"]],))
-    if op not in _BINARY and op is not aten.rsub.Scalar:
-        return _unknown(bound)
-    if not _is_one(bound.get("alpha", 1)):
-        return f"{node.name} scales its operand"
-    operands = [_operand(x, node, numbers) for x in (bound["self"], bound["other"])]
-    if None in operands:
-        return f"{node.name} takes what is neither a value of its shape nor a finite number"
-    given = tuple(x for x in operands if x is not None)
-    return Step(_BINARY[op], given) if op in _BINARY else Step("sub", given[::-1])
-
-
-def _operand(x: Any, node: Node, numbers: dict[Node, int]) -> int | float | None:
-    if isinstance(x, Node):
-        return numbers[x] if known_equal(tuple(value_of(x).shape), tuple(value_of(node).shape)) else None
-    return float(x) if type(x) in (int, float) and abs(x) <= _LARGEST else None
-
-
-def _unknown(bound: Bound) -> str:
-    return f"the kernel does not compute {bound.op}"

@@ -1,0 +1,1 @@
+"""`eductor bench`: models in eager, with Inductor and with Eductor, side by side in one run."""

@@ -1,0 +1,111 @@
+"""What a way costs once it is compiled: time, memory, and how far its results are from those in float64."""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from eductor.measure.cases import Case
+from eductor.measure.ways import Compile
+
+
+@dataclass
+class Runner:
+    """One way to run a model of its own."""
+
+    case: Case
+    compile: Compile
+    milliseconds: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.model: nn.Module = copy.deepcopy(self.case.model)
+        self.fn: Callable[..., Any] = self.compile(self.model)
+
+    def run(self) -> list[torch.Tensor]:
+        torch.compiler.cudagraph_mark_step_begin()
+        self.model.zero_grad(set_to_none=True)
+        return self.case.step(self.fn, self.model, self.case.inputs)
+
+    def timed(self) -> None:
+        synchronize()
+        started = time.perf_counter()
+        self.run()
+        synchronize()
+        self.milliseconds.append(1e3 * (time.perf_counter() - started))
+
+    def memory(self) -> int | None:
+        """On a GPU the most that a step allocates; on a CPU what training holds for the backward; in bytes."""
+        if torch.cuda.is_available() and any(p.is_cuda for p in self.model.parameters()):
+            self.model.zero_grad(set_to_none=True)
+            synchronize()
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            self.run()
+            synchronize()
+            return torch.cuda.max_memory_allocated() - before
+        return self._held() if self.case.training else None
+
+    def _held(self) -> int:
+        held: dict[int, int] = {}
+
+        def pack(value: torch.Tensor) -> torch.Tensor:
+            held[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
+            return value
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+            self.run()
+        given = (*self.model.parameters(), *self.model.buffers(), *self.case.inputs)
+        for value in given:
+            if isinstance(value, torch.Tensor):
+                held.pop(value.untyped_storage().data_ptr(), None)
+        return sum(held.values())
+
+    def results(self) -> list[torch.Tensor]:
+        """The results of a step and its gradients, copied: a CUDA graph writes them anew."""
+        found = [x.detach().clone() for x in self.run()]
+        return [*found, *(p.grad.clone() for p in self.model.parameters() if p.grad is not None)]
+
+
+def truth(case: Case) -> list[torch.Tensor]:
+    """Results and gradients in float64."""
+    wide = copy.deepcopy(case.model).double()
+    found = case.step(wide, wide, case.wide())
+    return [*(x.detach() for x in found), *(p.grad for p in wide.parameters() if p.grad is not None)]
+
+
+def error(got: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
+    """How far results are from the exact ones, relative to their size: the worst of them."""
+    pairs = [(a, b) for a, b in zip(got, exact, strict=True) if b.is_floating_point()]
+    return max(float((a.double() - b).norm() / b.norm().clamp(min=1e-30)) for a, b in pairs)
+
+
+def steady(case: Case, compilers: dict[str, Compile], rounds: int) -> dict[str, dict[str, Any]]:
+    """All ways in turns, each after the others as often as before them."""
+    torch.manual_seed(0)
+    exact = truth(case)
+    runners = {name: Runner(case, compile) for name, compile in compilers.items()}
+    found: dict[str, dict[str, Any]] = {}
+    for name, runner in runners.items():
+        found[name] = {"error": error(runner.results(), exact)}
+        for _ in range(2):
+            runner.run()
+        found[name]["memory"] = runner.memory()
+    for i in range(rounds):
+        for runner in list(runners.values())[:: 1 if i % 2 else -1]:
+            runner.timed()
+    for name, runner in runners.items():
+        found[name]["milliseconds"] = statistics.median(runner.milliseconds)
+        found[name]["least"] = min(runner.milliseconds)
+    return found
+
+
+def synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

@@ -1,0 +1,42 @@
+"""One measurement in a process of its own, so that nothing that another one left behind counts."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from eductor.measure.cases import Case, case, makers
+from eductor.measure.steady import Runner, steady, synchronize
+from eductor.measure.ways import ways
+from eductor.pipeline.recorder import Recorder
+
+
+def first(of: Case, way: str, device: str) -> dict[str, Any]:
+    """How long the first step takes, with the time in each stage and the sizes of the graphs, where they are known."""
+    recorder = Recorder()
+    runner = Runner(of, ways(device, recorder)[way])
+    synchronize()
+    started = time.perf_counter()
+    runner.run()
+    synchronize()
+    seconds = time.perf_counter() - started
+    stages: dict[str, float] = {}
+    nodes: dict[str, int] = {}
+    for stage in recorder.stages:
+        stages[stage.name] = stages.get(stage.name, 0.0) + stage.seconds
+        nodes[f"{stage.name}, {stage.role}"] = nodes.get(f"{stage.name}, {stage.role}", 0) + stage.nodes
+    return {"seconds": seconds, "stages": stages, "nodes": nodes}
+
+
+def main(job: dict[str, Any]) -> dict[str, Any]:
+    of = case(makers(job["source"])[job["model"]], job["device"], training=job["training"])
+    if job["way"] is not None:
+        return first(of, job["way"], job["device"])
+    return steady(of, ways(job["device"]), job["rounds"])
+
+
+if __name__ == "__main__":
+    Path(sys.argv[2]).write_text(json.dumps(main(json.loads(sys.argv[1]))))

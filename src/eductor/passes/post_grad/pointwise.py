@@ -1,0 +1,90 @@
+"""How graphs spell a function that is computed element by element from one value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.cost import is_pointwise
+from eductor.graph.bind import Bound
+from eductor.graph.meta import known_equal, value_of
+from eductor.graph.view import GraphView
+from eductor.ops.launching import KERNEL_DTYPES
+from eductor.ops.middle import Step, name_of
+
+aten = torch.ops.aten
+prims = torch.ops.prims
+
+_FUNCTIONS = ("abs", "erf", "exp", "neg", "relu", "rsqrt", "sigmoid", "silu", "sqrt", "tanh")
+_UNARY = {getattr(aten, name).default: name for name in _FUNCTIONS}
+_BINARY = {
+    op: name for name in ("add", "div", "mul", "sub") for op in (getattr(aten, name).Tensor, getattr(aten, name).Scalar)
+}
+_CASTS = (prims.convert_element_type.default, aten._to_copy.default)
+RESHAPES = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
+_POWERS = {2: "square", 3: "cube"}
+_LARGEST = torch.finfo(torch.float32).max
+
+
+def elements_of(graph: GraphView, node: Node) -> list[Node] | None:
+    """The values of whose elements a node computes its own, one by one; None where it does not."""
+    if graph.is_call(node, *_CASTS, *RESHAPES):
+        return node.all_input_nodes[:1]  # the others are sizes
+    return node.all_input_nodes if node.op == "call_function" and is_pointwise(node) else None
+
+
+def read_steps(graph: GraphView, start: Node, between: Sequence[Node]) -> tuple[Step, ...] | str:
+    """What these nodes, in the order of the graph, compute of one value; why it cannot be said."""
+    steps, numbers = list[Step](), {start: 0}
+    for node in between:
+        step = read_step(graph, node, numbers)
+        if isinstance(step, str):
+            return step
+        if step is not None:
+            steps.append(step)
+        numbers[node] = numbers[node.all_input_nodes[0]] if step is None else len(steps)
+    return tuple(steps)
+
+
+def is_one(x: Any) -> bool:
+    return type(x) in (int, float) and x == 1
+
+
+def read_step(graph: GraphView, node: Node, numbers: dict[Node, int]) -> Step | str | None:
+    """What a node computes; None for one that only gives its elements another shape."""
+    bound = graph.bind(node)
+    if not isinstance(bound, Bound):
+        return bound.reason
+    op, dtype = bound.op, value_of(node).dtype
+    if op in RESHAPES:
+        return None
+    if op in _CASTS:
+        return Step(name_of(dtype), (numbers[node.all_input_nodes[0]],)) if dtype in KERNEL_DTYPES else _unknown(bound)
+    if op in _UNARY:
+        return Step(_UNARY[op], (numbers[bound["self"]],))
+    if op is aten.gelu.default:
+        return Step("gelu" if bound["approximate"] == "none" else "gelu_tanh", (numbers[bound["self"]],))
+    if op is aten.pow.Tensor_Scalar and bound["exponent"] in _POWERS:
+        return Step(_POWERS[bound["exponent"]], (numbers[bound["self"]],))
+    if op not in _BINARY and op is not aten.rsub.Scalar:
+        return _unknown(bound)
+    if not is_one(bound.get("alpha", 1)):
+        return f"{node.name} scales its operand"
+    operands = [_operand(x, node, numbers) for x in (bound["self"], bound["other"])]
+    if None in operands:
+        return f"{node.name} takes what is neither a value of its shape nor a finite number"
+    given = tuple(x for x in operands if x is not None)
+    return Step(_BINARY[op], given) if op in _BINARY else Step("sub", given[::-1])
+
+
+def _operand(x: Any, node: Node, numbers: dict[Node, int]) -> int | float | None:
+    if isinstance(x, Node):
+        return numbers[x] if known_equal(tuple(value_of(x).shape), tuple(value_of(node).shape)) else None
+    return float(x) if type(x) in (int, float) and abs(x) <= _LARGEST else None
+
+
+def _unknown(bound: Bound) -> str:
+    return f"the kernel does not compute {bound.op}"
