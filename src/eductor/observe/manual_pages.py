@@ -83,11 +83,11 @@ def _overview() -> str:
 
 
 def _list(registry: Registry, stage: Stage) -> str:
-    """The steps of a stage in their order; a list has more room for names than a table."""
+    """The steps of a stage in their order; Markdown counts them, so that one more changes one line."""
     title, about = ABOUT[stage]
     lines = [
-        f"{number}. {link(registry, step)}{_kind(step)}: {row['purpose']} *{row['reason'][:1].upper()}{row['reason'][1:]}.*"
-        for number, (step, row) in enumerate(zip(registry.order(stage), rows(registry, stage), strict=True), 1)
+        f"1. {link(registry, step)}{_kind(step)}: {row['purpose']} *{row['reason'][:1].upper()}{row['reason'][1:]}.*"
+        for step, row in zip(registry.order(stage), rows(registry, stage), strict=True)
     ]
     told = "The steps in the order in which they run: the numerics of each, what it does and, in italics, why it stands there."
     return f"# {stage}: {title}\n\n{about}\n\n{told}\n\n" + "\n".join(lines) + "\n"
