@@ -53,9 +53,10 @@ def write(registry: Registry, folder: Path) -> None:
     progress = Progress(sys.stderr)
     found = pages(registry, progress)
     progress.clear()
-    for old in folder.rglob("*.md"):
-        if str(old.relative_to(folder)) not in found:
-            old.unlink()
+    for stage in STAGES:
+        for old in (folder / stage).glob("*.md"):
+            if f"{stage}/{old.name}" not in found:
+                old.unlink()
     for place, text in found.items():
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
         (folder / place).write_text(text)
@@ -111,4 +112,6 @@ def _one_thread() -> Iterator[None]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m eductor.observe.manual_pages FOLDER, which is docs/passes in this repository.")
     write(Registry.built_in(), Path(sys.argv[1]))
