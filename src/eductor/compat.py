@@ -71,6 +71,11 @@ def sort_key(node: Node) -> Any:
     return node._sort_key
 
 
+def is_erased(node: Node) -> bool:
+    """Whether a node was taken out of its graph."""
+    return node._erased
+
+
 @contextmanager
 def created_nodes(module: GraphModule) -> Iterator[list[Node]]:
     """Collects the nodes that are created in the graph of a module meanwhile, those that are erased again, too."""

@@ -18,7 +18,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import count
 from typing import Any, TypeVar, cast
@@ -40,7 +40,7 @@ from eductor.observe.memory_curve import MemoryCurve
 from eductor.observe.verifier import Verifier
 from eductor.options import Options
 from eductor.packing import can_pack, hoist
-from eductor.partition import NoPlanFits, Plan, explain_saved, memory_curve, partition_fn, plan_for, plans_of
+from eductor.partition import NoPlanFits, Plan, explain_saved, memory_curve, partition_fn, plan_for, plans_of, timeline
 from eductor.pipeline.base import Context, GraphName, Role, Stage
 from eductor.pipeline.instruments import PLACE, FlowStage, StageRun, watched
 from eductor.pipeline.pipeline import Pipeline
@@ -179,6 +179,7 @@ def partition(flow: Flow, traced: dict[str, Any], graph: Joint) -> Parts:
         if graph.tangents and any(instrument.wants_details for instrument in flow.options.instruments):
             told = explain_saved(graph, plan=plan, options=options)
             facts["plan"] = told.to_json()
+            facts["timeline"] = timeline(graph, told, options=options)
             if any(instrument.wants_curve for instrument in flow.options.instruments):
                 facts["curve"] = MemoryCurve.of(memory_curve(graph, options=options), told).to_json()
     if parts.backward is not None and len(graph.tangents) > 1:
@@ -229,7 +230,11 @@ def engine(flow: Flow, job: Job) -> Compiled:
     try:
         with flow.stage("engine", role, job.module) as facts:
             facts["engine"] = flow.engine.name
-            return flow.engine(replace(job, mode=flow.options.mode))
+            told = any(instrument.wants_details for instrument in flow.options.instruments)
+            compiled = flow.engine(replace(job, mode=flow.options.mode, tells_kernels=told))
+            if told:
+                facts["kernels"] = [asdict(kernel) for kernel in compiled.kernels]
+            return compiled
     except Exception as error:
         message = f"the engine {flow.engine.name!r} failed on the {replace(flow.graph, role=role)}"
         if flow.options.strict:
