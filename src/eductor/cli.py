@@ -14,10 +14,13 @@ from eductor.errors import BadScript, EductorError, NothingWrong, NotVerified, U
 from eductor.observe import manual, table
 from eductor.observe.curve_plot import check_can_draw
 from eductor.observe.explain import Explanation
+from eductor.observe.files import check_can_write, write
 from eductor.observe.interception import CompiledFunction
 from eductor.observe.progress import Progress
+from eductor.observe.report import explorer
 from eductor.observe.script_checks import bisect_script, verify_script
 from eductor.observe.scripts import run_script
+from eductor.observe.verifier import Verifier
 from eductor.observe.verify import Report
 from eductor.observe.why_not import Inquiry
 from eductor.pipeline.base import STAGES
@@ -59,6 +62,11 @@ def _parser() -> argparse.ArgumentParser:
     form.add_argument("--diff", metavar="PASS", help="the graphs before and after this pass")
     form.add_argument("--saved", action="store_true", help="what each graph saves for its backward, and why")
     form.add_argument("--json", action="store_true", help="everything, in the schema of docs/explain_json.md")
+    explain.add_argument("--verify", action="store_true", help="check each pass, too, and tell what was found")
+    explain.add_argument("--html", metavar="FILE", help="the whole report, as one HTML file to look around in")
+    explain.add_argument(
+        "--chrome-trace", metavar="FILE", help="when each stage and pass ran, for Perfetto or chrome://tracing"
+    )
     explain.add_argument(
         "--memory-curve",
         nargs="?",
@@ -111,10 +119,17 @@ def _passes(args: argparse.Namespace) -> int:
 
 
 def _explain(args: argparse.Namespace) -> int:
-    explanation = Explanation(Recorder(keep_graphs=True, wants_curve=args.memory_curve is not None))
+    wants_curve = args.memory_curve is not None or args.html is not None
+    explanation = Explanation(Recorder(keep_graphs=True, wants_curve=wants_curve))
+    if args.verify:
+        explanation.verifier = Verifier()
     progress = Progress(sys.stderr)
     if args.memory_curve:
         check_can_draw(args.memory_curve)
+    for file in (args.html, args.chrome_trace):
+        check_can_write(file)
+    if args.html:
+        explorer()
     # What the script prints must not stand between the braces.
     aside = contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
     names: list[str] = []
@@ -136,7 +151,11 @@ def _explain(args: argparse.Namespace) -> int:
         raise BadScript(
             f"{args.where} compiles {', '.join(names)}, but calls none of them: call what is to be looked at."
         )
-    print(json.dumps(explanation.to_json(), indent=2) if args.json else _told(explanation, args))
+    if args.json:
+        print(json.dumps(explanation.to_json(), indent=2))
+    elif told := _told(explanation, args):
+        print(told)
+    _write(explanation, args, progress)
     if args.memory_curve and explanation.memory_curve():
         explanation.draw_memory_curve().savefig(args.memory_curve)
     return 0
@@ -147,7 +166,19 @@ def _told(explanation: Explanation, args: argparse.Namespace) -> str:
     told = [explanation.diff(args.diff)] if args.diff is not None else []
     told += _by_graph(explanation.explain_saved()) if args.saved else []
     told += _by_graph(explanation.memory_curve()) if args.memory_curve is not None else []
-    return "\n\n".join(told) or str(explanation)
+    return "\n\n".join(told) or ("" if args.html or args.chrome_trace else str(explanation))
+
+
+def _write(explanation: Explanation, args: argparse.Namespace, progress: Progress) -> None:
+    """Writes the files that were asked for, and says where they are."""
+    if args.html:
+        progress.say(f"writing {args.html}")
+        written = write(args.html, explanation.to_html())
+        progress.clear()
+        print(f"{written}: open it in a browser.", file=sys.stderr if args.json else sys.stdout)
+    if args.chrome_trace:
+        written = write(args.chrome_trace, json.dumps(explanation.to_chrome_trace()))
+        print(f"{written}: open it in https://ui.perfetto.dev.", file=sys.stderr if args.json else sys.stdout)
 
 
 def _by_graph(values: Mapping[int, object]) -> list[str]:

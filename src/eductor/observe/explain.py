@@ -17,6 +17,7 @@ from eductor.errors import BadOption, EductorWarning
 from eductor.observe.interception import CompiledFunction, name_of
 from eductor.observe.memory_curve import MemoryCurve
 from eductor.observe.origins import Origin, Origins
+from eductor.observe.verifier import Verifier
 from eductor.options import Options
 from eductor.partition.plan import Plan
 from eductor.pipeline.base import STAGES
@@ -63,6 +64,8 @@ class Explanation:
     seconds: float = 0.0
     noted: list[tuple[int | None, str]] = field(default_factory=list)
     """Each warning, with the graph that was being compiled."""
+    verifier: Verifier | None = None
+    """Checks each pass, where somebody asks for it."""
 
     def __post_init__(self) -> None:
         self._origins = Origins(self.recorder)
@@ -79,7 +82,8 @@ class Explanation:
 
     def compile(self, found: CompiledFunction, *others: Instrument) -> Callable[..., Any]:
         """Compiles a function and looks on, with others."""
-        looking_on = (self.recorder, self._origins.of_function(found.name), *others)
+        checks = (self.verifier,) if self.verifier is not None else ()
+        looking_on = (self.recorder, self._origins.of_function(found.name), *checks, *others)
         return found.compile(instruments=(*found.options.instruments, *looking_on))
 
     @contextmanager
@@ -114,6 +118,16 @@ class Explanation:
                 told.append(Told(_left_out(self.graphs[graph], skipped), skipped))
         return told
 
+    def verdict(self, record: PassRecord) -> dict[str, Any] | None:
+        """Whether a pass held its contract; None where that was not checked, or there was nothing to check."""
+        if self.verifier is None or record.status not in ("changed", "failed"):
+            return None
+        place = (record.address, record.graph, record.role)
+        found = [f for f in self.verifier.findings if (f.address, f.graph.number, f.graph.role) == place]
+        told = [note.partition(": ")[2] for note in self.verifier.notes if note.startswith(f"{record.address}: ")]
+        text = "; ".join([f"{f.check}: {f.text}" for f in found] or told) or "every check holds"
+        return {"ok": not found, "text": text}
+
     def diff(self, name: str) -> str:
         """What a pass, by its name or address, changed in each graph; why not, where it changed nothing at all."""
         from eductor.observe.diff import diff_of_pass
@@ -145,6 +159,24 @@ class Explanation:
         from eductor.observe.explain_json import as_data
 
         return as_data(self)
+
+    def to_report(self) -> dict[str, Any]:
+        """Everything as the report shows it, as plain data: nodes that keep their identity, and what each pass did to them."""
+        from eductor.observe.report import as_report
+
+        return as_report(self)
+
+    def to_html(self) -> str:
+        """The report: one HTML file to look around in, without a server or a network."""
+        from eductor.observe.report import as_html
+
+        return as_html(self.to_report())
+
+    def to_chrome_trace(self) -> dict[str, Any]:
+        """When each stage and pass ran, as Perfetto and chrome://tracing read it."""
+        from eductor.observe.chrome_trace import as_chrome_trace
+
+        return as_chrome_trace(self)
 
     def __str__(self) -> str:
         from eductor.observe.explain_text import as_text

@@ -18,15 +18,18 @@ TAG = '<script id="report" type="application/octet-stream;base64">'
 
 def as_html(report: Mapping[str, Any]) -> str:
     """The page with this report in it."""
-    page = files("eductor.observe.report").joinpath(PAGE)
-    if not page.is_file():
-        raise EductorError(
-            f"the package lacks {PAGE}, which an installed Eductor has: in a clone of the repository, `make explorer` builds it."
-        )
-    before, tag, after = page.read_text(encoding="utf-8").partition(TAG)
-    if not tag:
-        raise EductorError(f"{PAGE} has no place for the data: build it anew with `make explorer`.")
+    before, tag, after = explorer().partition(TAG)
     return f"{before}{tag}{packed(report)}{after}"
+
+
+def explorer() -> str:
+    """The page without data; an error says what to do where the package lacks it."""
+    page = files("eductor.observe.report").joinpath(PAGE)
+    text = page.read_text(encoding="utf-8") if page.is_file() else ""
+    if text.count(TAG) != 1:
+        what = "has no place for the data" if text else "is missing"
+        raise EductorError(f"{PAGE}, the page of the report, {what}: `make explorer` builds it in a clone of Eductor.")
+    return text
 
 
 def packed(report: Mapping[str, Any]) -> str:

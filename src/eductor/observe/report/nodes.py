@@ -43,15 +43,17 @@ class Chain:
         self._seen: dict[int, tuple[Any, ...]] = {}
 
     def start(self, snapshot: Snapshot) -> dict[int, NodeData]:
-        """The graph as the stage began. What has no line of its own has that of its first reader, or of what it reads."""
+        """The graph as the stage began. What has no line of its own has that of its first reader."""
         rows = list(zip(snapshot.rows(), snapshot.metas(), strict=True))
         readers: dict[Node, list[Any]] = {}
         for (node, _, _, args, kwargs), _ in rows:
             map_arg((args, kwargs), lambda n: readers.setdefault(n, []).append(node))  # noqa: B023
         lines = {node: self._tables.sources.of(meta) for (node, *_), meta in rows}
+        following = None  # what nobody reads, as a switch of the grad mode, is there for what follows it
         for (node, *_), _ in reversed(rows):
             if lines[node] is None:
-                lines[node] = next((lines[r] for r in readers.get(node, ()) if lines.get(r) is not None), None)
+                lines[node] = next((lines[r] for r in readers.get(node, ()) if lines.get(r) is not None), following)
+            following = lines[node]
         return {self._id(node): self.tell(node, call, meta, lines[node]) for (node, *call), meta in rows}
 
     def goes_on(self, snapshot: Snapshot) -> None:

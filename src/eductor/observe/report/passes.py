@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eductor.graph.rewriter import Match
 from eductor.observe.report.nodes import Chain, Tables
 from eductor.observe.report.state import Delta, NodeData, State, local_delta, whole_delta
 from eductor.pipeline.recorder import PassRecord
 
+if TYPE_CHECKING:
+    from eductor.observe.explain import Explanation
+
 Edits = tuple[list[int], list[tuple[int | None, NodeData]]]
 
 
-def pass_runs(records: Sequence[PassRecord], chain: Chain, state: State, tables: Tables) -> Iterator[dict[str, Any]]:
+def pass_runs(
+    explanation: Explanation, records: Sequence[PassRecord], chain: Chain, state: State, tables: Tables
+) -> Iterator[dict[str, Any]]:
     """The passes of a stage in order; the state follows them."""
     for record in records:
         chain.by_pass = record.address
-        yield _pass_run(record, chain, state, tables)
+        yield {**_pass_run(record, chain, state, tables), "verified": explanation.verdict(record)}
 
 
 def _pass_run(r: PassRecord, chain: Chain, state: State, tables: Tables) -> dict[str, Any]:
@@ -40,7 +45,6 @@ def _pass_run(r: PassRecord, chain: Chain, state: State, tables: Tables) -> dict
         "seconds": r.seconds,
         "nodes_before": r.nodes_before,
         "nodes_after": r.nodes_after,
-        "verified": None,
         "rule": tables.rules.of(pass_) if pass_ is not None else None,
         "matches": [
             _match(match, deltas[i], tables.rules.of(pass_, match.rule) if pass_ is not None else None)

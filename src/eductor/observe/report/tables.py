@@ -41,13 +41,28 @@ class Sources(Table):
         self._known: dict[str, int | None] = {}
 
     def of(self, meta: Mapping[str, Any]) -> int | None:
-        """Where a node stands: the last line of its stack trace that is not torch's own."""
+        """Where a node stands: the last line of its stack trace that is not torch's own.
+
+        Dynamo leaves the trace empty where a module of torch was compiled by itself: there it is the module's forward.
+        """
         trace = meta.get("stack_trace")
         if not trace:
-            return None
+            stack = list((meta.get("nn_module_stack") or {}).values())
+            return self._forward(stack[-1][1]) if stack and isinstance(stack[-1][1], type) else None
         if trace not in self._known:
             self._known[trace] = self._find(trace)
         return self._known[trace]
+
+    def _forward(self, kind: Any) -> int | None:
+        key = f"{kind.__module__}.{kind.__qualname__}"
+        if key not in self._known:
+            try:
+                lines, first = inspect.getsourcelines(kind.forward)
+                row = {"file": inspect.getsourcefile(kind.forward) or "", "line": first, "code": lines[0].strip()}
+                self._known[key] = self.place(tuple(row.values()), row)
+            except (OSError, TypeError):  # typed into a console
+                self._known[key] = None
+        return self._known[key]
 
     def _find(self, trace: str) -> int | None:
         frames = [(f["file"], int(f["line"]), (f["code"] or "").strip()) for f in _FRAME.finditer(trace)]
