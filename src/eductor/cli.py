@@ -62,6 +62,12 @@ def _parser() -> argparse.ArgumentParser:
     form.add_argument("--diff", metavar="PASS", help="the graphs before and after this pass")
     form.add_argument("--saved", action="store_true", help="what each graph saves for its backward, and why")
     form.add_argument("--json", action="store_true", help="everything, in the schema of docs/explain_json.md")
+    explain.add_argument(
+        "--backend",
+        choices=("eductor", "inductor"),
+        default="eductor",
+        help="inductor: compile with torch's own instead, and tell what its passes do",
+    )
     explain.add_argument("--verify", action="store_true", help="check each pass, too, and tell what was found")
     explain.add_argument("--html", metavar="FILE", help="the whole report, as one HTML file to look around in")
     explain.add_argument(
@@ -133,14 +139,16 @@ def _explain(args: argparse.Namespace) -> int:
     # What the script prints must not stand between the braces.
     aside = contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
     names: list[str] = []
+    takes_stock = args.backend == "inductor"
 
     def compiled(found: CompiledFunction) -> Callable[..., object]:
         names.append(found.name)
-        return explanation.compile(found, progress)
+        compile = explanation.compile_with_stock if takes_stock else explanation.compile
+        return compile(found, progress)
 
     try:
         with aside, explanation.watching():
-            run_script(args.where, compiled, args.arguments)
+            run_script(args.where, compiled, args.arguments, takes_stock=takes_stock)
     except BadScript:
         if explanation.graphs and not args.json:
             print(explanation)  # what was compiled until then may be the reason

@@ -41,7 +41,7 @@ _SETTINGS = {
     "use_post_grad_passes": False,
     "fallback_random": True,  # seeded operators are fused all the same; any other draws what eager draws
 }
-_TELLING = {
+TELLING: dict[str, Any] = {
     "trace.provenance_tracking_level": 2,
     "fx_graph_cache": False,  # what comes from there knows no nodes; kernels still come from their own cache
 }
@@ -102,11 +102,11 @@ def compile(job: Job) -> Compiled:
             boxed_forward_device_index=shared["device"],
         )
     run = compiled if not _has_signs(job) else lambda inputs: compiled(_with_signs(inputs))
-    kernels = _kernels_of(compiled) if job.tells_kernels else ()
+    kernels = kernels_of(compiled) if job.tells_kernels else ()
     return Compiled(run, _strides(compiled, mode), counts_writes=False, kernels=kernels)
 
 
-def _kernels_of(compiled: Any) -> list[Kernel]:
+def kernels_of(compiled: Any) -> list[Kernel]:
     """The kernels of a graph, by what its code generator noted meanwhile of the nodes that each comes from."""
     from torch._inductor import debug
 
@@ -139,7 +139,7 @@ def _configured(mode: FakeTensorMode | None, job: Job, *, graphs: bool) -> Itera
     from torch._inductor.virtualized import V
 
     compiler_config: Any = torch.compiler.config
-    settings = {**_SETTINGS, "triton.cudagraphs": graphs, **(_TELLING if job.tells_kernels else {})}
+    settings = {**_SETTINGS, "triton.cudagraphs": graphs, **(TELLING if job.tells_kernels else {})}
     with ExitStack() as stack:
         stack.enter_context(config.patch(settings))
         stack.enter_context(compiler_config.patch(cache_key_tag=_cache_key_tag()))

@@ -86,6 +86,12 @@ class Explanation:
         looking_on = (self.recorder, self._origins.of_function(found.name), *checks, *others)
         return found.compile(instruments=(*found.options.instruments, *looking_on))
 
+    def compile_with_stock(self, found: CompiledFunction, *others: Instrument) -> Callable[..., Any]:
+        """The same with torch's Inductor in the place of Eductor: what its passes do is observed from outside."""
+        from eductor.observe.stock import compile_with_stock
+
+        return compile_with_stock(found, (self.recorder, self._origins.of_function(found.name), *others))
+
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Takes the time, and notes warnings, which are shown as ever."""
