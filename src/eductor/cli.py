@@ -1,4 +1,4 @@
-"""The command line: `eductor passes | explain | verify | bisect | why-not`."""
+"""The command line: `eductor passes | explain | diff | verify | bisect | why-not`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 
 from eductor import __version__
 from eductor.errors import BadScript, EductorError, NothingWrong, NotVerified, UnknownName
@@ -17,6 +18,9 @@ from eductor.observe.explain import Explanation
 from eductor.observe.files import check_can_write, write
 from eductor.observe.interception import CompiledFunction
 from eductor.observe.progress import Progress
+from eductor.observe.record_diff import compare_records, read_record
+from eductor.observe.record_diff_html import as_page
+from eductor.observe.record_diff_text import as_terminal
 from eductor.observe.report import explorer
 from eductor.observe.script_checks import bisect_script, verify_script
 from eductor.observe.scripts import run_script
@@ -80,6 +84,10 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE.png",
         help="memory against time of each graph, as a table, or drawn in a file; with --json, in the JSON, too",
     )
+    diff = commands.add_parser("diff", help="two records of `eductor explain SCRIPT.py --json`, side by side")
+    for name in ("a", "b"):
+        diff.add_argument(name, metavar=f"{name.upper()}.json", help="a record: of another version, options or backend")
+    diff.add_argument("--html", metavar="FILE", help="as an HTML file, instead of here")
     verify = _script_parser(commands, "verify", "run a script, and check each pass and each compiled function in it")
     verify.add_argument("--strict", action="store_true", help="stop at the first thing that is wrong")
     bisect = _script_parser(commands, "bisect", "run a script, and find the rewrite that makes it wrong")
@@ -194,6 +202,17 @@ def _by_graph(values: Mapping[int, object]) -> list[str]:
     return told or ["No graph has a backward: nothing is saved."]
 
 
+def _diff(args: argparse.Namespace) -> int:
+    check_can_write(args.html)
+    names = (Path(args.a).stem, Path(args.b).stem)
+    diff = compare_records(read_record(args.a), read_record(args.b), names if names[0] != names[1] else ("A", "B"))
+    if args.html:
+        print(f"{write(args.html, as_page(diff))}: open it in a browser.")
+    else:
+        print(as_terminal(diff))
+    return 0
+
+
 def _verify(args: argparse.Namespace) -> int:
     """1 where anything is wrong."""
     progress, reports = Progress(sys.stderr), list[Report]()
@@ -244,6 +263,7 @@ def _why_not(args: argparse.Namespace) -> int:
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "passes": _passes,
     "explain": _explain,
+    "diff": _diff,
     "verify": _verify,
     "bisect": _bisect,
     "why-not": _why_not,

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from eductor.compat import original_of
 from eductor.errors import BadOption, EductorWarning
+from eductor.graph.snapshot import Snapshot
 from eductor.observe.interception import CompiledFunction, name_of
 from eductor.observe.memory_curve import MemoryCurve
 from eductor.observe.origins import Origin, Origins
@@ -54,6 +55,13 @@ class Told:
 
     stage: StageRecord
     passes: Sequence[PassRecord]
+
+    @property
+    def result(self) -> Snapshot | None:
+        """The graph as its passes left it; None where it runs none, or graphs are not kept."""
+        if self.stage.name not in STAGES:
+            return None
+        return next((r.after for r in reversed(self.passes) if r.after is not None), self.stage.start)
 
 
 @dataclass
