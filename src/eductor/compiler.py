@@ -28,7 +28,7 @@ from torch.fx import GraphModule
 
 from eductor.autograd import Joint, Parts, aot_dispatch_autograd
 from eductor.autograd.undefined import without_undefined
-from eductor.compat import compile_id
+from eductor.compat import compile_id, is_traced
 from eductor.engines import ATEN, INDUCTOR, Compiled, Engine, Job, find_engine, has_code_generator
 from eductor.engines.legalize.numbers import without_numbers
 from eductor.errors import BadOption, EductorError, EductorWarning, Unsupported, see_more
@@ -36,6 +36,7 @@ from eductor.graph.evaluate import correct_captured
 from eductor.graph.held import tensors_of
 from eductor.graph.meta import requires_grad
 from eductor.graph.snapshot import copy_of
+from eductor.observe.artifacts import Artifacts
 from eductor.observe.memory_curve import MemoryCurve
 from eductor.observe.verifier import Verifier
 from eductor.options import Options
@@ -106,6 +107,8 @@ class Flow:
             options = replace(options, fallback_random=True)
         if options.verify is not None:
             options = replace(options, instruments=(*options.instruments, Verifier(report=_log.info)))
+        if is_traced():
+            options = replace(options, instruments=(*options.instruments, Artifacts()))
         return Flow(module, options, Pipeline.of(options), engine)
 
     @contextmanager
