@@ -16,7 +16,6 @@ from eductor.engines import has_code_generator
 from eductor.graph import capture
 from eductor.observe.table import pass_table
 
-
 REPORT = Path("demo_report.html")
 
 

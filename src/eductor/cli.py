@@ -134,9 +134,8 @@ def _passes(args: argparse.Namespace) -> int:
 
 def _explain(args: argparse.Namespace) -> int:
     wants_curve = args.memory_curve is not None or args.html is not None
-    explanation = Explanation(Recorder(keep_graphs=True, wants_curve=wants_curve))
-    if args.verify:
-        explanation.verifier = Verifier()
+    recorder = Recorder(keep_graphs=True, wants_curve=wants_curve)
+    explanation = Explanation(recorder, verifier=Verifier() if args.verify else None)
     progress = Progress(sys.stderr)
     if args.memory_curve:
         check_can_draw(args.memory_curve)

@@ -18,7 +18,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from typing import Any, TypeVar, cast
@@ -236,7 +236,7 @@ def engine(flow: Flow, job: Job) -> Compiled:
             told = any(instrument.wants_details for instrument in flow.options.instruments)
             compiled = flow.engine(replace(job, mode=flow.options.mode, tells_kernels=told))
             if told:
-                facts["kernels"] = [asdict(kernel) for kernel in compiled.kernels]
+                facts["kernels"] = [kernel.to_json() for kernel in compiled.kernels]
             return compiled
     except Exception as error:
         message = f"the engine {flow.engine.name!r} failed on the {replace(flow.graph, role=role)}"

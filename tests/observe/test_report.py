@@ -12,7 +12,6 @@ from types import UnionType
 
 import pytest
 import torch
-from models import zoo
 from torch import nn
 
 import eductor
@@ -22,7 +21,9 @@ from eductor.errors import EductorError, EductorWarning
 from eductor.graph.printer import statement
 from eductor.observe.report import html
 from eductor.observe.report.state import State, whole_delta
+from eductor.patterns import op, pattern_pass, var
 from eductor.pipeline import graph_pass
+from models import zoo
 
 PAGE = f"<!doctype html><title>t</title>{html.TAG}</script>"
 ATEN = {"engine": "aten"}
@@ -241,7 +242,13 @@ def test_nodes_point_to_lines_modules_and_what_they_came_from(small):
     by_key = {stage["key"]: state for stage, state in stages}
     everything = {
         **{n["id"]: n for stage, _ in stages for n in stage["start"]},
-        **{a["node"]["id"]: a["node"] for s, _ in stages for p in s["passes"] if p["delta"] for a in p["delta"]["added"]},
+        **{
+            a["node"]["id"]: a["node"]
+            for s, _ in stages
+            for p in s["passes"]
+            if p["delta"]
+            for a in p["delta"]["added"]
+        },
     }
 
     def roots(node):
@@ -362,7 +369,7 @@ def odd(x):
 def test_nodes_keep_their_ids_where_a_failed_pass_was_undone(tmp_path):
     pass_ = stumbles.placed(before="remove_noop_ops")
     with pytest.warns(EductorWarning, match="over its own feet"):
-        report, stages = check(
+        _, stages = check(
             eductor.explain(
                 odd,
                 torch.randn(3),
@@ -374,7 +381,7 @@ def test_nodes_keep_their_ids_where_a_failed_pass_was_undone(tmp_path):
     assert (statuses["stumbles"], statuses["remove_noop_ops"]) == ("failed", "changed")
     removed = next(p for p in joint["passes"] if p["name"] == "remove_noop_ops")["delta"]
     assert removed["added"] == []
-    assert {id for id in removed["removed"]} <= {n["id"] for n in joint["start"]}
+    assert set(removed["removed"]) <= {n["id"] for n in joint["start"]}
 
 
 def test_what_a_plain_function_made_is_said_to_be_its(tmp_path):
@@ -386,9 +393,39 @@ def test_what_a_plain_function_made_is_said_to_be_its(tmp_path):
     assert unexplained(stages) == []
 
 
-def test_a_verdict_stands_with_each_pass_that_changed_something():
-    explanation = eductor.explain(odd, torch.randn(3), options=ATEN)
-    assert all(p["verified"] is None for s, _ in check(explanation)[1] for p in s["passes"])
+@graph_pass(stage="joint", numerics="exact")
+def lies(graph, rewrite):
+    """Says that it is exact."""
+    for node in graph.find(torch.ops.aten.sin):
+        rewrite.replace(node, torch.ops.aten.tanh, *node.args)
+
+
+def test_a_verdict_stands_with_each_pass_that_changed_something(tmp_path):
+    options = {**ATEN, "passes": [lies], "repro_dir": tmp_path}
+    with pytest.warns(EductorWarning, match="lies failed"):
+        _, stages = check(eductor.explain(odd, torch.randn(3), options=options, verify=True))
+    verdicts = {p["name"]: p["verified"] for stage, _ in stages for p in stage["passes"] if p["verified"]}
+    assert not verdicts["lies"]["ok"]
+    assert verdicts["lies"]["text"].startswith("numbers: ")
+    assert verdicts.pop("remove_noop_pass") == {"ok": True, "text": "every check holds"}
+    _, stages = check(eductor.explain(odd, torch.randn(3), options=ATEN))
+    assert all(p["verified"] is None for stage, _ in stages for p in stage["passes"])
+
+
+@pattern_pass(stage="joint", numerics="exact")
+def doubled():
+    """Looks for a sine of a sine."""
+
+
+doubled.replace(op(torch.ops.aten.sin, op(torch.ops.aten.sin, var("x"))), lambda x: x, name="twice")
+
+
+def test_a_pattern_that_found_nothing_tells_its_nearest_miss():
+    _, stages = check(eductor.explain(odd, torch.randn(3), options={**ATEN, "passes": [doubled]}))
+    joint = next(stage for stage, _ in stages if stage["name"] == "joint")
+    (left,) = next(p for p in joint["passes"] if p["name"] == "doubled")["rejects"]
+    assert left["rule"] == "twice"
+    assert left["reason"].startswith("the nearest miss has 1 of 2 calls; ")
 
 
 def test_a_delta_leads_from_any_order_to_any_other():

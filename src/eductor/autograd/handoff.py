@@ -99,6 +99,10 @@ class Kernel:
     nodes: tuple[str, ...]
     code: str | None = None
 
+    def to_json(self) -> dict[str, Any]:
+        """As a record has it."""
+        return {"name": self.name, "language": self.language, "nodes": list(self.nodes), "code": self.code}
+
 
 @dataclass(frozen=True, slots=True)
 class Compiled:

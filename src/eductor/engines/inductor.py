@@ -25,8 +25,8 @@ from torch.fx import GraphModule
 
 from eductor import ops
 from eductor.autograd.handoff import Compiled, Job, Kernel
-from eductor.engines.kernels import kernels_in
 from eductor.compat import FakeTensor, FakeTensorMode, OpOverload
+from eductor.engines.kernels import kernels_in
 from eductor.engines.legalize import legalize
 from eductor.errors import Unsupported
 from eductor.graph.snapshot import copy_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol
 from unittest.mock import patch
 
@@ -73,7 +73,7 @@ class _Watched:
             self.forward_nodes = len(module.graph.nodes)
         with self.active(role), config.patch(TELLING), self.watcher.stage("engine", role, module) as facts:
             compiled = home.compile_fx_inner(module, inputs, **given)
-            facts.update(engine="inductor", kernels=[asdict(kernel) for kernel in kernels_of(compiled)])
+            facts.update(engine="inductor", kernels=[kernel.to_json() for kernel in kernels_of(compiled)])
         return compiled
 
     @contextmanager

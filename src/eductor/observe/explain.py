@@ -34,14 +34,18 @@ def explain(
     *args: Any,
     options: Mapping[str, Any] | Options | None = None,
     memory_curve: bool = False,
+    verify: bool = False,
     **kwargs: Any,
 ) -> Explanation:
     """Compiles a function for these arguments, forward and backward, and tells what was done; print the result.
 
     The function runs once, with all that it does; gradients that the arguments and parameters have stay as they are.
-    With `memory_curve` the result has the curve of memory against time of each graph, too, which takes more time.
+    With `memory_curve` the result has the curve of memory against time of each graph, too, and with `verify` a verdict on
+    each pass, which both take more time.
     """
-    explanation = Explanation(Recorder(keep_graphs=True, wants_curve=memory_curve))
+    explanation = Explanation(
+        Recorder(keep_graphs=True, wants_curve=memory_curve), verifier=Verifier() if verify else None
+    )
     original = original_of(fn)
     found = CompiledFunction(original, Options.of(options), {}, name_of(original))
     with explanation.watching():

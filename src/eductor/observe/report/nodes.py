@@ -73,9 +73,7 @@ class Chain:
         """The id of a node; None for the place in front of the first one."""
         return None if node is None or node.op == "root" else self._id(node)
 
-    def tell(
-        self, node: Node, call: Sequence[Any], meta: Mapping[str, Any], line: int | None = None
-    ) -> NodeData:
+    def tell(self, node: Node, call: Sequence[Any], meta: Mapping[str, Any], line: int | None = None) -> NodeData:
         """A node as it is now; the very same object as before where nothing about it changed."""
         id = self._id(node)
         value = meta.get("val", meta.get("example_value", UNKNOWN))
@@ -99,7 +97,7 @@ class Chain:
         op, target, args, kwargs = call
         inputs: dict[int, None] = {}
         map_arg((args, kwargs), lambda n: inputs.setdefault(self._id(n)))
-        made, origins = self._made(meta.get(PROVENANCE)), self._from(id, meta)
+        made, origins = self._made(meta.get(PROVENANCE), is_new=id not in self.told), self._from(id, meta)
         own = self._tables.sources.of(meta)
         places = [*(self._told(i) for i in origins), *(self._told(i) for i in inputs)]
         module = self._tables.modules.of(meta)
@@ -120,11 +118,12 @@ class Chain:
     def _told(self, id: int) -> NodeData:
         return self.told.get(id) or (self._earlier._told(id) if self._earlier is not None else {})
 
-    def _made(self, provenance: Provenance | None) -> dict[str, Any] | None:
-        if provenance is None:
-            return {"pass": self.by_pass, "match": None} if self.by_pass else None
-        address = provenance.address
+    def _made(self, provenance: Provenance | None, *, is_new: bool) -> dict[str, Any] | None:
+        """The match that made a node, or changed it last; a pass that edits by itself may only have copied metadata."""
+        address = provenance.address if provenance is not None else ""
         made_by = address.partition("@")[0].partition(":")[0]
+        if not address or (is_new and self.by_pass and made_by != self.by_pass):
+            return {"pass": self.by_pass, "match": None} if self.by_pass else None
         return {"pass": made_by, "match": address if "@" in address else None}
 
     def _from(self, id: int, meta: Mapping[str, Any]) -> list[int]:

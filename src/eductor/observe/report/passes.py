@@ -6,23 +6,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from eductor.graph.rewriter import Match
+from eductor.observe.report.misses import Misses
 from eductor.observe.report.nodes import Chain, Tables
 from eductor.observe.report.state import Delta, NodeData, State, local_delta, whole_delta
 from eductor.pipeline.recorder import PassRecord
 
 if TYPE_CHECKING:
-    from eductor.observe.explain import Explanation
+    from eductor.observe.explain import Explanation, Told
 
 Edits = tuple[list[int], list[tuple[int | None, NodeData]]]
 
 
 def pass_runs(
-    explanation: Explanation, records: Sequence[PassRecord], chain: Chain, state: State, tables: Tables
+    explanation: Explanation, told: Told, chain: Chain, state: State, tables: Tables
 ) -> Iterator[dict[str, Any]]:
     """The passes of a stage in order; the state follows them."""
-    for record in records:
+    misses, seen = Misses(), told.stage.start
+    for record in told.passes:
         chain.by_pass = record.address
-        yield {**_pass_run(record, chain, state, tables), "verified": explanation.verdict(record)}
+        run = {**_pass_run(record, chain, state, tables), "verified": explanation.verdict(record)}
+        if seen is not None:
+            run["rejects"] += misses.of(record, record.before or seen)
+            seen = record.after or seen
+        yield run
 
 
 def _pass_run(r: PassRecord, chain: Chain, state: State, tables: Tables) -> dict[str, Any]:

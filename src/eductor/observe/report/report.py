@@ -80,11 +80,11 @@ class _Graph:
             chain = Chain(self._tables, self._chains.get(EARLIER.get(stage.role, "")))
             start = list(chain.start(stage.start).values())
             state = State(start)
-            passes = list(pass_runs(self._explanation, told.passes, chain, state, self._tables))
+            passes = list(pass_runs(self._explanation, told, chain, state, self._tables))
             self._chains[stage.role] = chain
             result = len(state.nodes)
         elif told.passes:  # all of them were skipped
-            passes = list(pass_runs(self._explanation, told.passes, Chain(self._tables, None), State(), self._tables))
+            passes = list(pass_runs(self._explanation, told, Chain(self._tables, None), State(), self._tables))
         return {
             "key": f"{self._number}/{stage.name}/{stage.role}",
             "name": stage.name,
