@@ -19,8 +19,11 @@ from eductor import cli
 from eductor.engines import has_code_generator
 from eductor.errors import EductorError, EductorWarning
 from eductor.graph.printer import statement
+from eductor.observe.explain import Explanation
+from eductor.observe.interception import CompiledFunction
 from eductor.observe.report import html
 from eductor.observe.report.state import State, whole_delta
+from eductor.options import Options
 from eductor.patterns import op, pattern_pass, var
 from eductor.pipeline import graph_pass
 from models import zoo
@@ -144,6 +147,8 @@ def fits(data, shape, where="report"):
 def walked(report):
     """Each stage that has a graph, and that graph at its end, by the deltas alone; what must hold on the way is checked."""
     seen: set[int] = set()
+    keys = [stage["key"] for graph in report["graphs"] for stage in graph["stages"]]
+    assert len(keys) == len(set(keys)), "a key is used twice"
     for graph in report["graphs"]:
         for stage in graph["stages"]:
             state = State(stage["start"])
@@ -342,6 +347,28 @@ def test_writes_random_draws_and_several_graphs_are_explained():
     report, stages = check(eductor.explain(program, torch.randn(4, 4), options=ATEN))
     assert [graph["number"] for graph in report["graphs"]] == [1, 2]
     assert unexplained(stages) == []
+
+
+def test_a_backward_that_is_compiled_twice_has_two_stages_of_its_own():
+    def program(x):
+        return x.sin(), x.cos()
+
+    explanation = Explanation()
+    x = torch.randn(3, requires_grad=True)
+    with explanation.watching():
+        compiled = explanation.compile(CompiledFunction(program, Options.of(ATEN), {}, "program"))
+        for which in (slice(None), slice(1)):
+            torch.autograd.grad([y.sum() for y in compiled(x)[which]], x)
+    report, _ = check(explanation)
+    keys = [stage["key"] for stage in report["graphs"][0]["stages"]]
+    assert keys[-2:] == ["1/engine/backward", "1/engine/backward#2"]
+
+
+@pytest.mark.skipif(not has_code_generator(), reason="needs a C++ compiler")
+def test_a_graph_without_kernels_is_no_failure():
+    explanation = eductor.explain(lambda x: (x, x.view(-1)), torch.randn(3, 3), options={"engine": "inductor"})
+    check(explanation)
+    assert explanation.warnings == []
 
 
 # --------------------------------------------------------------------------------------------------- odd ways of passes

@@ -111,7 +111,7 @@ def kernels_of(compiled: Any) -> list[Kernel]:
     from torch._inductor import debug
 
     noted = debug._inductor_triton_kernel_to_post_grad_node_info
-    found = kernels_in(compiled.source_code or "", noted)
+    found = kernels_in(getattr(compiled, "source_code", None) or "", noted)  # a graph without calls has none
     noted.clear()
     return found
 

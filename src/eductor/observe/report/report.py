@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,7 @@ class _Graph:
         self._tables = tables
         self._chains: dict[str, Chain] = {}
         """The last stage with passes of each role."""
+        self._keys: Counter[str] = Counter()
 
     def data(self) -> dict[str, Any]:
         origin = self._explanation.graphs[self._number]
@@ -86,7 +88,7 @@ class _Graph:
         elif told.passes:  # all of them were skipped
             passes = list(pass_runs(self._explanation, told, Chain(self._tables, None), State(), self._tables))
         return {
-            "key": f"{self._number}/{stage.name}/{stage.role}",
+            "key": self._key(f"{self._number}/{stage.name}/{stage.role}"),
             "name": stage.name,
             "role": stage.role,
             "seconds": stage.seconds,
@@ -96,6 +98,11 @@ class _Graph:
             "result": result,
             "passes": passes,
         }
+
+    def _key(self, key: str) -> str:
+        """A backward that is called with some gradients undefined is compiled once more: these are told apart."""
+        self._keys[key] += 1
+        return key if self._keys[key] == 1 else f"{key}#{self._keys[key]}"
 
     def _kernels(self, told: Told) -> list[dict[str, Any]]:
         chain = self._chains.get(told.stage.role)
