@@ -43,18 +43,33 @@ class Chain:
         self._seen: dict[int, tuple[Any, ...]] = {}
 
     def start(self, snapshot: Snapshot) -> dict[int, NodeData]:
-        """The graph as the stage began. What has no line of its own has that of its first reader."""
+        """The graph as the stage began."""
         rows = list(zip(snapshot.rows(), snapshot.metas(), strict=True))
-        readers: dict[Node, list[Any]] = {}
+        lines = self._lines(rows)
+        return {self._id(node): self.tell(node, call, meta, lines[node]) for (node, *call), meta in rows}
+
+    def _lines(self, rows: Sequence[tuple[Any, Mapping[str, Any]]]) -> dict[Node, int | None]:
+        """Where each node stands in the program: by itself, or by what it came from, or by its first reader.
+
+        What nobody reads, as a switch of the grad mode, is there for what follows it; in the end, for what is before it.
+        """
+        readers: dict[Node, list[Node]] = {}
         for (node, _, _, args, kwargs), _ in rows:
             map_arg((args, kwargs), lambda n: readers.setdefault(n, []).append(node))  # noqa: B023
-        lines = {node: self._tables.sources.of(meta) for (node, *_), meta in rows}
-        following = None  # what nobody reads, as a switch of the grad mode, is there for what follows it
+        lines = {node: self._line(self._id(node), meta) for (node, *_), meta in rows}
+        near: int | None = None
         for (node, *_), _ in reversed(rows):
             if lines[node] is None:
-                lines[node] = next((lines[r] for r in readers.get(node, ()) if lines.get(r) is not None), following)
-            following = lines[node]
-        return {self._id(node): self.tell(node, call, meta, lines[node]) for (node, *call), meta in rows}
+                lines[node] = next((lines[r] for r in readers.get(node, ()) if lines.get(r) is not None), near)
+            near = lines[node]
+        for (node, *_), _ in rows:
+            lines[node] = near = lines[node] if lines[node] is not None else near
+        return lines
+
+    def _line(self, id: int, meta: Mapping[str, Any]) -> int | None:
+        own = self._tables.sources.of(meta)
+        known = (self._told(i).get("source") for i in self._from(id, meta))
+        return own if own is not None else next((line for line in known if line is not None), None)
 
     def goes_on(self, snapshot: Snapshot) -> None:
         """Where a failed pass was undone, the graph is made of new nodes, under the old names."""
@@ -98,8 +113,7 @@ class Chain:
         inputs: dict[int, None] = {}
         map_arg((args, kwargs), lambda n: inputs.setdefault(self._id(n)))
         made, origins = self._made(meta.get(PROVENANCE), is_new=id not in self.told), self._from(id, meta)
-        own = self._tables.sources.of(meta)
-        places = [*(self._told(i) for i in origins), *(self._told(i) for i in inputs)]
+        lines = (self._line(id, meta), line, *(self._told(i).get("source") for i in inputs))
         module = self._tables.modules.of(meta)
         return {
             "id": id,
@@ -109,7 +123,7 @@ class Chain:
             "code": f"# {name}: an input" if op == "placeholder" else assignment(name, op, target, args, kwargs),
             "inputs": list(inputs),
             **described(value if op != "output" else None),
-            "source": next((s for s in (own, line, *(p.get("source") for p in places)) if s is not None), None),
+            "source": next((number for number in lines if number is not None), None),
             "module": module,
             "made": made,
             "from": origins,
