@@ -7,6 +7,7 @@ import gzip
 import json
 import re
 import sys
+import time
 from pathlib import Path
 from types import UnionType
 
@@ -216,6 +217,11 @@ def unexplained(stages):
     ]
 
 
+def lost(state):
+    """Nodes that do not say what they came from."""
+    return [node["code"] for node in state.nodes.values() if not node["from"] and node["op"] != "output"]
+
+
 def model():
     return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Dropout(0.1), nn.Linear(16, 3))
 
@@ -321,9 +327,8 @@ def test_every_node_of_a_real_model_is_explained(name):
     assert unexplained(stages) == []
     assert any("transformers" in source["file"] for source in report["sources"])
     for stage, state in stages:
-        if stage["role"] in ("forward", "backward"):
-            lost = [n["code"] for n in state.nodes.values() if not n["from"] and n["op"] != "output"]
-            assert lost == [], "it does not say which node of the joint graph it came from"
+        if stage["role"] != "captured":
+            assert lost(state) == [], "it does not say which node of the graph before it came from"
 
 
 def test_every_node_of_the_demo_is_explained(monkeypatch):
@@ -347,6 +352,34 @@ def test_writes_random_draws_and_several_graphs_are_explained():
     report, stages = check(eductor.explain(program, torch.randn(4, 4), options=ATEN))
     assert [graph["number"] for graph in report["graphs"]] == [1, 2]
     assert unexplained(stages) == []
+    assert [code for stage, state in stages if stage["role"] != "captured" for code in lost(state)] == []
+
+
+def test_a_recorder_that_keeps_no_graphs_keeps_no_nodes():
+    recorder = eductor.Recorder()
+    eductor.compile(odd, engine="aten", instruments=[recorder])(torch.randn(3))
+    assert recorder.changed()
+    assert all(r.edits == () and r.before is None for r in recorder.records)
+    assert all(match.touched == () for r in recorder.records for match in r.matches)
+    assert all(stage.start is None and "kernels" not in stage.facts for stage in recorder.stages)
+
+
+@pytest.mark.slow
+def test_a_large_model_makes_a_small_file_in_seconds(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
+    demo = __import__("demo")
+    large = demo.Model()
+    large.blocks = nn.Sequential(*(demo.Block(64, 4) for _ in range(42)))
+    explanation = eductor.explain(large, torch.randint(0, 100, (4, 32)), options=ATEN)
+    started = time.perf_counter()
+    report = explanation.to_report()
+    text = html.packed(report)
+    seconds = time.perf_counter() - started
+    assert max(len(stage["start"]) for stage in report["graphs"][0]["stages"]) > 5000
+    assert sum(len(stage["passes"]) for stage in report["graphs"][0]["stages"]) > 60
+    assert len(text) < 10e6
+    assert seconds < 30
+    sys.modules.pop("demo")
 
 
 def test_a_backward_that_is_compiled_twice_has_two_stages_of_its_own():
