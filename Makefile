@@ -1,4 +1,4 @@
-# make demo    compiles an example model and shows what each pass did
+# make demo    compiles an example model, shows what each pass did, and writes a report
 # make test    runs the tests
 # make patterns  traces the search functions of the package's patterns, and stores what they give
 # make manual  writes the pages of the passes, docs/passes, from the code

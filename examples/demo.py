@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ import eductor
 from eductor.engines import has_code_generator
 from eductor.graph import capture
 from eductor.observe.table import pass_table
+
+REPORT = Path("demo_report.html")
 
 
 class Block(nn.Module):
@@ -97,6 +100,10 @@ def main() -> int:
     noise = (module(x) - x) / x
     plausible = bool(((noise >= -1e-3) & (noise <= 1.001)).all())
     print(f"x * rand + x stays between x and 2x: {plausible}")
+
+    print("\nThe whole way of the model, to look around in: a report is written ...")
+    REPORT.write_text(eductor.explain(model, tokens, memory_curve=True).to_html(), encoding="utf-8")
+    print(f"Open it in a browser: {REPORT.absolute()}")
     return 0 if same and plausible else 1
 
 

@@ -1,4 +1,4 @@
-"""The command line: `eductor passes | explain | verify | bisect | why-not`."""
+"""The command line: `eductor passes | explain | diff | verify | bisect | why-not`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,24 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 
 from eductor import __version__
 from eductor.errors import BadScript, EductorError, NothingWrong, NotVerified, UnknownName
 from eductor.observe import manual, table
 from eductor.observe.curve_plot import check_can_draw
 from eductor.observe.explain import Explanation
+from eductor.observe.files import check_can_write, write
 from eductor.observe.interception import CompiledFunction
 from eductor.observe.manual_page import page
 from eductor.observe.progress import Progress
+from eductor.observe.record_diff import compare_records, read_record
+from eductor.observe.record_diff_html import as_page
+from eductor.observe.record_diff_text import as_terminal
+from eductor.observe.report import explorer
 from eductor.observe.script_checks import bisect_script, verify_script
 from eductor.observe.scripts import run_script
+from eductor.observe.verifier import Verifier
 from eductor.observe.verify import Report
 from eductor.observe.why_not import Inquiry
 from eductor.pipeline.base import STAGES
@@ -61,12 +68,27 @@ def _parser() -> argparse.ArgumentParser:
     form.add_argument("--saved", action="store_true", help="what each graph saves for its backward, and why")
     form.add_argument("--json", action="store_true", help="everything, in the schema of docs/explain_json.md")
     explain.add_argument(
+        "--backend",
+        choices=("eductor", "inductor"),
+        default="eductor",
+        help="inductor: compile with torch's own instead, and tell what its passes do",
+    )
+    explain.add_argument("--verify", action="store_true", help="check each pass, too, and tell what was found")
+    explain.add_argument("--html", metavar="FILE", help="the whole report, as one HTML file to look around in")
+    explain.add_argument(
+        "--chrome-trace", metavar="FILE", help="when each stage and pass ran, for Perfetto or chrome://tracing"
+    )
+    explain.add_argument(
         "--memory-curve",
         nargs="?",
         const="",
         metavar="FILE.png",
         help="memory against time of each graph, as a table, or drawn in a file; with --json, in the JSON, too",
     )
+    diff = commands.add_parser("diff", help="two records of `eductor explain SCRIPT.py --json`, side by side")
+    for name in ("a", "b"):
+        diff.add_argument(name, metavar=f"{name.upper()}.json", help="a record: of another version, options or backend")
+    diff.add_argument("--html", metavar="FILE", help="as an HTML file, instead of here")
     verify = _script_parser(commands, "verify", "run a script, and check each pass and each compiled function in it")
     verify.add_argument("--strict", action="store_true", help="stop at the first thing that is wrong")
     bisect = _script_parser(commands, "bisect", "run a script, and find the rewrite that makes it wrong")
@@ -112,21 +134,29 @@ def _passes(args: argparse.Namespace) -> int:
 
 
 def _explain(args: argparse.Namespace) -> int:
-    explanation = Explanation(Recorder(keep_graphs=True, wants_curve=args.memory_curve is not None))
+    wants_curve = args.memory_curve is not None or args.html is not None
+    recorder = Recorder(keep_graphs=True, wants_curve=wants_curve)
+    explanation = Explanation(recorder, verifier=Verifier() if args.verify else None)
     progress = Progress(sys.stderr)
     if args.memory_curve:
         check_can_draw(args.memory_curve)
+    for file in (args.html, args.chrome_trace):
+        check_can_write(file)
+    if args.html:
+        explorer()
     # What the script prints must not stand between the braces.
     aside = contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
     names: list[str] = []
+    takes_stock = args.backend == "inductor"
 
     def compiled(found: CompiledFunction) -> Callable[..., object]:
         names.append(found.name)
-        return explanation.compile(found, progress)
+        compile = explanation.compile_with_stock if takes_stock else explanation.compile
+        return compile(found, progress)
 
     try:
         with aside, explanation.watching():
-            run_script(args.where, compiled, args.arguments)
+            run_script(args.where, compiled, args.arguments, takes_stock=takes_stock)
     except BadScript:
         if explanation.graphs and not args.json:
             print(explanation)  # what was compiled until then may be the reason
@@ -137,7 +167,11 @@ def _explain(args: argparse.Namespace) -> int:
         raise BadScript(
             f"{args.where} compiles {', '.join(names)}, but calls none of them: call what is to be looked at."
         )
-    print(json.dumps(explanation.to_json(), indent=2) if args.json else _told(explanation, args))
+    if args.json:
+        print(json.dumps(explanation.to_json(), indent=2))
+    elif told := _told(explanation, args):
+        print(told)
+    _write(explanation, args, progress)
     if args.memory_curve and explanation.memory_curve():
         explanation.draw_memory_curve().savefig(args.memory_curve)
     return 0
@@ -148,12 +182,35 @@ def _told(explanation: Explanation, args: argparse.Namespace) -> str:
     told = [explanation.diff(args.diff)] if args.diff is not None else []
     told += _by_graph(explanation.explain_saved()) if args.saved else []
     told += _by_graph(explanation.memory_curve()) if args.memory_curve is not None else []
-    return "\n\n".join(told) or str(explanation)
+    return "\n\n".join(told) or ("" if args.html or args.chrome_trace else str(explanation))
+
+
+def _write(explanation: Explanation, args: argparse.Namespace, progress: Progress) -> None:
+    """Writes the files that were asked for, and says where they are."""
+    if args.html:
+        progress.say(f"writing {args.html}")
+        written = write(args.html, explanation.to_html())
+        progress.clear()
+        print(f"{written}: open it in a browser.", file=sys.stderr if args.json else sys.stdout)
+    if args.chrome_trace:
+        written = write(args.chrome_trace, json.dumps(explanation.to_chrome_trace()))
+        print(f"{written}: open it in https://ui.perfetto.dev.", file=sys.stderr if args.json else sys.stdout)
 
 
 def _by_graph(values: Mapping[int, object]) -> list[str]:
     told = [f"graph {graph}\n\n{value}" for graph, value in values.items()]
     return told or ["No graph has a backward: nothing is saved."]
+
+
+def _diff(args: argparse.Namespace) -> int:
+    check_can_write(args.html)
+    names = (Path(args.a).stem, Path(args.b).stem)
+    diff = compare_records(read_record(args.a), read_record(args.b), names if names[0] != names[1] else ("A", "B"))
+    if args.html:
+        print(f"{write(args.html, as_page(diff))}: open it in a browser.")
+    else:
+        print(as_terminal(diff))
+    return 0
 
 
 def _verify(args: argparse.Namespace) -> int:
@@ -206,6 +263,7 @@ def _why_not(args: argparse.Namespace) -> int:
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "passes": _passes,
     "explain": _explain,
+    "diff": _diff,
     "verify": _verify,
     "bisect": _bisect,
     "why-not": _why_not,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import operator
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from unittest.mock import patch
 import torch
 from torch._dispatch.python import enable_python_dispatcher as enable_python_dispatcher
 from torch._guards import CompileContext, TracingContext, compile_context, tracing
+from torch._logging._internal import trace_log, trace_structured
 from torch._ops import HigherOrderOperator as HigherOrderOperator
 from torch._ops import OpOverload as OpOverload
 from torch._ops import OpOverloadPacket as OpOverloadPacket
@@ -69,6 +71,11 @@ _CALL = operator.attrgetter("op", "target", "_args", "_kwargs")
 def sort_key(node: Node) -> Any:
     """The place of a node in its graph, comparable with that of its neighbours and kept by torch.fx at each insertion."""
     return node._sort_key
+
+
+def is_erased(node: Node) -> bool:
+    """Whether a node was taken out of its graph."""
+    return node._erased
 
 
 @contextmanager
@@ -502,6 +509,21 @@ def compile_id() -> str:
     """Dynamo's name of the graph that is being compiled, `frame/compile`; empty outside of a compile."""
     found = CompileContext.current_compile_id()
     return "" if found is None else str(found)
+
+
+def is_traced() -> bool:
+    """Whether torch writes its structured trace, as TORCH_TRACE asks for it."""
+    return bool(os.environ.get("TORCH_TRACE") and trace_log.handlers)
+
+
+def trace_artifact(name: str, encoding: str, payload: Callable[[], Any]) -> None:
+    """Puts something of our own into torch's structured trace, where tlparse shows it under this name."""
+    trace_structured(
+        "artifact",
+        metadata_fn=lambda: {"name": name, "encoding": encoding},
+        payload_fn=payload,
+        expect_trace_id=False,  # a backward is compiled when it first runs, outside of a compile of Dynamo
+    )
 
 
 def number_at(size: Any, sizes: Mapping[Any, int]) -> Any:

@@ -28,7 +28,7 @@ from torch.fx import GraphModule
 
 from eductor.autograd import Joint, Parts, aot_dispatch_autograd
 from eductor.autograd.undefined import without_undefined
-from eductor.compat import compile_id
+from eductor.compat import compile_id, is_traced
 from eductor.engines import ATEN, INDUCTOR, Compiled, Engine, Job, find_engine, has_code_generator
 from eductor.engines.legalize.numbers import without_numbers
 from eductor.errors import BadOption, EductorError, EductorWarning, Unsupported, see_more
@@ -36,11 +36,12 @@ from eductor.graph.evaluate import correct_captured
 from eductor.graph.held import tensors_of
 from eductor.graph.meta import requires_grad
 from eductor.graph.snapshot import copy_of
+from eductor.observe.artifacts import Artifacts
 from eductor.observe.memory_curve import MemoryCurve
 from eductor.observe.verifier import Verifier
 from eductor.options import Options
 from eductor.packing import can_pack, hoist
-from eductor.partition import NoPlanFits, Plan, explain_saved, memory_curve, partition_fn, plan_for, plans_of
+from eductor.partition import NoPlanFits, Plan, explain_saved, memory_curve, partition_fn, plan_for, plans_of, timeline
 from eductor.pipeline.base import Context, GraphName, Role, Stage
 from eductor.pipeline.instruments import PLACE, FlowStage, StageRun, watched
 from eductor.pipeline.pipeline import Pipeline
@@ -106,6 +107,8 @@ class Flow:
             options = replace(options, fallback_random=True)
         if options.verify is not None:
             options = replace(options, instruments=(*options.instruments, Verifier(report=_log.info)))
+        if is_traced():
+            options = replace(options, instruments=(*options.instruments, Artifacts()))
         return Flow(module, options, Pipeline.of(options), engine)
 
     @contextmanager
@@ -179,6 +182,7 @@ def partition(flow: Flow, traced: dict[str, Any], graph: Joint) -> Parts:
         if graph.tangents and any(instrument.wants_details for instrument in flow.options.instruments):
             told = explain_saved(graph, plan=plan, options=options)
             facts["plan"] = told.to_json()
+            facts["timeline"] = timeline(graph, told, options=options)
             if any(instrument.wants_curve for instrument in flow.options.instruments):
                 facts["curve"] = MemoryCurve.of(memory_curve(graph, options=options), told).to_json()
     if parts.backward is not None and len(graph.tangents) > 1:
@@ -229,7 +233,11 @@ def engine(flow: Flow, job: Job) -> Compiled:
     try:
         with flow.stage("engine", role, job.module) as facts:
             facts["engine"] = flow.engine.name
-            return flow.engine(replace(job, mode=flow.options.mode))
+            told = any(instrument.wants_details for instrument in flow.options.instruments)
+            compiled = flow.engine(replace(job, mode=flow.options.mode, tells_kernels=told))
+            if told:
+                facts["kernels"] = [kernel.to_json() for kernel in compiled.kernels]
+            return compiled
     except Exception as error:
         message = f"the engine {flow.engine.name!r} failed on the {replace(flow.graph, role=role)}"
         if flow.options.strict:

@@ -13,6 +13,7 @@ import torch
 import eductor
 from eductor import BadOption, EductorWarning, UnknownName
 from eductor.engines import ATEN, INDUCTOR, Compiled, Engine, Job, find_engine, has_code_generator
+from eductor.engines.kernels import kernels_in
 from eductor.options import Options
 
 
@@ -249,3 +250,33 @@ def test_an_input_that_is_the_negative_of_its_memory():
     out.backward()
     torch.testing.assert_close(out, program(x, m))
     torch.testing.assert_close(x.grad, expected)
+
+
+def test_kernels_are_read_out_of_generated_python():
+    text = """
+# kernel path: /tmp/a.py
+triton_poi_fused_add_0 = async_compile.triton('triton_poi_fused_add_0', '''
+import triton
+
+@triton.jit
+def triton_poi_fused_add_0(in_ptr0, out_ptr0, xnumel):
+    pass
+''', device_str='cuda')
+
+cpp_fused_mul_1 = async_compile.cpp_pybinding(['float*'], r'''
+extern "C" void kernel(float* p) {}
+''')
+
+
+async_compile.wait(globals())
+"""
+    origins = {"extern_kernels.mm:12": ["mm"], "cpp_fused_mul_1:3": ["mul"], "triton_poi_fused_add_0:2": ["add", "neg"]}
+    found = kernels_in(text, origins)
+    assert [(k.name, k.language, k.nodes) for k in found] == [
+        ("triton_poi_fused_add_0", "triton", ("add", "neg")),
+        ("cpp_fused_mul_1", "cpp", ("mul",)),
+        ("extern_kernels.mm", "extern", ("mm",)),
+    ]
+    assert found[0].code.startswith("import triton\n")
+    assert found[1].code == 'extern "C" void kernel(float* p) {}'
+    assert found[2].code is None

@@ -303,7 +303,8 @@ def test_json_has_exactly_the_documented_fields(tmp_path):
     with pytest.warns(EductorWarning, match="runs uncompiled"):
         broken = explained(lambda x: x.sin(), torch.ones(3), decompositions={torch.ops.aten.sin.default: "nonsense"})
     small = eductor.explain(summed, torch.ones(4, 4, requires_grad=True), options=SMALL, memory_curve=True)
-    data = [rich.to_json(), broken.to_json(), small.to_json()]
+    checked = eductor.explain(lambda x: x.clone() + 1, torch.ones(3), options=ATEN, verify=True)
+    data = [rich.to_json(), broken.to_json(), small.to_json(), checked.to_json()]
     assert occurring(data) == documented()
 
 

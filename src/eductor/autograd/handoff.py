@@ -86,6 +86,22 @@ class Job:
     """`reduce-overhead` asks for CUDA graphs."""
     shared: dict[str, Any] = field(default_factory=dict)
     """The engine's own notes, the same for a forward and its backward."""
+    tells_kernels: bool = False
+    """Whether somebody wants to know which kernels are made, and of which nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What an engine runs for some nodes of a graph: a kernel that it made, or a call of one that is there."""
+
+    name: str
+    language: Literal["triton", "cpp", "extern", "aten"]
+    nodes: tuple[str, ...]
+    code: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As a record has it."""
+        return {"name": self.name, "language": self.language, "nodes": list(self.nodes), "code": self.code}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +113,5 @@ class Compiled:
     """The strides that it chose for the outputs; None: those of the graph."""
     counts_writes: bool | None = None
     """Whether a write-back moves the version counter of the input, as a write by ATen does; None: not known."""
+    kernels: Sequence[Kernel] = ()
+    """What it runs, in order, where the job asks for it."""

@@ -19,7 +19,7 @@ from eductor.autograd.analysis import Analysis, Output, analyse, has_symbols, st
 from eductor.autograd.captured import Captured, Fakes, contains, keeps_subgraphs, refuse_subclasses
 from eductor.autograd.decompose import decompose
 from eductor.autograd.functional import NewValues, functionalize, listed_writes, may_write
-from eductor.autograd.provenance import ForwardRun, mark_backward
+from eductor.autograd.provenance import ForwardRun, tell_inputs
 from eductor.autograd.tables import for_autograd
 from eductor.autograd.views import Place, Views, Wanted, base_node, origin_of, storage_node
 from eductor.compat import make_fx
@@ -99,6 +99,7 @@ def aot_dispatch_autograd_graph(captured: Captured, fakes: Fakes, decompositions
             elif later:
                 traced = decompose(traced, table)
     gradients, writes = _finish(traced, analysis, new)
+    _tell_inputs(traced, captured, tangents, len(fakes.values))
     static = captured.static_inputs()
     parameters = frozenset(i for i in static if isinstance(fakes.values[i], torch.nn.Parameter))
     return Joint(traced, analysis, tangents, gradients, writes, views, static, parameters)
@@ -129,7 +130,7 @@ class _Trace:
                 compat.same_unbacked(seen, now)
             forward_ends = compat.last_traced_node()
             gradients = self._gradients(primals, returns, tangents, forward)
-            mark_backward(forward_ends)
+            forward.mark_backward(forward_ends)
         return returns, views, gradients, forward.unused
 
     def _gradients(
@@ -238,6 +239,12 @@ def _finish(traced: GraphModule, analysis: Analysis, new: NewValues) -> tuple[tu
     graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output") or not effect_of(n).removable)
     traced.recompile()
     return wanted, Writes(tuple(forward), tuple(backward))
+
+
+def _tell_inputs(traced: GraphModule, captured: Captured, tangents: Sequence[Tangent], count: int) -> None:
+    placeholders, outputs = traced.graph.find_nodes(op="placeholder"), output_of(traced)
+    results = {count + k: outputs[t.of] for k, t in enumerate(tangents) if isinstance(outputs[t.of], Node)}
+    tell_inputs(placeholders, captured.module.graph.find_nodes(op="placeholder"), len(captured.held), results)
 
 
 def _write_back(

@@ -7,7 +7,7 @@ each step of the backward then looks up whose gradient it computes, before the s
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,22 +16,14 @@ from torch.fx import traceback as fx_traceback
 
 from eductor import compat
 from eductor.graph.evaluate import given_back
-from eductor.graph.meta import BACKWARD
+from eductor.graph.meta import BACKWARD, CAME_FROM
 from eductor.graph.node_effects import effect_of
 
 _OF_THE_FORWARD = ("stack_trace", "nn_module_stack", "source_fn_stack", "custom")
 
 
-def mark_backward(forward_ends: Node) -> None:
-    """Marks the nodes that were traced after the forward."""
-    node = forward_ends.next
-    while node.op != "root":
-        node.meta["partitioner_tag"] = BACKWARD
-        node = node.next
-
-
 class ForwardRun(Interpreter):
-    """Runs the captured graph and notes which steps of autograd each node made."""
+    """Runs the captured graph and notes which steps of autograd each node made, and of which node each traced one came."""
 
     def __init__(self, module: GraphModule) -> None:
         super().__init__(module)
@@ -39,10 +31,13 @@ class ForwardRun(Interpreter):
         self._nodes: list[Node] = []
         self.unused: list[Any] = []
         """Random numbers that nobody reads; eager draws them all the same."""
+        self._ends: list[tuple[Node, str]] = []
+        """The last node traced before each step of the backward, and the node whose gradient that step computes."""
 
     def run_node(self, n: Node) -> Any:
         if (same := given_back(n)) is not None:
             return self.env[same]
+        last = compat.last_traced_node()
         before, outer = compat.sequence_number(), fx_traceback.current_meta
         fx_traceback.current_meta = n.meta
         try:
@@ -50,6 +45,7 @@ class ForwardRun(Interpreter):
             result = getattr(self, n.op)(n.target, args, kwargs)
         finally:
             fx_traceback.current_meta = outer
+        came_from(last, n.name)
         if not n.users and n.op != "output" and effect_of(n).random:
             self.unused.append(result)
         if compat.sequence_number() != before:
@@ -61,6 +57,18 @@ class ForwardRun(Interpreter):
         """The node that made the step of this number."""
         place = bisect_right(self._starts, number) - 1
         return self._nodes[place] if place >= 0 else None
+
+    def mark_backward(self, forward_ends: Node) -> None:
+        """Marks the nodes that were traced after the forward, each with the node whose gradient it computes."""
+        node, steps, of = forward_ends, dict(self._ends), ""
+        while True:
+            of = steps.get(node, of)
+            node = node.next
+            if node.op == "root":
+                return
+            node.meta["partitioner_tag"] = BACKWARD
+            if of:
+                node.meta[CAME_FROM] = (of,)
 
     def tie(self, results: Sequence[torch.Tensor]) -> None:
         """Puts a hook on each step of the backward that leads to these results."""
@@ -81,6 +89,7 @@ class ForwardRun(Interpreter):
             forward = self.forward_of(number)
             meta = {} if forward is None else {k: forward.meta[k] for k in _OF_THE_FORWARD if k in forward.meta}
             meta["partitioner_tag"] = BACKWARD
+            self._ends.append((compat.last_traced_node(), forward.name if forward is not None else ""))
             fx_traceback.current_meta = numbered(meta, number)
 
         return announce
@@ -90,13 +99,39 @@ class SecondRun(Interpreter):
     """Runs a traced graph again so that what is traced anew keeps everything that its nodes knew."""
 
     def run_node(self, n: Node) -> Any:
-        before = fx_traceback.current_meta
+        before, last = fx_traceback.current_meta, compat.last_traced_node()
         fx_traceback.current_meta = numbered(n.meta, n.meta.get("seq_nr"))
         try:
             args, kwargs = self.fetch_args_kwargs_from_env(n)
             return getattr(self, n.op)(n.target, args, kwargs)
         finally:
             fx_traceback.current_meta = before
+            came_from(last, *n.meta.get(CAME_FROM, ()))
+
+
+def came_from(last: Node, *names: str) -> None:
+    """Notes that what was traced since came from these nodes."""
+    node = last.next
+    while names and node.op != "root":
+        node.meta[CAME_FROM] = names
+        node = node.next
+
+
+def tell_inputs(
+    placeholders: Sequence[Node], captured: Sequence[Node], held: int, results: Mapping[int, Node | None]
+) -> None:
+    """Notes of the inputs of a joint graph which they are of the captured one; of a gradient, of what it is one.
+
+    The captured graph has no inputs for the tensors that its module holds, which come first.
+    """
+    for place, node in zip(placeholders[held:], captured, strict=False):
+        place.meta[CAME_FROM] = (node.name,)
+        if node.stack_trace:
+            place.meta["stack_trace"] = node.stack_trace
+    for i, result in results.items():
+        if result is not None:
+            told = {k: result.meta[k] for k in (*_OF_THE_FORWARD, CAME_FROM) if k in result.meta}
+            placeholders[i].meta.update(told)
 
 
 def numbered(meta: dict[str, Any], number: int | None) -> dict[str, Any]:

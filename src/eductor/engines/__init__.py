@@ -9,8 +9,9 @@ from typing import Any
 
 from eductor.autograd.handoff import Compiled as Compiled
 from eductor.autograd.handoff import Job as Job
+from eductor.autograd.handoff import Kernel as Kernel
 from eductor.autograd.handoff import Run as Run
-from eductor.engines.aten import aten
+from eductor.engines.aten import aten, calls
 from eductor.errors import BadOption, UnknownName
 from eductor.options import Options
 
@@ -51,7 +52,11 @@ def _inductor_decompositions(options: Options) -> Mapping[Any, Any]:
     return inductor.decompositions(fallback_random=options.fallback_random)
 
 
-ATEN = Engine("aten", lambda job: Compiled(aten(job.module), counts_writes=True))
+def _aten(job: Job) -> Compiled:
+    return Compiled(aten(job.module), counts_writes=True, kernels=calls(job.module) if job.tells_kernels else ())
+
+
+ATEN = Engine("aten", _aten)
 INDUCTOR = Engine(
     "inductor",
     _inductor,

@@ -8,6 +8,8 @@ from typing import Any
 from torch.fx import GraphModule
 from torch.fx.graph import CodeGen
 
+from eductor.autograd.handoff import Kernel
+from eductor.compat import OpOverload
 from eductor.graph.snapshot import copy_of
 
 
@@ -17,6 +19,11 @@ def aten(module: GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
     graph.set_codegen(_TakingAList([str(p.target) for p in graph.find_nodes(op="placeholder")]))
     run: Callable[[list[Any]], Sequence[Any]] = GraphModule(module, graph).forward
     return run
+
+
+def calls(module: GraphModule) -> list[Kernel]:
+    """What it runs: each operator by itself."""
+    return [Kernel(str(n.target), "aten", (n.name,)) for n in module.graph.nodes if isinstance(n.target, OpOverload)]
 
 
 class _TakingAList(CodeGen):

@@ -24,8 +24,9 @@ from torch._guards import TracingContext, tracing
 from torch.fx import GraphModule
 
 from eductor import ops
-from eductor.autograd.handoff import Compiled, Job
+from eductor.autograd.handoff import Compiled, Job, Kernel
 from eductor.compat import FakeTensor, FakeTensorMode, OpOverload
+from eductor.engines.kernels import kernels_in
 from eductor.engines.legalize import legalize
 from eductor.errors import Unsupported
 from eductor.graph.snapshot import copy_of
@@ -39,6 +40,10 @@ _SETTINGS = {
     "use_joint_graph_passes": False,
     "use_post_grad_passes": False,
     "fallback_random": True,  # seeded operators are fused all the same; any other draws what eager draws
+}
+TELLING: dict[str, Any] = {
+    "trace.provenance_tracking_level": 2,
+    "fx_graph_cache": False,  # what comes from there knows no nodes; kernels still come from their own cache
 }
 _graph_ids = count()
 
@@ -97,7 +102,18 @@ def compile(job: Job) -> Compiled:
             boxed_forward_device_index=shared["device"],
         )
     run = compiled if not _has_signs(job) else lambda inputs: compiled(_with_signs(inputs))
-    return Compiled(run, _strides(compiled, mode), counts_writes=False)
+    kernels = kernels_of(compiled) if job.tells_kernels else ()
+    return Compiled(run, _strides(compiled, mode), counts_writes=False, kernels=kernels)
+
+
+def kernels_of(compiled: Any) -> list[Kernel]:
+    """The kernels of a graph, by what its code generator noted meanwhile of the nodes that each comes from."""
+    from torch._inductor import debug
+
+    noted = debug._inductor_triton_kernel_to_post_grad_node_info
+    found = kernels_in(getattr(compiled, "source_code", None) or "", noted)  # a graph without calls has none
+    noted.clear()
+    return found
 
 
 def _has_signs(job: Job) -> bool:
@@ -123,7 +139,7 @@ def _configured(mode: FakeTensorMode | None, job: Job, *, graphs: bool) -> Itera
     from torch._inductor.virtualized import V
 
     compiler_config: Any = torch.compiler.config
-    settings = {**_SETTINGS, "triton.cudagraphs": graphs}
+    settings = {**_SETTINGS, "triton.cudagraphs": graphs, **(TELLING if job.tells_kernels else {})}
     with ExitStack() as stack:
         stack.enter_context(config.patch(settings))
         stack.enter_context(compiler_config.patch(cache_key_tag=_cache_key_tag()))

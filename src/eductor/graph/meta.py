@@ -29,6 +29,9 @@ AHEAD = "eductor_ahead"
 Whoever merges equal values must let the two be: between them the value is not held.
 """
 
+CAME_FROM = "eductor_from"
+"""The key under which a node names those of the graph before the last trace or split that it came from."""
+
 Form = tuple[Any, ...]
 """What tells one use of an operator from another."""
 

@@ -7,7 +7,7 @@ import importlib
 import math
 import operator
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import BuiltinFunctionType
 from typing import Any
 
@@ -92,19 +92,24 @@ def _lines(graph: Graph, inputs: bool = False) -> Iterator[tuple[Node, str]]:
 
 def statement(node: Node) -> str:
     """A node as an assignment, without its type."""
-    if node.op == "output":
-        return f"return {literal(node.args[0])}"
-    if node.op == "get_attr":
-        return f"{node.name} = {_of_self(str(node.target))}"
-    args = [literal(a) for a in node.args]
-    if node.op == "call_method":
-        callee, args = f"{args[0]}.{node.target}", args[1:]
-    elif node.op == "call_module":
-        callee = _of_self(str(node.target))
+    return assignment(node.name, node.op, node.target, node.args, node.kwargs)
+
+
+def assignment(name: str, op: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """The same of a node as it was when it had these arguments."""
+    if op == "output":
+        return f"return {literal(args[0])}"
+    if op == "get_attr":
+        return f"{name} = {_of_self(str(target))}"
+    given = [literal(a) for a in args]
+    if op == "call_method":
+        callee, given = f"{given[0]}.{target}", given[1:]
+    elif op == "call_module":
+        callee = _of_self(str(target))
     else:
-        callee = path_of(node.target)
-    args += [f"{k}={literal(v)}" for k, v in node.kwargs.items()]
-    return f"{node.name} = {callee}({', '.join(args)})"
+        callee = path_of(target)
+    given += [f"{k}={literal(v)}" for k, v in kwargs.items()]
+    return f"{name} = {callee}({', '.join(given)})"
 
 
 def _of_self(path: str) -> str:

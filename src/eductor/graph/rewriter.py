@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -58,6 +58,8 @@ class Match:
     events: list[Event] = field(default_factory=list)
     note: str = ""
     """Why it was made, where that is not plain from the rule."""
+    touched: Sequence[Node] = ()
+    """The nodes that it made, changed, moved or erased, while those who look on are told of its end."""
 
 
 class LimitReached(Exception):
@@ -124,6 +126,7 @@ class Rewriter:
         self._path = ""
         self._dirty: dict[Node, None] = {}
         self._orphans: dict[Node, None] = {}
+        self._touched: dict[Node, None] = {}
         self._mode: FakeTensorMode | None = None
         self._switches: bool | None = None
 
@@ -160,6 +163,7 @@ class Rewriter:
             )
         self._event("replaced", old, f"by {self._name(new)}")
         users = list(old.users)
+        self._touched.update(dict.fromkeys(users))
         alike = meta.difference(meta.value_of(old), meta.value_of(new)) is None
         if not alike:
             self._dirty.update(dict.fromkeys(users))
@@ -260,6 +264,7 @@ class Rewriter:
         else:
             self.view.forget()
         self._dirty.update(dict.fromkeys((*made, *added, *changed)))
+        self._touched.update(dict.fromkeys((*made, *added, *changed, *erased)))
         for node in erased:
             self._orphans.pop(node, None)
             self._dirty.pop(node, None)
@@ -325,7 +330,10 @@ class Rewriter:
     def _finish_match(self) -> None:
         match, self._match = self._match, None
         if match is not None and self._listener is not None:
+            match.touched = tuple(self._touched)
             self._listener.end(match)
+            match.touched = ()
+        self._touched.clear()
 
     def failed(self, error: Exception) -> None:
         """The pass raised: the match it was making is not going to be finished."""
@@ -430,6 +438,7 @@ class Rewriter:
         if self._depth == 0:
             self.place = node
         self.edits += 1
+        self._touched[node] = None
         self._match.events.append(Event(kind, self._name(node), detail, self._match.address))
 
     def _name(self, node: Node) -> str:

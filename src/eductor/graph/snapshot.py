@@ -87,19 +87,21 @@ class Snapshot:
         for node, call in zip(self._nodes, _by_four(self._calls), strict=True):
             yield node, *call
 
+    def metas(self) -> Iterator[dict[str, Any]]:
+        """The metadata of each node as it was."""
+        at = 0
+        for size in self._meta_sizes:
+            yield dict(zip(self._meta_items[at : at + size], self._meta_items[at + size : at + 2 * size], strict=True))
+            at += 2 * size
+
     def graph(self) -> Graph:
         """The graph as it was, made of new nodes under the old names."""
         graph = Graph()
         graph.set_codegen(self._codegen)
         new: dict[Node, Node] = {}
-        at = 0
-        for i, node in enumerate(self._nodes):
-            op, target = self._calls[4 * i : 4 * i + 2]
+        for (node, op, target, _, _), meta in zip(self.rows(), self.metas(), strict=True):
             new[node] = graph.create_node(op, target, (), {}, node.name, node.type)
-            size = self._meta_sizes[i]
-            keys, values = self._meta_items[at : at + size], self._meta_items[at + size : at + 2 * size]
-            new[node].meta = dict(zip(keys, values, strict=True))
-            at += 2 * size
+            new[node].meta = meta
         for i, node in enumerate(self._nodes):
             args, kwargs = self._calls[4 * i + 2 : 4 * i + 4]
             new[node].args, new[node].kwargs = map_arg((args, kwargs), new.__getitem__)

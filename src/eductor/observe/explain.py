@@ -14,9 +14,11 @@ from torch.utils._pytree import tree_leaves
 
 from eductor.compat import original_of
 from eductor.errors import BadOption, EductorWarning
+from eductor.graph.snapshot import Snapshot
 from eductor.observe.interception import CompiledFunction, name_of
 from eductor.observe.memory_curve import MemoryCurve
 from eductor.observe.origins import Origin, Origins
+from eductor.observe.verifier import Verifier
 from eductor.options import Options
 from eductor.partition.plan import Plan
 from eductor.pipeline.base import STAGES
@@ -32,14 +34,18 @@ def explain(
     *args: Any,
     options: Mapping[str, Any] | Options | None = None,
     memory_curve: bool = False,
+    verify: bool = False,
     **kwargs: Any,
 ) -> Explanation:
     """Compiles a function for these arguments, forward and backward, and tells what was done; print the result.
 
     The function runs once, with all that it does; gradients that the arguments and parameters have stay as they are.
-    With `memory_curve` the result has the curve of memory against time of each graph, too, which takes more time.
+    With `memory_curve` the result has the curve of memory against time of each graph, too, and with `verify` a verdict on
+    each pass, which both take more time.
     """
-    explanation = Explanation(Recorder(keep_graphs=True, wants_curve=memory_curve))
+    explanation = Explanation(
+        Recorder(keep_graphs=True, wants_curve=memory_curve), verifier=Verifier() if verify else None
+    )
     original = original_of(fn)
     found = CompiledFunction(original, Options.of(options), {}, name_of(original))
     with explanation.watching():
@@ -54,6 +60,13 @@ class Told:
     stage: StageRecord
     passes: Sequence[PassRecord]
 
+    @property
+    def result(self) -> Snapshot | None:
+        """The graph as its passes left it; None where it runs none, or graphs are not kept."""
+        if self.stage.name not in STAGES:
+            return None
+        return next((r.after for r in reversed(self.passes) if r.after is not None), self.stage.start)
+
 
 @dataclass
 class Explanation:
@@ -63,6 +76,8 @@ class Explanation:
     seconds: float = 0.0
     noted: list[tuple[int | None, str]] = field(default_factory=list)
     """Each warning, with the graph that was being compiled."""
+    verifier: Verifier | None = None
+    """Checks each pass, where somebody asks for it."""
 
     def __post_init__(self) -> None:
         self._origins = Origins(self.recorder)
@@ -79,8 +94,15 @@ class Explanation:
 
     def compile(self, found: CompiledFunction, *others: Instrument) -> Callable[..., Any]:
         """Compiles a function and looks on, with others."""
-        looking_on = (self.recorder, self._origins.of_function(found.name), *others)
+        checks = (self.verifier,) if self.verifier is not None else ()
+        looking_on = (self.recorder, self._origins.of_function(found.name), *checks, *others)
         return found.compile(instruments=(*found.options.instruments, *looking_on))
+
+    def compile_with_stock(self, found: CompiledFunction, *others: Instrument) -> Callable[..., Any]:
+        """The same with torch's Inductor in the place of Eductor: what its passes do is observed from outside."""
+        from eductor.observe.stock import compile_with_stock
+
+        return compile_with_stock(found, (self.recorder, self._origins.of_function(found.name), *others))
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -114,6 +136,16 @@ class Explanation:
                 told.append(Told(_left_out(self.graphs[graph], skipped), skipped))
         return told
 
+    def verdict(self, record: PassRecord) -> dict[str, Any] | None:
+        """Whether a pass held its contract; None where that was not checked, or there was nothing to check."""
+        if self.verifier is None or record.status not in ("changed", "failed"):
+            return None
+        place = (record.address, record.graph, record.role)
+        found = [f for f in self.verifier.findings if (f.address, f.graph.number, f.graph.role) == place]
+        told = [note.partition(": ")[2] for note in self.verifier.notes if note.startswith(f"{record.address}: ")]
+        text = "; ".join([f"{f.check}: {f.text}" for f in found] or told) or "every check holds"
+        return {"ok": not found, "text": text}
+
     def diff(self, name: str) -> str:
         """What a pass, by its name or address, changed in each graph; why not, where it changed nothing at all."""
         from eductor.observe.diff import diff_of_pass
@@ -145,6 +177,24 @@ class Explanation:
         from eductor.observe.explain_json import as_data
 
         return as_data(self)
+
+    def to_report(self) -> dict[str, Any]:
+        """Everything as the report shows it, as plain data: nodes that keep their identity, and what each pass did to them."""
+        from eductor.observe.report import as_report
+
+        return as_report(self)
+
+    def to_html(self) -> str:
+        """The report: one HTML file to look around in, without a server or a network."""
+        from eductor.observe.report import as_html
+
+        return as_html(self.to_report())
+
+    def to_chrome_trace(self) -> dict[str, Any]:
+        """When each stage and pass ran, as Perfetto and chrome://tracing read it."""
+        from eductor.observe.chrome_trace import as_chrome_trace
+
+        return as_chrome_trace(self)
 
     def __str__(self) -> str:
         from eductor.observe.explain_text import as_text

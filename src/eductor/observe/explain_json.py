@@ -41,11 +41,11 @@ def _graph(explanation: Explanation, number: int) -> dict[str, Any]:
         "recompile_reason": origin.recompile_reason or None,
         "description": str(origin),
         "source": origin.source or None,
-        "stages": [_stage(told) for told in explanation.stages(number)],
+        "stages": [_stage(explanation, told) for told in explanation.stages(number)],
     }
 
 
-def _stage(told: Told) -> dict[str, Any]:
+def _stage(explanation: Explanation, told: Told) -> dict[str, Any]:
     stage = told.stage
     return {
         "name": stage.name,
@@ -54,7 +54,9 @@ def _stage(told: Told) -> dict[str, Any]:
         "nodes": stage.nodes,
         "facts": stage.facts,
         "failure": stage.failure or None,
-        "passes": [_pass(record) for record in told.passes],
+        "began": stage.began,
+        "passes": [{**_pass(record), "verified": explanation.verdict(record)} for record in told.passes],
+        "result": _text(told.result),
     }
 
 
@@ -68,6 +70,7 @@ def _pass(r: PassRecord) -> dict[str, Any]:
         "nodes_before": r.nodes_before,
         "nodes_after": r.nodes_after,
         "seconds": r.seconds,
+        "began": r.began,
         "matches": [_match(match) for match in r.matches],
         "rejects": [{"rule": x.rule or None, "nodes": list(x.nodes), "reason": x.reason} for x in r.rejects],
         "before": _text(r.before),

@@ -14,6 +14,7 @@ from torch import nn
 
 import eductor.compiler
 from eductor.compat import default_backend
+from eductor.engines.stock import settings_of
 from eductor.observe.apart import compile_apart
 from eductor.options import Options
 
@@ -26,6 +27,8 @@ class CompiledFunction:
     options: Options
     keywords: dict[str, Any]
     name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Of torch's Inductor, where the script asks for that."""
 
     def with_options(self, **changes: Any) -> Options:
         """The options that the script asked for, but for these."""
@@ -42,9 +45,13 @@ Wrap = Callable[[CompiledFunction], Callable[..., Any]]
 
 @dataclass
 class Interception:
-    """How many functions were compiled with Eductor, and with what else some were."""
+    """How many functions were compiled with Eductor, and with what else some were.
+
+    With `takes_stock`, those count as well that are compiled with torch's Inductor.
+    """
 
     wrap: Wrap
+    takes_stock: bool = False
     functions: int = 0
     other_backends: set[str] = field(default_factory=set)
 
@@ -58,10 +65,16 @@ class Interception:
                 stack.enter_context(patch.object(home, "compile", self._compile_with_eductor))
             yield
 
-    def take(self, fn: Callable[..., Any], options: Options, **keywords: Any) -> Callable[..., Any]:
+    def take(
+        self,
+        fn: Callable[..., Any],
+        options: Options,
+        settings: dict[str, Any] | None = None,
+        **keywords: Any,
+    ) -> Callable[..., Any]:
         """Wraps a function; a module stays a module, the one that torch.compile would give, with another forward."""
         self.functions += 1
-        found = CompiledFunction(fn, options, keywords, name_of(fn))
+        found = CompiledFunction(fn, options, keywords, name_of(fn), settings or {})
         called = self.wrap(found)
         if isinstance(called, nn.Module):
             return called
@@ -76,11 +89,13 @@ class Interception:
         if model is None:
             return functools.partial(self._compile_with_torch, **given)
         backend = given.get("backend") or default_backend()
+        keywords = {k: given[k] for k in ("fullgraph", "dynamic") if k in given}
+        if self.takes_stock and backend == "inductor" and not given.get("disable"):
+            return self.take(model, Options(), settings_of(given.get("mode"), given.get("options")), **keywords)
         if backend not in ("eductor", eductor.compiler.backend) or given.get("disable"):
             self.other_backends.add(_backend_name(backend))
             return self._torch_compile(model, **given)
         options, mode = Options.of(given.get("options")), given.get("mode")
-        keywords = {k: given[k] for k in ("fullgraph", "dynamic") if k in given}
         return self.take(model, options if mode is None else replace(options, mode=mode), **keywords)
 
     def _compile_with_eductor(

@@ -22,10 +22,13 @@ from eductor.options import Options
 from eductor.pipeline.base import TensorSpec
 
 
-def run_script(where: str, wrap: Wrap, arguments: Sequence[str] = ()) -> int:
-    """Runs `script.py` as a program, or calls `script.py:function`; returns how many functions Eductor compiled."""
+def run_script(where: str, wrap: Wrap, arguments: Sequence[str] = (), *, takes_stock: bool = False) -> int:
+    """Runs `script.py` as a program, or calls `script.py:function`; returns how many functions Eductor compiled.
+
+    With `takes_stock`, those count as well that are compiled with torch's Inductor.
+    """
     path, function = _parse(where)
-    seen = Interception(wrap)
+    seen = Interception(wrap, takes_stock)
     with _started(path, arguments), seen.active():
         if function:
             _call(path, function, seen)

@@ -6,6 +6,7 @@ from eductor.partition.partitioner import explain_saved as explain_saved
 from eductor.partition.partitioner import memory_curve as memory_curve
 from eductor.partition.partitioner import min_cut_rematerialization_partition as min_cut_rematerialization_partition
 from eductor.partition.partitioner import partition_fn as partition_fn
+from eductor.partition.partitioner import timeline as timeline
 from eductor.partition.plan import Entry as Entry
 from eductor.partition.plan import Plan as Plan
 from eductor.partition.plans import NoPlanFits as NoPlanFits

@@ -12,7 +12,7 @@ from torch.fx import Graph, Node
 
 from eductor.cost import Device
 from eductor.graph.bind import Bound, bind
-from eductor.graph.meta import tensor_of, value_of
+from eductor.graph.meta import CAME_FROM, tensor_of, value_of
 from eductor.partition.node_info import NodeInfo
 
 aten, prims = torch.ops.aten, torch.ops.prims
@@ -96,6 +96,7 @@ def _from_bits(graph: Graph, packed: Node, like: torch.Tensor) -> Node:
         "requires_grad": False,
     }
     shifts = graph.call_function(prims.iota.default, (8,), places)
+    shifts.meta.update(_told(packed))
     with value_of(packed).fake_mode:
         shifts.meta["val"] = prims.iota.default(8, **places)
     column = _call(graph, aten.unsqueeze.default, packed, -1)
@@ -107,9 +108,15 @@ def _from_bits(graph: Graph, packed: Node, like: torch.Tensor) -> Node:
 def _call(graph: Graph, target: Any, first: Node, *args: Any) -> Node:
     """A new node with its fake value; the engine's decompositions are over, so it must be an operator that engines know."""
     node = graph.call_function(target, (first, *args))
+    node.meta.update(_told(first))
     with value_of(first).fake_mode:
         node.meta["val"] = target(*map(_value, (first, *args)))
     return node
+
+
+def _told(node: Node) -> dict[str, Any]:
+    """What a node says of where it comes from."""
+    return {key: node.meta[key] for key in ("stack_trace", "nn_module_stack", CAME_FROM) if key in node.meta}
 
 
 def _value(given: Any) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
 
 from torch.fx import Node
 
@@ -10,6 +11,8 @@ from eductor.cost import Device, bytes_of, is_pointwise
 from eductor.graph.node_effects import effect_of
 from eductor.graph.order import ancestors
 from eductor.partition.node_info import NodeInfo, backward_order, made_ahead, read_by
+
+Phase = Literal["forward", "backward"]
 
 
 class Liveness:
@@ -29,6 +32,10 @@ class Liveness:
 
         What is made `ahead` is made at the start of the backward, and held from then on.
         """
+        return max((live for _, _, live in self.timeline(saved, ahead)), default=0)
+
+    def timeline(self, saved: Sequence[Node], ahead: Sequence[Node] = ()) -> list[tuple[Phase, Node, int]]:
+        """The nodes of a forward and the backward after it in the order in which they run, and what is held meanwhile."""
         info, primals = self._info, set(self._info.primals)
         forward = ancestors((*info.returns, *info.forward_acts, *saved))
         outputs = [node for node in info.returns if isinstance(node, Node)]
@@ -38,14 +45,17 @@ class Liveness:
         rest = backward_order(info, [*saved, *ahead])
         read_later = {operand for node in rest for operand in read_by(node)}
         held = [*ahead, *info.tangents, *(node for node in kept if not ahead or node in read_later)]
-        return max(
-            self._peak([n for n in info.nodes if n in forward and n not in primals], [], [*outputs, *kept]),
-            self._peak(first, [*kept, *info.tangents], held) if ahead else 0,
-            self._peak(rest, held, gradients),
-        )
+        computed = [n for n in info.nodes if n in forward and n not in primals]
+        return [
+            *(("forward", *step) for step in self._held(computed, [], [*outputs, *kept])),
+            *(("backward", *step) for step in (self._held(first, [*kept, *info.tangents], held) if ahead else ())),
+            *(("backward", *step) for step in self._held(rest, held, gradients)),
+        ]
 
-    def _peak(self, order: Sequence[Node], given: Sequence[Node], returned: Sequence[Node]) -> int:
-        """The most that is held while nodes run in this order: what is given is freed after its last reader."""
+    def _held(
+        self, order: Sequence[Node], given: Sequence[Node], returned: Sequence[Node]
+    ) -> Iterator[tuple[Node, int]]:
+        """What is held while each of the nodes runs, in this order: what is given is freed after its last reader."""
         owner = self._owners([*given, *order])
         last: dict[Node, int] = {}
         for i, node in enumerate(order):
@@ -56,16 +66,14 @@ class Liveness:
         inside = self._inside(order, set(returned))
         size = {node: 0 if node in inside else self._bytes[node] for node in owner}
         live = sum(size[node] for node in {owner[node] for node in given})
-        peak = live
         ends: dict[int, list[Node]] = {}
         for node, at in last.items():
             ends.setdefault(at, []).append(node)
         for i, node in enumerate(order):
             if owner[node] is node:
                 live += size[node]
-                peak = max(peak, live)
+            yield node, live
             live -= sum(size[dead] for dead in ends.get(i, ()))
-        return peak
 
     def _owners(self, nodes: Iterable[Node]) -> dict[Node, Node]:
         """Whose memory each value has: its own, or that of what it is a view of."""

@@ -103,6 +103,15 @@ def explain_saved(
     )
 
 
+def timeline(
+    joint: Joint, plan: Plan, *, options: Mapping[str, Any] | Options | None = None
+) -> list[dict[str, str | int]]:
+    """The bytes that are held beyond the inputs while each node runs, in forward and backward, by estimate."""
+    device = main_device(joint.module.graph, Options.of(options))
+    held = Liveness(classify(joint), device).timeline(*plan.nodes(joint.module.graph))
+    return [{"phase": phase, "name": node.name, "live": live} for phase, node, live in held]
+
+
 def memory_curve(joint: Joint, *, options: Mapping[str, Any] | Options | None = None) -> list[Step]:
     """The choices from the fastest one down to one that saves inputs alone: bytes, time and peak of each, by estimate."""
     options = replace(Options.of(options), memory_budget=0)  # checks that there may be a budget

@@ -12,7 +12,7 @@ from torch.fx import Graph, GraphModule, Node
 from eductor import compat
 from eductor.autograd.handoff import Parts, Saved
 from eductor.autograd.joint import Joint
-from eductor.graph.meta import AHEAD, value_of
+from eductor.graph.meta import AHEAD, CAME_FROM, value_of
 from eductor.graph.order import ancestors
 from eductor.partition.forms import Form
 from eductor.partition.node_info import NodeInfo, backward_order, is_size, made_ahead
@@ -94,7 +94,7 @@ class _Split:
         wanted = ancestors((*info.returns, *info.forward_acts, *extra))
         for node in info.nodes:
             if node in wanted or node in self._primals:
-                copies[node] = graph.node_copy(node, lambda n: copies[n])
+                copies[node] = _copy(graph, node, copies)
         outputs = [copies[n] if isinstance(n, Node) else n for n in info.returns]
         first_write = next((n for n in graph.nodes if n.target is aten.copy_.default), None)
         for node in extra:
@@ -110,7 +110,7 @@ class _Split:
         if node not in self._copied:
             return value
         copy = graph.call_function(aten.clone.default, (value,))
-        copy.meta = dict(node.meta)
+        copy.meta = {**node.meta, CAME_FROM: (node.name,)}
         return copy
 
     def _backward_graph(self, saved: Sequence[Node], ahead: Sequence[Node]) -> GraphModule:
@@ -121,10 +121,10 @@ class _Split:
             for node in nodes:
                 name = node.name if known is copies else f"{node.name}_written"
                 known[node] = graph.placeholder(name)
-                known[node].meta = dict(node.meta)
+                known[node].meta = {**node.meta, CAME_FROM: (node.name,)}
         small = {node: copies[node] for node in saved if node in self._forms}
         for node, taken in small.items():
-            taken.meta = {**node.meta, "val": self._forms[node].value(node)}
+            taken.meta["val"] = self._forms[node].value(node)
 
         first = made_ahead(info, saved, ahead)
         for i, node in enumerate((*first, *backward_order(info, [*saved, *ahead]))):
@@ -132,8 +132,15 @@ class _Split:
                 if operand in small:
                     copies[operand] = self._forms[operand].unpack(graph, small.pop(operand))
             sources = {**copies, **places} if node.target is aten.copy_.default else copies
-            copies[node] = graph.node_copy(node, lambda n: sources[n])  # noqa: B023
+            copies[node] = _copy(graph, node, sources)
             if i < len(first):
                 copies[node].meta[AHEAD] = True
         graph.output(tuple(copies[n] for n in info.gradients))
         return compat.lazy_module(self._root, graph)
+
+
+def _copy(graph: Graph, node: Node, copies: Mapping[Node, Node]) -> Node:
+    """The same node in another graph; it knows which one it came from."""
+    copy = graph.node_copy(node, lambda n: copies[n])
+    copy.meta[CAME_FROM] = (node.name,)
+    return copy

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torch.fx import GraphModule, Node
+
+from eductor.compat import calls_of, is_erased, sort_key
 from eductor.graph.rewriter import Match, Reject
 from eductor.graph.snapshot import Snapshot
 from eductor.pipeline.base import Role, Stage
 from eductor.pipeline.instruments import FlowStage, Instrument, Numbering, PassRun, StageRun, Status
+from eductor.pipeline.steps import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """What a match made of one node."""
+
+    node: Node
+    previous: Node | None = None
+    """The node in front of it; None if it was erased."""
+    call: Sequence[Any] = ()
+    """Its kind, target, positional and keyword arguments."""
+    meta: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +47,11 @@ class PassRecord:
     seconds: float
     before: Snapshot | None = None
     after: Snapshot | None = None
+    edits: tuple[Sequence[Edit], ...] = ()
+    """What each match made of the graph, where graphs are kept."""
+    step: Step | None = None
+    began: float = 0.0
+    """Seconds after the recorder was made."""
 
     @property
     def changed(self) -> bool:
@@ -47,6 +70,12 @@ class StageRecord:
     facts: dict[str, Any]
     seconds: float
     failure: str = ""
+    start: Snapshot | None = None
+    """The graph that it was given, where graphs are kept."""
+    began: float = 0.0
+    """Seconds after the recorder was made."""
+    lasted: float = 0.0
+    """Seconds until its end, the stages inside included."""
 
 
 @dataclass
@@ -60,6 +89,9 @@ class Recorder(Instrument):
     _numbering: Numbering = field(default_factory=Numbering)
     _open: dict[int, int] = field(default_factory=dict)
     _kept: int = 0
+    _began: float = 0.0
+    _edits: list[Sequence[Edit]] = field(default_factory=list)
+    _made: float = field(default_factory=time.perf_counter)
 
     @property
     def wants_details(self) -> bool:  # type: ignore[override]
@@ -72,7 +104,9 @@ class Recorder(Instrument):
 
     def before_stage(self, run: StageRun) -> None:
         self._open[id(run)] = len(self.stages)
-        self.stages.append(self._stage_record(run, len(run.module.graph.nodes)))
+        record = self._stage_record(run, len(run.module.graph.nodes))
+        start = Snapshot(run.module.graph) if self.keep_graphs else None
+        self.stages.append(replace(record, start=start, began=self._now()))
 
     def after_stage(self, run: StageRun) -> None:
         self._close(run)
@@ -82,6 +116,12 @@ class Recorder(Instrument):
 
     def before_pass(self, run: PassRun) -> None:
         self._kept = len(self.records)
+        self._edits = []
+        self._began = self._now()
+
+    def after_match(self, run: PassRun, match: Match) -> None:
+        if self.keep_graphs:
+            self._edits.append(_edits(run.module, match.touched))
 
     def after_pass(self, run: PassRun) -> None:
         self._keep(run)
@@ -115,14 +155,31 @@ class Recorder(Instrument):
                 seconds=run.seconds,
                 before=run.before if keep else None,
                 after=run.after if keep else None,
+                edits=tuple(self._edits) if keep else (),
+                step=run.step,
+                began=self._began if run.status != "skipped" else self._now(),
             )
         )
 
     def _close(self, run: StageRun, failure: str = "") -> None:
         place = self._open.pop(id(run))
-        self.stages[place] = self._stage_record(run, self.stages[place].nodes, failure)
+        opened = self.stages[place]
+        record = self._stage_record(run, opened.nodes, failure)
+        lasted = self._now() - opened.began
+        self.stages[place] = replace(record, start=opened.start, began=opened.began, lasted=lasted)
 
     def _stage_record(self, run: StageRun, nodes: int, failure: str = "") -> StageRecord:
         name = run.graph
         number = self._numbering.number(name, run.module)
         return StageRecord(run.name, number, name.role, name.compile_id, nodes, dict(run.facts), run.seconds, failure)
+
+    def _now(self) -> float:
+        return time.perf_counter() - self._made
+
+
+def _edits(module: GraphModule, touched: Sequence[Node]) -> list[Edit]:
+    """What became of the nodes that a match touched, in the order of the graph; those inside of bodies are not told."""
+    here = [node for node in touched if node.graph is module.graph]
+    erased = [Edit(node) for node in here if is_erased(node)]
+    live = sorted((node for node in here if not is_erased(node)), key=sort_key)
+    return [*erased, *(Edit(node, node.prev, tuple(calls_of([node])), dict(node.meta)) for node in live)]

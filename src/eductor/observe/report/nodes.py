@@ -1,0 +1,156 @@
+"""The nodes of one graph over the passes of a stage: each keeps its id as long as it lives, and knows where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from torch.fx import Node, map_arg
+
+from eductor.graph.meta import CAME_FROM, UNKNOWN
+from eductor.graph.printer import assignment, path_of
+from eductor.graph.rewriter import PROVENANCE, Provenance
+from eductor.graph.snapshot import Snapshot
+from eductor.observe.report.state import NodeData
+from eductor.observe.report.tables import Modules, RuleSources, Sources
+from eductor.observe.report.values import described
+
+
+@dataclass
+class Tables:
+    """What all graphs of a report share."""
+
+    sources: Sources = field(default_factory=Sources)
+    modules: Modules = field(default_factory=Modules)
+    rules: RuleSources = field(default_factory=RuleSources)
+    ids: Iterable[int] = field(default_factory=lambda: count(1))
+
+
+class Chain:
+    """A graph through one stage: ids by node, the node behind each name, and what was last told of each."""
+
+    def __init__(self, tables: Tables, earlier: Chain | None) -> None:
+        self.names: dict[str, int] = {}
+        """Ids by name, of nodes that are gone, too."""
+        self.told: dict[int, NodeData] = {}
+        self.by_pass = ""
+        """The pass that runs: it made what is new and says nothing else."""
+        self._tables = tables
+        self._earlier = earlier
+        self._ids: dict[Node, int] = {}
+        self._seen: dict[int, tuple[Any, ...]] = {}
+
+    def start(self, snapshot: Snapshot) -> dict[int, NodeData]:
+        """The graph as the stage began."""
+        rows = list(zip(snapshot.rows(), snapshot.metas(), strict=True))
+        lines = self._lines(rows)
+        return {self._id(node): self.tell(node, call, meta, lines[node]) for (node, *call), meta in rows}
+
+    def _lines(self, rows: Sequence[tuple[Any, Mapping[str, Any]]]) -> dict[Node, int | None]:
+        """Where each node stands in the program: by itself, or by what it came from, or by its first reader.
+
+        What nobody reads, as a switch of the grad mode, is there for what follows it; in the end, for what is before it.
+        """
+        readers: dict[Node, list[Node]] = {}
+        for (node, _, _, args, kwargs), _ in rows:
+            map_arg((args, kwargs), lambda n: readers.setdefault(n, []).append(node))  # noqa: B023
+        lines = {node: self._line(self._id(node), meta) for (node, *_), meta in rows}
+        near: int | None = None
+        for (node, *_), _ in reversed(rows):
+            if lines[node] is None:
+                lines[node] = next((lines[r] for r in readers.get(node, ()) if lines.get(r) is not None), near)
+            near = lines[node]
+        for (node, *_), _ in rows:
+            lines[node] = near = lines[node] if lines[node] is not None else near
+        return lines
+
+    def _line(self, id: int, meta: Mapping[str, Any]) -> int | None:
+        own = self._tables.sources.of(meta)
+        known = (self._told(i).get("source") for i in self._from(id, meta))
+        return own if own is not None else next((line for line in known if line is not None), None)
+
+    def goes_on(self, snapshot: Snapshot) -> None:
+        """Where a failed pass was undone, the graph is made of new nodes, under the old names."""
+        nodes = [node for node, *_ in snapshot.rows()]
+        if nodes and not any(node in self._ids for node in nodes):
+            for node in nodes:
+                if node.name in self.names:
+                    self._ids[node] = self.names[node.name]
+
+    def whole(self, snapshot: Snapshot) -> dict[int, NodeData]:
+        """The graph as it was, by ids in its order."""
+        rows = zip(snapshot.rows(), snapshot.metas(), strict=True)
+        return {self._id(node): self.tell(node, call, meta) for (node, *call), meta in rows}
+
+    def id(self, node: Node | None) -> int | None:
+        """The id of a node; None for the place in front of the first one."""
+        return None if node is None or node.op == "root" else self._id(node)
+
+    def tell(self, node: Node, call: Sequence[Any], meta: Mapping[str, Any], line: int | None = None) -> NodeData:
+        """A node as it is now; the very same object as before where nothing about it changed."""
+        id = self._id(node)
+        value = meta.get("val", meta.get("example_value", UNKNOWN))
+        seen = (*call, value, meta.get(PROVENANCE))
+        old = self.told.get(id)
+        if old is not None and all(a is b for a, b in zip(seen, self._seen[id], strict=True)):
+            return old
+        self._seen[id] = seen
+        new = self._data(id, node.name, call, meta, value, line if old is None else old["source"])
+        if old is not None:
+            new["from"] = old["from"]
+            new["made"] = new["made"] or old["made"]
+            if new == old:
+                return old
+        self.told[id] = new
+        return new
+
+    def _data(
+        self, id: int, name: str, call: Sequence[Any], meta: Mapping[str, Any], value: Any, line: int | None
+    ) -> NodeData:
+        op, target, args, kwargs = call
+        inputs: dict[int, None] = {}
+        map_arg((args, kwargs), lambda n: inputs.setdefault(self._id(n)))
+        made, origins = self._made(meta.get(PROVENANCE), is_new=id not in self.told), self._from(id, meta)
+        lines = (self._line(id, meta), line, *(self._told(i).get("source") for i in inputs))
+        module = self._tables.modules.of(meta)
+        return {
+            "id": id,
+            "name": name,
+            "op": op,
+            "target": path_of(target) if callable(target) else str(target),
+            "code": f"# {name}: an input" if op == "placeholder" else assignment(name, op, target, args, kwargs),
+            "inputs": list(inputs),
+            **described(value if op != "output" else None),
+            "source": next((number for number in lines if number is not None), None),
+            "module": module,
+            "made": made,
+            "from": origins,
+        }
+
+    def _told(self, id: int) -> NodeData:
+        return self.told.get(id) or (self._earlier._told(id) if self._earlier is not None else {})
+
+    def _made(self, provenance: Provenance | None, *, is_new: bool) -> dict[str, Any] | None:
+        """The match that made a node, or changed it last; a pass that edits by itself may only have copied metadata."""
+        address = provenance.address if provenance is not None else ""
+        made_by = address.partition("@")[0].partition(":")[0]
+        if not address or (is_new and self.by_pass and made_by != self.by_pass):
+            return {"pass": self.by_pass, "match": None} if self.by_pass else None
+        return {"pass": made_by, "match": address if "@" in address else None}
+
+    def _from(self, id: int, meta: Mapping[str, Any]) -> list[int]:
+        """What a match made it from, in this stage; else what it was in the one before."""
+        provenance = meta.get(PROVENANCE)
+        if self.by_pass and provenance is not None:
+            here = dict.fromkeys(self.names[name] for name in provenance.sources if name in self.names)
+            return [i for i in here if i != id]
+        names = meta.get(CAME_FROM, ()) if self._earlier is not None else ()
+        return [self._earlier.names[n] for n in names if n in self._earlier.names] if self._earlier is not None else []
+
+    def _id(self, node: Node) -> int:
+        if node not in self._ids:
+            self._ids[node] = next(self._tables.ids)  # type: ignore[call-overload]
+            self.names[node.name] = self._ids[node]
+        return self._ids[node]

@@ -1,0 +1,96 @@
+"""What the passes of a stage did to its graph: the graph at the start, and for each pass and match the difference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from eductor.graph.rewriter import Match
+from eductor.observe.report.misses import Misses
+from eductor.observe.report.nodes import Chain, Tables
+from eductor.observe.report.state import Delta, NodeData, State, local_delta, whole_delta
+from eductor.pipeline.recorder import PassRecord
+
+if TYPE_CHECKING:
+    from eductor.observe.explain import Explanation, Told
+
+Edits = tuple[list[int], list[tuple[int | None, NodeData]]]
+
+
+def pass_runs(
+    explanation: Explanation, told: Told, chain: Chain, state: State, tables: Tables
+) -> Iterator[dict[str, Any]]:
+    """The passes of a stage in order; the state follows them."""
+    misses, seen = Misses(), told.stage.start
+    for record in told.passes:
+        chain.by_pass = record.address
+        run = {**_pass_run(record, chain, state, tables), "verified": explanation.verdict(record)}
+        if seen is not None:
+            run["rejects"] += misses.of(record, record.before or seen)
+            seen = record.after or seen
+        yield run
+
+
+def _pass_run(r: PassRecord, chain: Chain, state: State, tables: Tables) -> dict[str, Any]:
+    pass_ = r.step.load() if r.step is not None and not r.step.is_slot else None
+    deltas: list[Delta | None] = [None] * len(r.matches)
+    delta: Delta | None = None
+    if r.before is not None and r.after is not None:
+        chain.goes_on(r.before)
+        told = list(_told_edits(r, chain)) if len(r.edits) == len(r.matches) else []
+        after = chain.whole(r.after)
+        deltas = _match_deltas(told, State(state.nodes[id] for id in state), after) or deltas
+        delta = whole_delta(state, after)
+    return {
+        "address": r.address,
+        "name": r.name,
+        "purpose": pass_.purpose if pass_ is not None else "",
+        "place": r.step.reason if r.step is not None else "",
+        "status": r.status,
+        "reason": r.reason or None,
+        "seconds": r.seconds,
+        "nodes_before": r.nodes_before,
+        "nodes_after": r.nodes_after,
+        "rule": tables.rules.of(pass_) if pass_ is not None else None,
+        "matches": [
+            _match(match, deltas[i], tables.rules.of(pass_, match.rule) if pass_ is not None else None)
+            for i, match in enumerate(r.matches)
+        ],
+        "rejects": [{"rule": x.rule or None, "nodes": list(x.nodes), "reason": x.reason} for x in r.rejects],
+        "delta": delta,
+    }
+
+
+def _match(match: Match, delta: Delta | None, source: int | None) -> dict[str, Any]:
+    return {
+        "address": match.address,
+        "rule": match.rule or None,
+        "source": source,
+        "node": match.node,
+        "note": match.note or None,
+        "events": [{"kind": e.kind, "node": e.node, "detail": e.detail} for e in match.events],
+        "delta": delta,
+    }
+
+
+def _told_edits(r: PassRecord, chain: Chain) -> Iterator[Edits]:
+    """What each match did to the nodes that it touched: those that are gone, and others behind their neighbours."""
+    for edits in r.edits:
+        erased = [chain.id(e.node) for e in edits if not e.call]
+        live = [(chain.id(e.previous), chain.tell(e.node, e.call, e.meta)) for e in edits if e.call]
+        yield [id for id in erased if id is not None], live
+
+
+def _match_deltas(edits: Sequence[Edits], state: State, after: Mapping[int, NodeData]) -> list[Delta | None]:
+    """The difference that each match made; of none, where something was edited behind the rewriter's back.
+
+    What a pass does in the end, as removing what nobody reads any more, counts to its last match.
+    """
+    deltas: list[Delta | None] = []
+    for erased, live in edits[:-1]:
+        made = {None, *(node["id"] for _, node in live)}
+        named = {id for before, node in live for id in (before, *node["inputs"])}
+        if any(id not in made and id not in state.nodes for id in named):
+            return []
+        deltas.append(local_delta(state, erased, live))
+    return [*deltas, whole_delta(state, after)] if edits else []

@@ -1,0 +1,119 @@
+"""What nodes and matches point to: lines of the user's program, modules, and the source of passes and rules."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eductor.patterns.pattern_pass import PatternPass
+from eductor.patterns.rules import Handled, Replaced
+from eductor.pipeline.base import Pass, RulePass
+
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]*)", line (?P<line>\d+)[^\n]*(?:\n[ \t]+(?!File)(?P<code>[^\n]*))?', re.M)
+_TORCH = str(Path(torch.__file__).parent)
+
+
+class Table:
+    """Rows without repetition; others point to them by their number."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._places: dict[Hashable, int] = {}
+
+    def place(self, key: Hashable, row: Mapping[str, Any]) -> int:
+        """The number of a row, which is added the first time."""
+        if key not in self._places:
+            self._places[key] = len(self.rows)
+            self.rows.append(dict(row))
+        return self._places[key]
+
+
+class Sources(Table):
+    """Lines of the user's program."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: dict[str, int | None] = {}
+
+    def of(self, meta: Mapping[str, Any]) -> int | None:
+        """Where a node stands: the last line of its stack trace that is not torch's own.
+
+        Dynamo leaves the trace empty where a module of torch was compiled by itself: there it is the module's forward.
+        """
+        trace = meta.get("stack_trace")
+        if not trace:
+            stack = list((meta.get("nn_module_stack") or {}).values())
+            return self._forward(stack[-1][1]) if stack and isinstance(stack[-1][1], type) else None
+        if trace not in self._known:
+            self._known[trace] = self._find(trace)
+        return self._known[trace]
+
+    def _forward(self, kind: Any) -> int | None:
+        key = f"{kind.__module__}.{kind.__qualname__}"
+        if key not in self._known:
+            try:
+                lines, first = inspect.getsourcelines(kind.forward)
+                row = {"file": inspect.getsourcefile(kind.forward) or "", "line": first, "code": lines[0].strip()}
+                self._known[key] = self.place(tuple(row.values()), row)
+            except (OSError, TypeError):  # typed into a console
+                self._known[key] = None
+        return self._known[key]
+
+    def _find(self, trace: str) -> int | None:
+        frames = [(f["file"], int(f["line"]), (f["code"] or "").strip()) for f in _FRAME.finditer(trace)]
+        own = [frame for frame in frames if not frame[0].startswith(_TORCH)] or frames
+        return self.place(own[-1], dict(zip(("file", "line", "code"), own[-1], strict=True))) if own else None
+
+
+class Modules(Table):
+    """Modules of the user's model."""
+
+    def of(self, meta: Mapping[str, Any]) -> int | None:
+        """The innermost module in which a node was computed."""
+        stack = meta.get("nn_module_stack") or {}
+        if not stack:
+            return None
+        found = list(stack.values())[-1]
+        path, kind = found[0], found[1] if len(found) > 1 else ""
+        row = {"path": _path(str(path)), "kind": kind if isinstance(kind, str) else kind.__name__}
+        row["kind"] = row["kind"].rpartition(".")[2]
+        return self.place((row["path"], row["kind"]), row)
+
+
+def _path(spelled: str) -> str:
+    """`L['self']._modules['h']._modules['0'].attn` as `h.0.attn`."""
+    text = re.sub(r"^[LG]\[(['\"])\w+\1\]", "", spelled)
+    text = re.sub(r"(?:\._modules|\._parameters)?\[(['\"]?)([^\]'\"]*)\1\]", r".\2", text)
+    return re.sub(r"\.(?:_modules|_parameters)\b", "", text).strip(".")
+
+
+class RuleSources(Table):
+    """The source of passes and of their rules."""
+
+    def of(self, pass_: Pass, rule: str = "") -> int | None:
+        """Where the source of a rule stands; of the pass itself, without one."""
+        fn = _function(pass_, rule)
+        try:
+            lines, first = inspect.getsourcelines(fn)
+            file = inspect.getsourcefile(fn) or ""
+        except (OSError, TypeError):  # typed into a console, or made by exec
+            return None
+        name = f"{pass_.name}:{rule}" if rule and fn is not pass_.fn else pass_.name
+        row = {"name": name, "file": file, "line": first, "code": inspect.cleandoc("".join(lines))}
+        return self.place((name, file, first), row)
+
+
+def _function(pass_: Pass, rule: str) -> Any:
+    """The function that does the work of a rule, or of the pass."""
+    if isinstance(pass_, RulePass):
+        return next((r.fn for r in pass_.rules if r.name == rule), pass_.fn)
+    if isinstance(pass_, PatternPass):
+        action = next((r.action for r in pass_.rules.rules if r.name == rule), None)
+        if isinstance(action, (Handled, Replaced)):
+            return inspect.unwrap(action.fn)
+    return pass_.fn
