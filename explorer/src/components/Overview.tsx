@@ -1,0 +1,262 @@
+// What happened to the model, for somebody who has never seen this project.
+import { useMemo, useState } from "preact/hooks";
+import { beside, elsewhere, linkTo, useApp } from "../app";
+import { fatesOf, type Fate } from "../fates";
+import { bytes, count, stageTitle, time } from "../format";
+import type { Graph, Stage } from "../schema";
+import { PassLink } from "./links";
+
+export function Overview({ graph }: { graph: Graph }) {
+  const { book } = useApp();
+  const { report } = book;
+  const warnings = report.warnings.filter((warning) => warning.graph === null || warning.graph === graph.number);
+  return (
+    <article class="page">
+      <header class="page-head">
+        <h1>{report.graphs.length > 1 ? `Graph ${graph.number}: ${graph.description}` : `What happened to ${graph.description}`}</h1>
+        <p class="facts">
+          {graph.source && <span>{`starts at ${graph.source}`}</span>}
+          <span>{`compiled and run in ${time(report.seconds)}`}</span>
+          <span>{`eductor ${report.eductor}, torch ${report.torch}`}</span>
+        </p>
+      </header>
+      {warnings.map(({ text }) => (
+        <p key={text} class="warning" role="note">
+          {text}
+        </p>
+      ))}
+      <div class="cards">
+        <InShort graph={graph} />
+        <SavedCard graph={graph} />
+        <LongestCard graph={graph} />
+      </div>
+      <Flow graph={graph} />
+      <Modules graph={graph} />
+    </article>
+  );
+}
+
+function InShort({ graph }: { graph: Graph }) {
+  const { book } = useApp();
+  const runs = book.runs.filter((run) => run.graph === graph);
+  const changed = runs.filter((run) => run.pass.status === "changed");
+  const matches = changed.reduce((total, run) => total + run.pass.matches.length, 0);
+  const checked = runs.flatMap(({ pass }) => pass.verified ?? []);
+  const wrong = checked.filter((each) => !each.ok).length;
+  const first = book.firstStage(graph);
+  const ends = book.finalStages(graph).map((stage) => {
+    const kernels = graph.kernels.filter((kernel) => kernel.role === stage.role).length;
+    const nodes = count(busy(book.replay(stage).end()), "operation");
+    return `${stage.role === "backward" ? "backward" : "forward"} ${nodes}${kernels ? ` in ${count(kernels, "kernel")}` : ""}`;
+  });
+  return (
+    <section class="card">
+      <h2>In short</h2>
+      <p class="figure">
+        {changed.length} <small>{`of ${count(runs.length, "pass", "passes")} changed something`}</small>
+      </p>
+      <p>{`${first ? `Captured: ${count(busy(first.start), "operation")}. ` : ""}Now: ${ends.join(", ")}. The passes made ${count(matches, "rewrite")}.`}</p>
+      {checked.length > 0 && <p class={wrong ? "bad" : "good"}>{wrong ? `✗ ${wrong} of ${checked.length} checked passes broke their contract` : `✓ ${checked.length === 1 ? "the change was" : `all ${checked.length} changes were`} checked against the graph before`}</p>}
+    </section>
+  );
+}
+
+function busy(nodes: { op: string }[]): number {
+  return nodes.filter((node) => node.op.startsWith("call_")).length;
+}
+
+function SavedCard({ graph }: { graph: Graph }) {
+  const app = useApp();
+  const { partition } = graph;
+  if (!partition) {
+    return (
+      <section class="card">
+        <h2>Saved for backward</h2>
+        <p class="figure">nothing</p>
+        <p>No gradients are computed, so that nothing is kept.</p>
+      </section>
+    );
+  }
+  const values = partition.saved.filter((value) => value.bytes > 0);
+  const inputs = partition.saved.length - values.length;
+  const size = values.reduce((total, value) => total + value.bytes, 0);
+  const largest = values.toSorted((a, b) => b.bytes - a.bytes).slice(0, 3);
+  const again = partition.again.filter((value) => value.bytes > 0).length;
+  return (
+    <section class="card">
+      <h2>Saved for backward</h2>
+      <p class="figure">
+        {bytes(size)} <small>{`in ${count(values.length, "value")}`}</small>
+      </p>
+      <ul class="bars">
+        {largest.map((value) => (
+          <li key={value.name}>
+            <code>{value.name}</code>
+            <span class="bar" style={{ "--part": value.bytes / largest[0]!.bytes }} />
+            <span class="number">{bytes(value.bytes)}</span>
+          </li>
+        ))}
+      </ul>
+      <p>
+        {`${inputs ? `${count(inputs, "input")} kept, too; ` : ""}${count(again, "value")} computed again instead. `}
+        <a href={linkTo(app, elsewhere(app.route, { page: "partition" }))}>All, with reasons</a>
+      </p>
+    </section>
+  );
+}
+
+function LongestCard({ graph }: { graph: Graph }) {
+  const { book } = useApp();
+  const runs = book.runs.filter((run) => run.graph === graph).toSorted((a, b) => b.pass.seconds - a.pass.seconds);
+  const total = runs.reduce((sum, run) => sum + run.pass.seconds, 0);
+  const longest = runs[0];
+  if (!longest) return null;
+  return (
+    <section class="card">
+      <h2>Longest pass</h2>
+      <p class="figure">
+        {longest.pass.name} <small>{time(longest.pass.seconds)}</small>
+      </p>
+      <ul class="bars">
+        {runs.slice(0, 3).map((run) => (
+          <li key={`${run.stage.key}${run.index}`}>
+            <PassLink run={run} />
+            <span class="bar" style={{ "--part": run.pass.seconds / longest.pass.seconds }} />
+            <span class="number">{time(run.pass.seconds)}</span>
+          </li>
+        ))}
+      </ul>
+      <p>{`All ${runs.length} passes together: ${time(total)}.`}</p>
+    </section>
+  );
+}
+
+/** The stages in their order, each with what it made of the graph. */
+function Flow({ graph }: { graph: Graph }) {
+  const app = useApp();
+  const target = (stage: Stage) => {
+    if (stage.name === "partition" && graph.partition) return elsewhere(app.route, { page: "partition" });
+    if (stage.name === "engine" && graph.kernels.length) return elsewhere(app.route, { page: "kernels" });
+    return elsewhere(app.route, { page: "stage", stage });
+  };
+  return (
+    <section aria-labelledby="flow">
+      <h2 id="flow">From your program to what runs</h2>
+      <ol class="flow">
+        {graph.stages.map((stage) => {
+          const changed = stage.passes.filter((pass) => pass.status === "changed").length;
+          return (
+            <li key={stage.key} class={stage.failure ? "failed" : undefined}>
+              <a href={linkTo(app, target(stage))}>
+                <b>{stageTitle(stage.name, stage.role)}</b>
+                <span>{told(graph, stage)}</span>
+                <span class="aside">{[stage.passes.length ? `${changed} of ${count(stage.passes.length, "pass", "passes")} changed it` : "", time(stage.seconds)].filter(Boolean).join(" · ")}</span>
+              </a>
+            </li>
+          );
+        })}
+      </ol>
+    </section>
+  );
+}
+
+function told(graph: Graph, stage: Stage): string {
+  if (stage.failure) return "failed";
+  if (stage.facts["left_out"]) return "left out";
+  if (stage.name === "autograd") return typeof stage.facts["gradients"] === "number" ? count(stage.facts["gradients"], "gradient") : "traced";
+  if (stage.name === "partition") return graph.partition ? "forward | backward" : "forward only";
+  if (stage.name === "engine") {
+    const kernels = graph.kernels.filter((kernel) => kernel.role === stage.role).length;
+    return kernels ? count(kernels, "kernel") : String(stage.facts["engine"] ?? "");
+  }
+  const [start, end] = [stage.start.length, stage.result ?? stage.start.length];
+  return start === end ? count(start, "node") : `${start} → ${end} nodes`;
+}
+
+function Modules({ graph }: { graph: Graph }) {
+  const { book, provenance } = useApp();
+  const fates = useMemo(() => fatesOf(book, provenance, graph), [book, provenance, graph]);
+  const kinds = useMemo(() => kindsOf(fates), [fates]);
+  const [kind, setKind] = useState<string | null>(null);
+  if (!fates.length) return null;
+  const shown = kinds.filter(([name]) => kind === null || name === kind);
+  return (
+    <section aria-labelledby="modules">
+      <h2 id="modules">What happened to each module</h2>
+      <div class="chips" role="group" aria-label="Kinds of modules">
+        <button type="button" class="chip" aria-pressed={kind === null} onClick={() => setKind(null)}>
+          All
+        </button>
+        {kinds.map(([name, total]) => (
+          <button key={name} type="button" class="chip" aria-pressed={kind === name} onClick={() => setKind(name)}>
+            {name} <b>{total}</b>
+          </button>
+        ))}
+      </div>
+      <table class="fates">
+        <thead>
+          <tr>
+            <th>Module</th>
+            <th>Captured as</th>
+            <th>Forward runs</th>
+            <th>Backward runs</th>
+            <th>Changed by</th>
+          </tr>
+        </thead>
+        {shown.map(([name, total]) => (
+          <tbody key={name}>
+            <tr class="kind">
+              <th colSpan={5} scope="rowgroup">
+                {name} <span class="aside">{total > 1 ? `${total} modules` : ""}</span>
+              </th>
+            </tr>
+            {fates.filter((fate) => fate.kind === name).map((fate) => (
+              <FateRow key={fate.modules[0]} fate={fate} />
+            ))}
+          </tbody>
+        ))}
+      </table>
+    </section>
+  );
+}
+
+function kindsOf(fates: Fate[]): [string, number][] {
+  const totals = new Map<string, number>();
+  for (const fate of fates) totals.set(fate.kind, (totals.get(fate.kind) ?? 0) + fate.modules.length);
+  return [...totals].sort((a, b) => b[1] - a[1]);
+}
+
+function FateRow({ fate }: { fate: Fate }) {
+  const app = useApp();
+  const names = [...new Map(fate.passes.map((run) => [run.pass.address, run])).values()];
+  return (
+    <tr>
+      <td>
+        <a class="code-link" href={linkTo(app, beside(app.route, { module: fate.modules[0]! }))}>
+          {fate.label || fate.kind}
+        </a>
+        {fate.modules.length > 1 && <span class="aside">{` ×${fate.modules.length}, all alike`}</span>}
+      </td>
+      <td>
+        <Operators names={fate.captured} />
+      </td>
+      <td>
+        <Operators names={fate.forward} />
+      </td>
+      <td>
+        <Operators names={fate.backward} />
+      </td>
+      <td class="touched">
+        {names.length ? names.map((run) => <PassLink key={run.pass.address} run={run}>{run.pass.name}</PassLink>) : <span class="aside">no pass</span>}
+      </td>
+    </tr>
+  );
+}
+
+const FEW = 5;
+
+function Operators({ names }: { names: string[] }) {
+  if (!names.length) return <span class="aside">nothing</span>;
+  const more = names.length > FEW ? `, and ${names.length - FEW} more` : "";
+  return <code title={names.join(", ")}>{names.slice(0, FEW).join(", ") + more}</code>;
+}
