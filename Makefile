@@ -1,5 +1,7 @@
 # make demo    compiles an example model and shows what each pass did
 # make test    runs the tests
+# make test-browser  runs the tests of the report's page in Chromium, which it installs where it is missing
+# make explorer  builds the report's page from explorer/, with Node
 # make patterns  traces the search functions of the package's patterns, and stores what they give
 # make lint    lint, format check, type check
 # make bench   measures idle passes, looking on, ahead-of-time autograd, patterns, calls, kernels, pre-grad and joint passes, the partition, attention and padding, beside torch's own
@@ -11,7 +13,7 @@ STAMP := $(VENV)/.installed
 # bf16 matmul through oneDNN dies on CPUs that advertise AMX but cannot use it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE
 
-.PHONY: demo test test-slow lint format patterns bench clean
+.PHONY: demo test test-slow test-browser explorer lint format patterns bench clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -21,6 +23,14 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m slow
+
+test-browser: $(STAMP)
+	command -v chromium || command -v google-chrome || apt-get install -y chromium
+	$(BIN)/pip install -q -c constraints.txt -e ".[browser]"
+	$(BIN)/python -m pytest tests/explorer
+
+explorer:
+	cd explorer && npm ci --no-fund --no-audit && npm run check && npm run build
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -57,4 +67,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) explorer/node_modules build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

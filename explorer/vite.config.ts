@@ -1,8 +1,9 @@
 import { join } from "node:path";
 import { defineConfig, type Plugin } from "vite";
 import { viteSingleFile } from "vite-plugin-singlefile";
-import { elkWorker } from "./build/elk";
-import { stampOf } from "./build/sources";
+import { elkWorker } from "./build/elk.ts";
+import { notices } from "./build/notices.ts";
+import { stampOf } from "./build/sources.ts";
 
 const root = import.meta.dirname;
 
@@ -27,7 +28,7 @@ function renamed(): Plugin {
 
 export default defineConfig({
   root,
-  plugins: [elkWorker(), stamped(), viteSingleFile(), renamed()],
+  plugins: [elkWorker(), stamped(), notices(root), viteSingleFile(), renamed()],
   build: {
     outDir: join(root, "../src/eductor/observe/report"),
     emptyOutDir: false,

@@ -18,7 +18,7 @@ export function useApp(): App {
   return useContext(AppContext)!;
 }
 
-const NOWHERE = { stage: null, run: null, match: null, view: "changes", kernel: null } as const;
+const NOWHERE = { stage: null, run: null, match: null, view: "changes", lost: null, kernel: null } as const;
 
 /** The route to another page; what stands in the side panel goes along only if it is asked for. */
 export function elsewhere(route: Route, change: Partial<Route>): Route {

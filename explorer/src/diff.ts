@@ -17,7 +17,7 @@ export function diffRows(before: GraphNode[], after: GraphNode[]): Row[] {
   const inOrder = longestRise(common.map((node) => place.get(node.id)!));
   const isFixed = new Set(common.filter((_, index) => inOrder.has(index)).map((node) => node.id));
   const gone = removedBehind(before, staying, isFixed);
-  const [oldNames, newNames] = [namesOf(before), namesOf(after)];
+  const names = renamed(common, (node) => before[place.get(node.id)!]!);
   const rows: Row[] = [...(gone.get(null) ?? [])];
   for (const node of after) {
     const index = place.get(node.id);
@@ -26,11 +26,34 @@ export function diffRows(before: GraphNode[], after: GraphNode[]): Row[] {
       continue;
     }
     const old = before[index]!;
-    const same = old === node || (meaning(old, oldNames) === meaning(node, newNames) && old.value === node.value);
-    rows.push({ kind: same ? "same" : "changed", before: old, after: node, moved: !isFixed.has(node.id) });
+    const kind = isSame(old, node, names) ? "same" : "changed";
+    rows.push({ kind, before: old, after: node, moved: !isFixed.has(node.id) });
     rows.push(...(gone.get(node.id) ?? []));
   }
   return rows;
+}
+
+/** Old names to new ones, of the nodes that only have another name. */
+function renamed(common: GraphNode[], old: (node: GraphNode) => GraphNode): Map<string, string> {
+  const names = new Map<string, string>();
+  for (const node of common) if (old(node).name !== node.name) names.set(old(node).name, node.name);
+  return names;
+}
+
+function isSame(old: GraphNode, now: GraphNode, names: Map<string, string>): boolean {
+  if (old === now) return true;
+  if (old.value !== now.value) return false;
+  if (old.code === now.code) return equal(old.inputs, now.inputs);
+  if (!names.size || !equal(old.inputs, now.inputs)) return false;
+  const spelled = old.code.replace(WORD, (word) => names.get(word) ?? word);
+  return spelled.replace(/^\w+(?= = )/, now.name) === now.code;
+}
+
+/** A name in code; neither part of a path, nor in quotes, nor a keyword of a call. */
+const WORD = /(?<![\w.'"])[A-Za-z_]\w*\b(?!\s*=[^=])/g;
+
+function equal(a: number[], b: number[]): boolean {
+  return a.length === b.length && a.every((each, index) => each === b[index]);
 }
 
 /** Removed nodes by the node that stays in its place and stood before them. */
@@ -41,21 +64,11 @@ function removedBehind(before: GraphNode[], staying: Set<number>, isFixed: Set<n
     if (isFixed.has(node.id)) anchor = node.id;
     if (staying.has(node.id)) continue;
     const row: Row = { kind: "removed", before: node, after: null, moved: false };
-    behind.set(anchor, [...(behind.get(anchor) ?? []), row]);
+    const rows = behind.get(anchor);
+    if (rows) rows.push(row);
+    else behind.set(anchor, [row]);
   }
   return behind;
-}
-
-function namesOf(nodes: GraphNode[]): Map<string, number> {
-  return new Map(nodes.map((node) => [node.name, node.id]));
-}
-
-/** The code with identities in place of names. */
-function meaning(node: GraphNode, names: Map<string, number>): string {
-  return node.code.replace(/(?<![\w.'"])[A-Za-z_]\w*\b(?!\s*=[^=])/g, (word) => {
-    const id = names.get(word);
-    return id === undefined ? word : `#${id}`;
-  }).replace(new RegExp(`^${node.name}\\b`), `#${node.id}`);
 }
 
 /** The indices of a longest rising subsequence: what is not in it has moved. */

@@ -13,25 +13,28 @@ export interface Route {
   /** Index of the match that is shown alone. */
   match: number | null;
   view: View;
+  /** An address that nothing stands at. */
+  lost: string | null;
   node: number | null;
   source: number | null;
   module: number | null;
-  kernel: string | null;
+  /** Index of the kernel that is shown. */
+  kernel: number | null;
 }
 
 const VIEWS: View[] = ["changes", "picture", "before", "after", "misses"];
 
 export function parse(hash: string, book: Book): Route {
-  const [path = "", query = ""] = decodeURIComponent(hash.replace(/^#\/?/, "")).split("?", 2);
+  const [path = "", query = ""] = decoded(hash.replace(/^#\/?/, "")).split("?", 2);
   const params = new URLSearchParams(query);
   const number = (name: string) => (/^\d+$/.test(params.get(name) ?? "") ? Number(params.get(name)) : null);
   const graph = book.report.graphs.find((each) => each.number === number("graph")) ?? book.report.graphs[0]!;
   const view = VIEWS.find((each) => each === params.get("view")) ?? "changes";
-  const subject = { node: number("node"), source: number("source"), module: number("module"), kernel: params.get("kernel") };
-  const route: Route = { page: "overview", graph, stage: null, run: null, match: null, view, ...subject };
+  const subject = { node: number("node"), source: number("source"), module: number("module"), kernel: number("kernel") };
+  const route: Route = { page: "overview", graph, stage: null, run: null, match: null, view, lost: null, ...subject };
   if (path === "partition" || path === "kernels") return { ...route, page: path };
   const wanted = { graph: params.has("graph") ? graph : null, role: params.get("role"), run: number("run") ?? 1 };
-  return passAt(path, wanted, book, route) ?? stageAt(path, wanted.role, graph, route) ?? route;
+  return passAt(path, wanted, book, route) ?? stageAt(path, wanted.role, graph, route) ?? { ...route, lost: path || null };
 }
 
 export function format(route: Route, book: Book): string {
@@ -50,6 +53,14 @@ export function format(route: Route, book: Book): string {
   }
   const query = params.size ? `?${params}` : "";
   return `#${pathOf(route)}${query}`;
+}
+
+function decoded(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 function pathOf({ page, stage, run, match }: Route): string {

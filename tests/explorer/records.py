@@ -42,10 +42,14 @@ class Maker:
         self.modules: list[dict[str, str]] = []
 
     def module(self, path: str, kind: str) -> int:
-        self.modules.append({"path": path, "kind": kind})
-        return len(self.modules) - 1
+        module = {"path": path, "kind": kind}
+        if module not in self.modules[-8:]:
+            self.modules.append(module)
+        return self.modules.index(module)
 
-    def node(self, target: str, inputs: list[dict[str, Any]], op: str = "call_function", **fields: Any) -> dict[str, Any]:
+    def node(
+        self, target: str, inputs: list[dict[str, Any]], op: str = "call_function", **fields: Any
+    ) -> dict[str, Any]:
         self.ids += 1
         short = target.split(".")[-2] if target.startswith("torch.ops") else target.split(".")[-1]
         turn = self.names[short] = self.names.get(short, -1) + 1
@@ -166,7 +170,10 @@ def noop_pass(nodes: list[dict[str, Any]]) -> dict[str, Any]:
         if "detach" in gone["target"]:
             operand = byid[gone["inputs"][0]]
             inputs = [operand["id"] if i == gone["id"] else i for i in reader["inputs"]]
-            read = reader | {"code": reader["code"].replace(f"({gone['name']}", f"({operand['name']}"), "inputs": inputs}
+            read = reader | {
+                "code": reader["code"].replace(f"({gone['name']}", f"({operand['name']}"),
+                "inputs": inputs,
+            }
             matches.append(("copy", gone["name"], delta(removed=[gone["id"]], changed=[read])))
     return changing("joint", "remove_noop_ops", len(nodes), matches, 0.0039)
 
@@ -190,7 +197,9 @@ def apply(nodes: list[dict[str, Any]], one: dict[str, Any]) -> list[dict[str, An
     return result
 
 
-def stage(number: int, name: str, role: str, start: list[dict[str, Any]], passes: list[Any], seconds: float, **facts: Any) -> dict[str, Any]:
+def stage(
+    number: int, name: str, role: str, start: list[dict[str, Any]], passes: list[Any], seconds: float, **facts: Any
+) -> dict[str, Any]:
     result = passes[-1]["nodes_after"] if passes else len(start)
     return {
         "key": f"{number}/{name}/{role}", "name": name, "role": role, "seconds": seconds, "failure": None,
@@ -201,7 +210,11 @@ def stage(number: int, name: str, role: str, start: list[dict[str, Any]], passes
 def filled(name: str, order: list[str], passes: list[Any], extra: int, nodes: int) -> list[Any]:
     """The passes of a stage in their order: those that did something, the others, and more of the latter."""
     done = {p["name"]: p for p in passes}
-    miss = {"rule": "batch_linear", "nodes": ["addmm"], "reason": "no other call is of the same form and independent of it"}
+    miss = {
+        "rule": "batch_linear",
+        "nodes": ["addmm"],
+        "reason": "no other call is of the same form and independent of it",
+    }
     listed, now = [], nodes
     for each in [*order, *(f"custom_pass_{i}" for i in range(extra))]:
         skipped = {"status": "skipped", "reason": "only for inference"} if each == "fuse_conv_bn" else {}
@@ -237,7 +250,10 @@ def plan(joint: list[dict[str, Any]]) -> dict[str, Any]:
         live += 1 << 20 if not n.get("backward") else -(1 << 19)
         phase = "backward" if n.get("backward") else "forward"
         line.append({"phase": phase, "node": n["id"], "name": n["name"], "live": max(live, 0)})
-    points = [{"budget": b / 5, "bytes": b * 2_000_000, "seconds": 0.002 - b * 0.0003, "peak": 4_000_000 + b * 2_000_000} for b in range(6)]
+    points = [
+        {"budget": b / 5, "bytes": b * 2_000_000, "seconds": 0.002 - b * 0.0003, "peak": 4_000_000 + b * 2_000_000}
+        for b in range(6)
+    ]
     curve = {"points": points, "chosen": points[-2]}
     peak = max(m["live"] for m in line)
     return {"budget": 0.8, "peak": peak, "saved": saved, "again": again, "others": [], "curve": curve, "timeline": line}
@@ -253,7 +269,9 @@ def kernels(parts: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
             code = f"@triton.jit\ndef triton_{names}(in_ptr, out_ptr, n, BLOCK: tl.constexpr):\n    at = tl.program_id(0) * BLOCK\n"
             kind = "extern" if "mm" in names else "triton"
             fields = {"language": kind, "code": None if kind == "extern" else code}
-            made.append({"name": f"{kind}_{names}_{i}", "role": role, "nodes": [n["id"] for n in calls[i : i + 2]], **fields})
+            made.append(
+                {"name": f"{kind}_{names}_{i}", "role": role, "nodes": [n["id"] for n in calls[i : i + 2]], **fields}
+            )
     return made
 
 
@@ -273,14 +291,31 @@ def graph(make: Maker, number: int, layers: int, idle: int) -> dict[str, Any]:
         stage(number, "pre_grad", "captured", first, pre, 0.0095),
         stage(number, "autograd", "captured", [], [], 0.2469, nodes=len(joint), gradients=27),
         stage(number, "joint", "joint", joint, filled("joint", JOINT, [clean, reshaped], share, len(joint)), 0.0197),
-        stage(number, "partition", "joint", [], [], 0.0254, forward_nodes=len(parts["forward"])),
+        stage(
+            number,
+            "partition",
+            "joint",
+            [],
+            [],
+            0.0254,
+            forward_nodes=len(parts["forward"]),
+            backward_nodes=len(parts["backward"]),
+        ),
     ]
     for role, nodes in parts.items():
         did = [locality_pass(nodes)] if role == "forward" else []
-        stages.append(stage(number, "post_grad", role, nodes, filled("post_grad", POST_GRAD, did, share, len(nodes)), 0.0041))
+        stages.append(
+            stage(number, "post_grad", role, nodes, filled("post_grad", POST_GRAD, did, share, len(nodes)), 0.0041)
+        )
     stages += [stage(number, "engine", role, [], [], 0.31, engine="inductor") for role in parts]
     source = f"train.py:10: {SOURCES[0]}"
-    words = {"function": "Model", "kind": "first", "description": "Model.forward", "source": source, "compile_id": f"{number}/0"}
+    words = {
+        "function": "Model",
+        "kind": "first",
+        "description": "Model.forward",
+        "source": source,
+        "compile_id": f"{number}/0",
+    }
     return {"number": number, **words, "stages": stages, "partition": plan(end), "kernels": kernels(parts)}
 
 
@@ -288,7 +323,12 @@ def record(layers: int = 2, graphs: int = 1, idle: int = 0) -> dict[str, Any]:
     """A whole report."""
     make = Maker()
     made = [graph(make, number, layers, idle) for number in range(1, graphs + 1)]
-    rule = {"name": "one_reshape", "file": "eductor/passes/joint/one_reshape.py", "line": 12, "code": "@rule\ndef one_reshape(x):\n    return view(view(x))\n"}
+    rule = {
+        "name": "one_reshape",
+        "file": "eductor/passes/joint/one_reshape.py",
+        "line": 12,
+        "code": "@rule\ndef one_reshape(x):\n    return view(view(x))\n",
+    }
     sources = [{"file": "/home/me/train.py", "line": 10 + i, "code": code} for i, code in enumerate(SOURCES)]
     return {
         "schema": "eductor.report/1", "eductor": "0.1.0", "torch": "2.13.0", "title": "train.py",

@@ -2,14 +2,16 @@
 import { bytes, time } from "../format";
 import type { Point } from "../schema";
 import { byteTicks, ticks } from "../ticks";
+import { useWidth } from "../width";
 
-const [WIDTH, HEIGHT, LEFT, BOTTOM, TOP] = [640, 250, 64, 42, 16];
+const [HEIGHT, LEFT, RIGHT, BOTTOM, TOP] = [230, 64, 28, 42, 12];
 
 export function CurveChart({ points, chosen }: { points: Point[]; chosen: Point }) {
+  const [picture, width] = useWidth<SVGSVGElement>(480);
   const sorted = points.toSorted((a, b) => a.bytes - b.bytes);
   const across = byteTicks(Math.max(...points.map((point) => point.bytes), chosen.bytes));
   const up = ticks(Math.max(...points.map((point) => point.seconds), chosen.seconds));
-  const x = (size: number) => LEFT + ((WIDTH - LEFT - 24) * size) / across.at(-1)!;
+  const x = (size: number) => LEFT + ((width - LEFT - RIGHT) * size) / across.at(-1)!;
   const y = (seconds: number) => TOP + (HEIGHT - BOTTOM - TOP) * (1 - seconds / up.at(-1)!);
   const says = (point: Point) => `budget ${point.budget}: ${bytes(point.bytes)} saved, ${time(point.seconds)}, at most ${bytes(point.peak)} held`;
   return (
@@ -22,10 +24,10 @@ export function CurveChart({ points, chosen }: { points: Point[]; chosen: Point 
           {`, ${bytes(chosen.bytes)} saved, ${time(chosen.seconds)} for saving and computing again`}
         </p>
       </figcaption>
-      <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} role="img" aria-label={`Memory against time; chosen: ${says(chosen)}`}>
+      <svg ref={picture} height={HEIGHT} role="img" aria-label={`Memory against time; chosen: ${says(chosen)}`}>
         {up.map((seconds) => (
           <g key={seconds} class="grid">
-            <line x1={LEFT} x2={WIDTH - 24} y1={y(seconds)} y2={y(seconds)} />
+            <line x1={LEFT} x2={width - RIGHT} y1={y(seconds)} y2={y(seconds)} />
             <text x={LEFT - 8} y={y(seconds) + 4} text-anchor="end">
               {seconds === 0 ? "0" : time(seconds)}
             </text>
@@ -36,7 +38,7 @@ export function CurveChart({ points, chosen }: { points: Point[]; chosen: Point 
             {size === 0 ? "0" : bytes(size)}
           </text>
         ))}
-        <text class="axis" x={(LEFT + WIDTH - 24) / 2} y={HEIGHT - 6} text-anchor="middle">
+        <text class="axis" x={(LEFT + width - RIGHT) / 2} y={HEIGHT - 6} text-anchor="middle">
           saved for backward
         </text>
         <path class="curve" d={`M${sorted.map((point) => `${x(point.bytes)} ${y(point.seconds)}`).join("L")}`} />

@@ -1,21 +1,20 @@
-import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useMemo, useState } from "preact/hooks";
 import type { Row } from "../diff";
-import { folded, oneColumn, twoColumns } from "../lines";
+import { codeOf, folded, oneColumn, twoColumns } from "../lines";
+import { useWidth } from "../width";
 import { CodeList } from "./CodeList";
 
-const ROOM_FOR_TWO = 1150;
+const LEAST = 1150;
+const MARGIN = 80;
+const LETTER = 7.6;
 
-/** The graph before and after; beside each other where there is room. */
+/** The graph before and after; beside each other where the changed lines have room. */
 export function DiffView({ rows }: { rows: Row[] }) {
-  const place = useRef<HTMLDivElement>(null);
-  const [two, setTwo] = useState(false);
+  const [place, width] = useWidth<HTMLDivElement>(900);
   const [opened, setOpened] = useState<Set<number>>(new Set());
   useLayoutEffect(() => setOpened(new Set()), [rows]);
-  useLayoutEffect(() => {
-    const watcher = new ResizeObserver(([entry]) => setTwo(entry!.contentRect.width >= ROOM_FOR_TWO));
-    watcher.observe(place.current!);
-    return () => watcher.disconnect();
-  }, []);
+  const needed = useMemo(() => Math.max(LEAST, 2 * (longestChange(rows) * LETTER + MARGIN)), [rows]);
+  const two = needed <= width;
   const lines = useMemo(() => {
     const items = folded(rows, opened);
     return two ? twoColumns(items) : oneColumn(items);
@@ -33,4 +32,9 @@ export function DiffView({ rows }: { rows: Row[] }) {
       <CodeList lines={lines} label="The graph before and after" open={(fold) => setOpened(new Set([...opened, fold]))} />
     </div>
   );
+}
+
+function longestChange(rows: Row[]): number {
+  const lengths = rows.filter((row) => row.kind !== "same").flatMap(({ before, after }) => [before, after]);
+  return lengths.reduce((most, node) => Math.max(most, node ? codeOf(node).length : 0), 0);
 }

@@ -16,7 +16,7 @@ const SAYS: Record<Kernel["language"], string> = {
 export function KernelsPage({ graph }: { graph: Graph }) {
   const app = useApp();
   const { kernels } = graph;
-  const chosen = kernels.find((kernel) => keyOf(kernel) === app.route.kernel) ?? kernels[0];
+  const chosen = kernels[app.route.kernel ?? 0] ?? kernels[0];
   const made = kernels.filter((kernel) => kernel.code !== null).length;
   return (
     <article class="page fills">
@@ -28,7 +28,7 @@ export function KernelsPage({ graph }: { graph: Graph }) {
         <div class="kernels">
           <nav aria-label="Kernels">
             {["forward", "backward", "captured", "joint"].map((role) => {
-              const own = kernels.filter((kernel) => kernel.role === role);
+              const own = kernels.map((kernel, index) => ({ kernel, index })).filter(({ kernel }) => kernel.role === role);
               return own.length ? <KernelList key={role} role={role} kernels={own} chosen={chosen} /> : null;
             })}
           </nav>
@@ -39,13 +39,13 @@ export function KernelsPage({ graph }: { graph: Graph }) {
   );
 }
 
-function KernelList({ role, kernels, chosen }: { role: string; kernels: Kernel[]; chosen: Kernel }) {
+function KernelList({ role, kernels, chosen }: { role: string; kernels: { kernel: Kernel; index: number }[]; chosen: Kernel }) {
   const app = useApp();
   return (
     <section>
       <h3>{role}</h3>
-      {kernels.map((kernel) => (
-        <a key={kernel.name} href={linkTo(app, elsewhere(app.route, { page: "kernels", kernel: keyOf(kernel) }))} aria-current={kernel === chosen ? "true" : undefined}>
+      {kernels.map(({ kernel, index }) => (
+        <a key={index} href={linkTo(app, elsewhere(app.route, { page: "kernels", kernel: index }))} aria-current={kernel === chosen ? "true" : undefined}>
           <code>{kernel.name}</code>
           <span class="aside">{count(kernel.nodes.length, "node")}</span>
         </a>
@@ -71,8 +71,4 @@ function KernelView({ kernel }: { kernel: Kernel }) {
       {kernel.code !== null && <SourceView code={kernel.code} language={kernel.language === "cpp" ? "cpp" : "python"} label={`Source of ${kernel.name}`} />}
     </section>
   );
-}
-
-function keyOf(kernel: Kernel): string {
-  return `${kernel.role}/${kernel.name}`;
 }

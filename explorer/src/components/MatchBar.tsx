@@ -41,7 +41,7 @@ export function MatchBar({ run, whole }: { run: Run; whole: boolean }) {
             </ul>
           )}
           {whole && <p class="quiet">What this match did alone was not recorded; below is what the whole pass did.</p>}
-          {match.source !== null && <RuleSource index={match.source} title="Source of the rule" />}
+          {match.source !== null && <RuleSource index={match.source} title="Source of the rule" atOnce />}
         </div>
       )}
     </section>

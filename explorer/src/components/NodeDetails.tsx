@@ -182,11 +182,15 @@ export function Kernels({ kernels }: { kernels: Kernel[] }) {
   const app = useApp();
   return (
     <span class="node-links">
-      {kernels.slice(0, LISTED).map((kernel) => (
-        <a key={`${kernel.role}${kernel.name}`} class="code-link" href={linkTo(app, elsewhere(app.route, { page: "kernels", kernel: `${kernel.role}/${kernel.name}` }))}>
-          {kernel.name}
-        </a>
-      ))}
+      {kernels.slice(0, LISTED).map((kernel) => {
+        const graph = app.book.report.graphs.find((each) => each.kernels.includes(kernel))!;
+        const index = graph.kernels.indexOf(kernel);
+        return (
+          <a key={index} class="code-link" href={linkTo(app, elsewhere(app.route, { page: "kernels", graph, kernel: index }))}>
+            {kernel.name}
+          </a>
+        );
+      })}
       {kernels.length > LISTED && <span class="aside">{`and ${kernels.length - LISTED} more`}</span>}
     </span>
   );

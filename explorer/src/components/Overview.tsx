@@ -1,4 +1,5 @@
 // What happened to the model, for somebody who has never seen this project.
+import { Fragment } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { beside, elsewhere, linkTo, useApp } from "../app";
 import { fatesOf, type Fate } from "../fates";
@@ -7,7 +8,7 @@ import type { Graph, Stage } from "../schema";
 import { PassLink } from "./links";
 
 export function Overview({ graph }: { graph: Graph }) {
-  const { book } = useApp();
+  const { book, route } = useApp();
   const { report } = book;
   const warnings = report.warnings.filter((warning) => warning.graph === null || warning.graph === graph.number);
   return (
@@ -15,11 +16,16 @@ export function Overview({ graph }: { graph: Graph }) {
       <header class="page-head">
         <h1>{report.graphs.length > 1 ? `Graph ${graph.number}: ${graph.description}` : `What happened to ${graph.description}`}</h1>
         <p class="facts">
-          {graph.source && <span>{`starts at ${graph.source}`}</span>}
+          {graph.source && <span>{`starts at ${graph.source.replace(/^\S*\//, "")}`}</span>}
           <span>{`compiled and run in ${time(report.seconds)}`}</span>
           <span>{`eductor ${report.eductor}, torch ${report.torch}`}</span>
         </p>
       </header>
+      {route.lost !== null && (
+        <p class="warning" role="alert">
+          {`This report has nothing at ${route.lost}.`}
+        </p>
+      )}
       {warnings.map(({ text }) => (
         <p key={text} class="warning" role="note">
           {text}
@@ -120,7 +126,7 @@ function LongestCard({ graph }: { graph: Graph }) {
       <ul class="bars">
         {runs.slice(0, 3).map((run) => (
           <li key={`${run.stage.key}${run.index}`}>
-            <PassLink run={run} />
+            <PassLink run={run}>{run.pass.name}</PassLink>
             <span class="bar" style={{ "--part": run.pass.seconds / longest.pass.seconds }} />
             <span class="number">{time(run.pass.seconds)}</span>
           </li>
@@ -143,28 +149,45 @@ function Flow({ graph }: { graph: Graph }) {
     <section aria-labelledby="flow">
       <h2 id="flow">From your program to what runs</h2>
       <ol class="flow">
-        {graph.stages.map((stage) => {
-          const changed = stage.passes.filter((pass) => pass.status === "changed").length;
-          return (
-            <li key={stage.key} class={stage.failure ? "failed" : undefined}>
-              <a href={linkTo(app, target(stage))}>
-                <b>{stageTitle(stage.name, stage.role)}</b>
-                <span>{told(graph, stage)}</span>
-                <span class="aside">{[stage.passes.length ? `${changed} of ${count(stage.passes.length, "pass", "passes")} changed it` : "", time(stage.seconds)].filter(Boolean).join(" · ")}</span>
+        {byName(graph.stages).map((stages) => (
+          <li key={stages[0]!.key}>
+            <b>{stageTitle(stages[0]!.name, "")}</b>
+            {stages.map((stage) => (
+              <a key={stage.key} class={stage.failure ? "bad" : undefined} href={linkTo(app, target(stage))}>
+                {stages.length > 1 && <span class="aside">{stage.role}</span>} {told(graph, stage)}
               </a>
-            </li>
-          );
-        })}
+            ))}
+            <span class="aside">{summary(stages)}</span>
+          </li>
+        ))}
       </ol>
     </section>
   );
+}
+
+/** Forward and backward of a stage stand together. */
+function byName(stages: Stage[]): Stage[][] {
+  const groups = new Map<string, Stage[]>();
+  for (const stage of stages) groups.set(stage.name, [...(groups.get(stage.name) ?? []), stage]);
+  return [...groups.values()];
+}
+
+function summary(stages: Stage[]): string {
+  const changed = stages.flatMap((stage) => stage.passes).filter((pass) => pass.status === "changed").length;
+  const seconds = stages.reduce((total, stage) => total + stage.seconds, 0);
+  return `${changed ? `${count(changed, "pass", "passes")} changed it · ` : ""}${time(seconds)}`;
+}
+
+function parted({ facts }: Stage): string {
+  const [forward, backward] = [facts["forward_nodes"], facts["backward_nodes"]];
+  return typeof backward === "number" ? `${forward} forward, ${backward} backward` : "forward only";
 }
 
 function told(graph: Graph, stage: Stage): string {
   if (stage.failure) return "failed";
   if (stage.facts["left_out"]) return "left out";
   if (stage.name === "autograd") return typeof stage.facts["gradients"] === "number" ? count(stage.facts["gradients"], "gradient") : "traced";
-  if (stage.name === "partition") return graph.partition ? "forward | backward" : "forward only";
+  if (stage.name === "partition") return parted(stage);
   if (stage.name === "engine") {
     const kernels = graph.kernels.filter((kernel) => kernel.role === stage.role).length;
     return kernels ? count(kernels, "kernel") : String(stage.facts["engine"] ?? "");
@@ -247,7 +270,9 @@ function FateRow({ fate }: { fate: Fate }) {
         <Operators names={fate.backward} />
       </td>
       <td class="touched">
-        {names.length ? names.map((run) => <PassLink key={run.pass.address} run={run}>{run.pass.name}</PassLink>) : <span class="aside">no pass</span>}
+        {names.length ? names.map((run) => <PassLink key={run.pass.address} run={run}>
+                <Breakable text={run.pass.name} />
+              </PassLink>) : <span class="aside">no pass</span>}
       </td>
     </tr>
   );
@@ -258,5 +283,24 @@ const FEW = 5;
 function Operators({ names }: { names: string[] }) {
   if (!names.length) return <span class="aside">nothing</span>;
   const more = names.length > FEW ? `, and ${names.length - FEW} more` : "";
-  return <code title={names.join(", ")}>{names.slice(0, FEW).join(", ") + more}</code>;
+  return (
+    <code title={names.join(", ")}>
+      <Breakable text={names.slice(0, FEW).join(", ") + more} />
+    </code>
+  );
+}
+
+/** A long name may go on in the next line behind an underscore. */
+function Breakable({ text }: { text: string }) {
+  const parts = text.split(/(?<=_)/);
+  return (
+    <>
+      {parts.map((part, index) => (
+        <Fragment key={index}>
+          {part}
+          <wbr />
+        </Fragment>
+      ))}
+    </>
+  );
 }

@@ -2,13 +2,15 @@ import { useState } from "preact/hooks";
 import { useApp } from "../app";
 import { SourceView } from "./SourceView";
 
-/** The source of a pass or a rule, shown when it is asked for. */
-export function RuleSource({ index, title }: { index: number; title: string }) {
+const ROOM = 950;
+
+/** The source of a pass or a rule, shown when it is asked for, or at once where the screen has room. */
+export function RuleSource({ index, title, atOnce = false }: { index: number; title: string; atOnce?: boolean }) {
   const rule = useApp().book.report.rules[index];
-  const [open, setOpen] = useState(false);
+  const [open, setOpen] = useState(atOnce && innerHeight >= ROOM);
   if (!rule) return null;
   return (
-    <details class="rule-source" onToggle={(e) => setOpen(e.currentTarget.open)}>
+    <details class="rule-source" open={open} onToggle={(e) => setOpen(e.currentTarget.open)}>
       <summary>
         {title} <span class="aside">{`${rule.file}:${rule.line}`}</span>
       </summary>

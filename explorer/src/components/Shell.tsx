@@ -1,5 +1,5 @@
 // The frame of the page: passes on the left, what was chosen in the middle, details of a node on the right.
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { AppContext, beside, elsewhere, visit, type App } from "../app";
 import type { Book } from "../book";
 import { keysFor } from "../keys";
@@ -29,13 +29,15 @@ export function Shell({ book, provenance }: { book: Book; provenance: Provenance
     addEventListener("hashchange", follow);
     return () => removeEventListener("hashchange", follow);
   }, []);
-  useEffect(() => {
+  useLayoutEffect(() => {
     document.documentElement.dataset["theme"] = theme;
   }, [theme]);
   useEffect(() => {
+    // Keys may come faster than the page follows: each starts from the address, not from what is on the screen.
+    const now = (): App => ({ ...app, route: parse(location.hash, book) });
     const press = keysFor({
-      pass: (step) => nextPass(app, step),
-      match: (step) => nextMatch(app, step),
+      pass: (step) => nextPass(now(), step),
+      match: (step) => nextMatch(now(), step),
       search: () => searchBox.current?.focus(),
       help: () => setHelping((now) => !now),
       changedOnly: () => setChangedOnly((now) => !now),

@@ -115,7 +115,7 @@ function PageLink({ href, current, title }: { href: string; current: boolean; ti
 function StageEntry({ graph, stage }: { graph: Graph; stage: Stage }) {
   const app = useApp();
   const runs = app.book.runsOf(stage);
-  const shown = app.changedOnly ? runs.filter(({ pass }) => pass.status === "changed" || pass.status === "failed") : runs;
+  const shown = app.changedOnly ? runs.filter((run) => run.pass.status === "changed" || run.pass.status === "failed" || run === app.route.run) : runs;
   const { route } = app;
   const target = stage.name === "partition" && graph.partition ? elsewhere(route, { page: "partition", graph }) : stage.name === "engine" && graph.kernels.length ? elsewhere(route, { page: "kernels", graph }) : elsewhere(route, { page: "stage", graph, stage });
   const current = route.page === "stage" ? route.stage === stage : stage.name === "partition" && route.page === "partition" && route.graph === graph;
@@ -154,7 +154,7 @@ function PassEntry({ run }: { run: Run }) {
         class={`pass ${pass.status}`}
         href={linkTo(app, elsewhere(app.route, { page: "pass", graph, stage, run }))}
         aria-current={current ? "page" : undefined}
-        title={pass.reason ?? pass.purpose}
+        title={`${pass.name}: ${pass.reason ?? pass.purpose}`}
       >
         <span class="dot" aria-hidden="true" />
         <span class="name">{pass.name}</span>

@@ -24,7 +24,7 @@ type Owns = (node: GraphNode, inherited: (field: "source" | "module") => number 
 export function Traces({ owns }: { owns: Owns }) {
   const { book, provenance, route } = useApp();
   const { graph } = route;
-  const pick = (nodes: GraphNode[]) => nodes.filter((node) => node.op !== "output" && owns(node, (field) => provenance[field](node.id)));
+  const pick = (nodes: GraphNode[]) => nodes.filter((node) => node.op !== "output" && node.op !== "placeholder" && owns(node, (field) => provenance[field](node.id)));
   const captured = useMemo(() => pick(book.firstStage(graph)?.start ?? []), [graph, owns]);
   const ends = book.finalStages(graph).map((stage) => ({ stage, nodes: pick(book.replay(stage).end()) }));
   const kernels = [...new Set(ends.flatMap(({ nodes }) => nodes.flatMap((node) => provenance.kernels(node.id))))];

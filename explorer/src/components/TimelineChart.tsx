@@ -1,28 +1,28 @@
 // Memory over one training step: it fills through the forward and empties through the backward.
-import { useRef, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import { beside, useApp, visit } from "../app";
 import { bytes } from "../format";
 import type { Moment } from "../schema";
 import { byteTicks } from "../ticks";
+import { useWidth } from "../width";
 
-const [WIDTH, HEIGHT, LEFT, BOTTOM, TOP] = [640, 250, 64, 26, 16];
+const [HEIGHT, LEFT, RIGHT, BOTTOM, TOP] = [230, 64, 4, 26, 12];
 
 export function TimelineChart({ timeline }: { timeline: Moment[] }) {
   const app = useApp();
-  const picture = useRef<SVGSVGElement>(null);
+  const [picture, width] = useWidth<SVGSVGElement>(480);
   const [at, setAt] = useState<number | null>(null);
   const peak = timeline.reduce((best, moment, index) => (moment.live > timeline[best]!.live ? index : best), 0);
   const scale = byteTicks(timeline[peak]!.live);
   const most = scale.at(-1)!;
-  const x = (index: number) => LEFT + ((WIDTH - LEFT - 8) * index) / (timeline.length - 1);
+  const x = (index: number) => LEFT + ((width - LEFT - RIGHT) * index) / (timeline.length - 1);
   const y = (size: number) => TOP + (HEIGHT - BOTTOM - TOP) * (1 - size / most);
   const turn = timeline.findIndex((moment) => moment.phase === "backward");
   const border = turn < 0 ? timeline.length - 1 : turn;
   const line = timeline.map((moment, index) => `${x(index).toFixed(1)} ${y(moment.live).toFixed(1)}`).join("L");
   const follow = (event: MouseEvent) => {
     const box = picture.current!.getBoundingClientRect();
-    const part = ((event.clientX - box.left) / box.width) * WIDTH;
-    const index = Math.round(((part - LEFT) / (WIDTH - LEFT - 8)) * (timeline.length - 1));
+    const index = Math.round(((event.clientX - box.left - LEFT) / (width - LEFT - RIGHT)) * (timeline.length - 1));
     setAt(Math.max(0, Math.min(timeline.length - 1, index)));
   };
   const shown = timeline[at ?? peak]!;
@@ -41,17 +41,17 @@ export function TimelineChart({ timeline }: { timeline: Moment[] }) {
       </figcaption>
       <svg
         ref={picture}
-        viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
+        height={HEIGHT}
         role="img"
         aria-label={`Memory held over forward and backward; at most ${bytes(timeline[peak]!.live)} at ${timeline[peak]!.name}`}
         onMouseMove={follow}
         onMouseLeave={() => setAt(null)}
         onClick={open}
       >
-        <rect class="phase" x={x(border)} y={TOP} width={WIDTH - 8 - x(border)} height={HEIGHT - BOTTOM - TOP} />
+        <rect class="phase" x={x(border)} y={TOP} width={width - RIGHT - x(border)} height={HEIGHT - BOTTOM - TOP} />
         {scale.map((size) => (
           <g key={size} class="grid">
-            <line x1={LEFT} x2={WIDTH - 8} y1={y(size)} y2={y(size)} />
+            <line x1={LEFT} x2={width - RIGHT} y1={y(size)} y2={y(size)} />
             <text x={LEFT - 8} y={y(size) + 4} text-anchor="end">
               {size === 0 ? "0" : bytes(size)}
             </text>
@@ -63,7 +63,7 @@ export function TimelineChart({ timeline }: { timeline: Moment[] }) {
           forward
         </text>
         {turn >= 0 && (
-          <text class="axis" x={(x(border) + WIDTH - 8) / 2} y={HEIGHT - 7} text-anchor="middle">
+          <text class="axis" x={(x(border) + width - RIGHT) / 2} y={HEIGHT - 7} text-anchor="middle">
             backward
           </text>
         )}
