@@ -106,6 +106,18 @@ export function comment(node: GraphNode): string {
   return node.value && node.op !== "output" ? `  # ${node.value}` : "";
 }
 
+/** How much of a line is seen without scrolling, about. */
+export const ROOM = 110;
+
+/** A long line whose change may be far to the right: its beginning, and what is around the change. */
+export function excerpt(code: string, mark: [number, number] | null): { code: string; mark: [number, number] | null } {
+  if (!mark || code.length <= ROOM || mark[1] <= ROOM) return { code, mark };
+  const start = `${code.slice(0, 16)} … `;
+  const [from, to] = [Math.max(16, mark[0] - 30), Math.min(code.length, mark[1] + 30)];
+  const text = start + code.slice(from, to) + (to < code.length ? " …" : "");
+  return { code: text, mark: [mark[0] - from + start.length, mark[1] - from + start.length] };
+}
+
 function plain(node: GraphNode | null | undefined): Side | null {
   return node ? { node, mark: null } : null;
 }

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { diffRows, longestRise } from "../src/diff";
-import { folded, listing, oneColumn, textOf, twoColumns } from "../src/lines";
+import { excerpt, folded, listing, oneColumn, textOf, twoColumns } from "../src/lines";
 import type { GraphNode } from "../src/schema";
 import { node } from "./graphs";
 
@@ -67,4 +67,13 @@ test("what went and what came in its place stand side by side", () => {
 test("a listing is a function that Python reads", () => {
   const nodes = [node(1, "# x: an input", { name: "x", op: "placeholder" }), node(2, "y = torch.sin(x)"), node(3, "return (y,)", { op: "output" })];
   expect(textOf(listing(nodes)).split("\n").slice(5)).toEqual(["def forward(", "    x,  # f32[2]", "):", "    y = torch.sin(x)  # f32[2]", "    return (y,)", ""]);
+});
+
+test("of a long line, what is around the change is shown", () => {
+  const code = `return (${Array.from({ length: 60 }, (_, i) => `v${i}`).join(", ")})`;
+  const at = code.indexOf("v50");
+  const { code: text, mark } = excerpt(code, [at, at + 3]);
+  expect(text.length).toBeLessThan(110);
+  expect(text.slice(...mark!)).toBe("v50");
+  expect(excerpt("a = f(x)", [6, 7])).toEqual({ code: "a = f(x)", mark: [6, 7] });
 });

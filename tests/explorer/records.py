@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +167,7 @@ def noop_pass(nodes: list[dict[str, Any]]) -> dict[str, Any]:
     """A detach goes away, and what read it reads its operand."""
     byid = {n["id"]: n for n in nodes}
     matches = []
-    for gone, reader in zip(nodes, nodes[1:], strict=False):
+    for gone, reader in pairwise(nodes):
         if "detach" in gone["target"]:
             operand = byid[gone["inputs"][0]]
             inputs = [operand["id"] if i == gone["id"] else i for i in reader["inputs"]]

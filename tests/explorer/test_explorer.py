@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from records import page_of, record
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: `make test-browser`")
@@ -18,6 +19,7 @@ CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.whic
 if CHROMIUM is None:
     pytest.skip("there is no Chromium: `make test-browser` installs it", allow_module_level=True)
 expect = sync_api.expect
+MINUS, TIMES = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}"
 
 
 @pytest.fixture(scope="module")
@@ -76,10 +78,10 @@ def test_the_overview_answers_the_first_questions(visit):
     expect(page.locator(".card", has_text="Longest pass").locator(".figure")).to_contain_text("pass_patterns")
     expect(page.locator(".card", has_text="Saved for backward").locator(".figure")).to_contain_text("27 MiB")
     row = page.get_by_role("row", name=re.compile(r"h\.\*\.attn\.qkv"))
-    expect(row).to_contain_text("×2, all alike")
+    expect(row).to_contain_text(f"{TIMES}2, all alike")
     expect(row.locator("td").nth(1)).to_have_text("linear")
     expect(row.locator("td").nth(2)).to_have_text("addmm")
-    expect(row.locator("td").nth(3)).to_have_text("mm ×2, sum")
+    expect(row.locator("td").nth(3)).to_have_text(f"mm {TIMES}2, sum")
     expect(row.locator("td").nth(4)).to_contain_text("pass_patterns")
 
 
@@ -108,10 +110,10 @@ def test_a_pass_says_what_it_did(visit):
     expect(heading(page)).to_contain_text("changed")
     facts = page.locator(".page-head .facts")
     expect(facts).to_contain_text("10 matches")
-    expect(facts).to_contain_text("136 → 126 nodes (−10)")
+    expect(facts).to_contain_text(f"136 → 126 nodes ({MINUS}10)")
     expect(facts).to_contain_text("✓ verified")
     entry = page.locator("nav .pass[aria-current=page]")
-    expect(entry).to_contain_text("−10")
+    expect(entry).to_contain_text(f"{MINUS}10")
     expect(entry).to_contain_text("14 ms")
 
 
@@ -208,7 +210,7 @@ def test_a_node_tells_what_it_is_and_where_it_came_from(visit):
 
 def test_a_removed_node_leads_forward_to_what_replaced_it(visit):
     page = visit("#joint/pass_patterns")
-    page.get_by_role("option", name=re.compile(r"^− +view = ")).click()
+    page.get_by_role("option", name=re.compile(rf"^{MINUS} +view = ")).click()
     became = page.get_by_role("complementary", name="Details").locator("section", has_text="What became of it")
     expect(became).to_contain_text("Removed by joint/pass_patterns:one_reshape@0")
     became.get_by_role("link", name="reshape", exact=True).click()

@@ -2,7 +2,7 @@
 import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { beside, useApp, visit } from "../app";
 import { pieces } from "../highlight";
-import { codeOf, comment, type Line, type Side } from "../lines";
+import { ROOM, codeOf, comment, excerpt, type Line, type Side } from "../lines";
 
 const HEIGHT = 22;
 const SPARE = 12;
@@ -71,7 +71,7 @@ function LineView({ line, chosen, open }: { line: Line; chosen: number | null; o
   }
   if (line.type === "fold") {
     return (
-      <button type="button" class="line fold" onClick={() => open?.(line.from)}>
+      <button type="button" class="line fold" role="option" aria-selected={false} onClick={() => open?.(line.from)}>
         {`${line.hidden} unchanged lines`}
       </button>
     );
@@ -98,20 +98,21 @@ function SideView({ side, kind, sign, chosen }: { side: Side; kind: string; sign
       role="option"
       aria-selected={isChosen}
       data-node={node.id}
+      title={side.mark && node.code.length > ROOM ? node.code : undefined}
       onClick={() => visit(app, beside(app.route, isChosen ? null : { node: node.id }))}
     >
       <span class="sign" title={sign === "↕" ? "moved" : undefined}>
         {sign}
       </span>
       <span class="indent">{"    "}</span>
-      <Code code={codeOf(node)} mark={side.mark} />
+      <Code {...excerpt(codeOf(node), side.mark)} />
       <span class="tok-comment">{comment(node)}</span>
     </div>
   );
 }
 
 function Code({ code, mark }: { code: string; mark: [number, number] | null }) {
-  const parts = useMemo(() => pieces(code, mark), [code, mark]);
+  const parts = useMemo(() => pieces(code, mark), [code, mark?.[0], mark?.[1]]);
   return (
     <code>
       {parts.map((part, index) => (

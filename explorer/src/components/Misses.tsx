@@ -18,7 +18,7 @@ export function Misses({ run }: { run: Run }) {
   }
   const sorted = [...groups.values()].sort((a, b) => b.places.length - a.places.length);
   return (
-    <ul class="misses">
+    <ul>
       {sorted.map(({ rule, reason, places }) => (
         <li key={`${rule}${reason}`}>
           <p>

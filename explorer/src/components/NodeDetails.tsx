@@ -34,6 +34,7 @@ export function NodeDetails({ id }: { id: number }) {
       <Origin node={node} />
       <Future node={node} />
       <History changes={app.provenance.changesOf(id)} />
+      <Left node={node} />
       <Saved id={id} />
       <NodeList title="Reads" nodes={inputs} />
       <NodeList title="Read by" nodes={users} />
@@ -125,6 +126,29 @@ function History({ changes }: { changes: Change[] }) {
         {shown.slice(0, LISTED).map((change, index) => (
           <li key={index}>
             <ChangeLink change={change} />
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+/** Passes that looked at the node and left it as it was. */
+function Left({ node }: { node: GraphNode }) {
+  const { book } = useApp();
+  const home = book.homes.get(node.id)!;
+  const left = book.runsOf(home.stage).flatMap((run) => {
+    const reject = run.pass.rejects.find((each) => each.nodes.includes(node.name));
+    return reject ? [{ run, reason: reject.reason }] : [];
+  });
+  if (!left.length) return null;
+  return (
+    <section>
+      <h3>Looked at, and left, by</h3>
+      <ul class="plain">
+        {left.slice(0, LISTED).map(({ run, reason }) => (
+          <li key={run.index}>
+            <PassLink run={run}>{run.pass.name}</PassLink> <span class="aside">{reason}</span>
           </li>
         ))}
       </ul>

@@ -4,8 +4,8 @@ import { useMemo, useState } from "preact/hooks";
 import { beside, elsewhere, linkTo, useApp } from "../app";
 import { fatesOf, type Fate } from "../fates";
 import { bytes, count, stageTitle, time } from "../format";
-import type { Graph, Stage } from "../schema";
-import { PassLink } from "./links";
+import type { Graph, Stage, Value } from "../schema";
+import { NodeLink, PassLink } from "./links";
 
 export function Overview({ graph }: { graph: Graph }) {
   const { book, route } = useApp();
@@ -97,7 +97,7 @@ function SavedCard({ graph }: { graph: Graph }) {
       <ul class="bars">
         {largest.map((value) => (
           <li key={value.name}>
-            <code>{value.name}</code>
+            <ValueLink value={value} />
             <span class="bar" style={{ "--part": value.bytes / largest[0]!.bytes }} />
             <span class="number">{bytes(value.bytes)}</span>
           </li>
@@ -111,11 +111,21 @@ function SavedCard({ graph }: { graph: Graph }) {
   );
 }
 
+/** A value is known by its module rather than by its name. */
+function ValueLink({ value }: { value: Value }) {
+  const { book, provenance } = useApp();
+  const node = value.node === null ? undefined : book.nodes.get(value.node);
+  if (!node) return <code>{value.name}</code>;
+  const module = provenance.module(node.id);
+  return <NodeLink node={node}>{module === null ? value.name : `${book.report.modules[module]!.path} · ${value.name}`}</NodeLink>;
+}
+
 function LongestCard({ graph }: { graph: Graph }) {
   const { book } = useApp();
   const runs = book.runs.filter((run) => run.graph === graph).toSorted((a, b) => b.pass.seconds - a.pass.seconds);
   const total = runs.reduce((sum, run) => sum + run.pass.seconds, 0);
   const longest = runs[0];
+  const slowest = byName(graph.stages).reduce((most, stages) => (secondsOf(stages) > secondsOf(most) ? stages : most));
   if (!longest) return null;
   return (
     <section class="card">
@@ -132,7 +142,7 @@ function LongestCard({ graph }: { graph: Graph }) {
           </li>
         ))}
       </ul>
-      <p>{`All ${runs.length} passes together: ${time(total)}.`}</p>
+      <p>{`All ${runs.length} passes together: ${time(total)}. The longest stage: ${slowest[0]!.name}, ${time(secondsOf(slowest))}.`}</p>
     </section>
   );
 }
@@ -174,8 +184,11 @@ function byName(stages: Stage[]): Stage[][] {
 
 function summary(stages: Stage[]): string {
   const changed = stages.flatMap((stage) => stage.passes).filter((pass) => pass.status === "changed").length;
-  const seconds = stages.reduce((total, stage) => total + stage.seconds, 0);
-  return `${changed ? `${count(changed, "pass", "passes")} changed it · ` : ""}${time(seconds)}`;
+  return `${changed ? `${count(changed, "pass", "passes")} changed it · ` : ""}${time(secondsOf(stages))}`;
+}
+
+function secondsOf(stages: Stage[]): number {
+  return stages.reduce((total, stage) => total + stage.seconds, 0);
 }
 
 function parted({ facts }: Stage): string {

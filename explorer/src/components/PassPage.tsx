@@ -4,6 +4,7 @@ import { linkTo, useApp, visit } from "../app";
 import type { Run } from "../book";
 import { diffRows } from "../diff";
 import { count, signed, stageTitle, time } from "../format";
+import type { Replay } from "../replay";
 import type { GraphNode } from "../schema";
 import type { View } from "../route";
 import { DiffView } from "./DiffView";
@@ -12,6 +13,7 @@ import { MatchBar } from "./MatchBar";
 import { Misses } from "./Misses";
 import { Picture } from "./Picture";
 import { RuleSource } from "./RuleSource";
+import { Tabs } from "./Tabs";
 
 export function PassPage({ run }: { run: Run }) {
   const app = useApp();
@@ -19,37 +21,37 @@ export function PassPage({ run }: { run: Run }) {
   const { match, view } = app.route;
   const [before, after, whole] = useMemo(() => sides(app.book.replay(stage), index, match), [app.book, stage, index, match]);
   const rows = useMemo(() => diffRows(before, after), [before, after]);
-  const changed = pass.status === "changed" && pass.delta !== null;
-  const views: [View, string][] = [
-    ...((changed ? [["changes", "Changes"], ["picture", "Picture"]] : []) as [View, string][]),
-    ...((stage.start.length ? (changed ? [["before", "Before"], ["after", "After"]] : [["before", "Graph"]]) : []) as [View, string][]),
-    ...((pass.rejects.length ? [["misses", `Nearest misses (${pass.rejects.length})`]] : []) as [View, string][]),
-  ];
-  const shown = views.some(([name]) => name === view) ? view : pass.rejects.length && !changed ? "misses" : views[0]?.[0];
+  const views = viewsOf(run);
+  const shown = views.some(([name]) => name === view) ? view : pass.rejects.length && !pass.delta ? "misses" : views[0]?.[0];
   return (
     <article class="page fills">
       <PassHeader run={run} />
       {pass.matches.length > 0 && <MatchBar run={run} whole={whole} />}
-      <div class="tabs" role="tablist" aria-label="Ways to look at this pass">
-        {views.map(([name, title]) => (
-          <button key={name} type="button" role="tab" aria-selected={shown === name} onClick={() => visit(app, { ...app.route, view: name })}>
-            {title}
-          </button>
-        ))}
-      </div>
-      <div class="tab-body" role="tabpanel" aria-label={views.find(([name]) => name === shown)?.[1]}>
+      <Tabs label="Ways to look at this pass" tabs={views} shown={shown} show={(name) => visit(app, { ...app.route, view: name })}>
         {shown === "changes" && <DiffView rows={rows} />}
         {shown === "picture" && <Picture key={match} rows={rows} />}
         {shown === "before" && <Listing nodes={before} label="The graph before" />}
         {shown === "after" && <Listing nodes={after} label="The graph after" />}
-        {shown === "misses" && <Misses run={run} />}
-      </div>
+        {shown === "misses" && (
+          <div class="misses">
+            <Misses run={run} />
+          </div>
+        )}
+      </Tabs>
     </article>
   );
 }
 
+function viewsOf({ pass, stage }: Run): [View, string][] {
+  const views: [View, string][] = [];
+  if (pass.delta) views.push(["changes", "Changes"], ["picture", "Picture"], ["before", "Before"], ["after", "After"]);
+  else if (stage.start.length) views.push(["before", "Graph"]);
+  if (pass.rejects.length) views.push(["misses", `Nearest misses (${pass.rejects.length})`]);
+  return views;
+}
+
 /** The graph before and after the match, or the whole pass where the match alone is not known. */
-function sides(replay: ReturnType<ReturnType<typeof useApp>["book"]["replay"]>, index: number, match: number | null): [GraphNode[], GraphNode[], boolean] {
+function sides(replay: Replay, index: number, match: number | null): [GraphNode[], GraphNode[], boolean] {
   const around = match === null ? null : replay.aroundMatch(index, match);
   return around ? [...around, false] : [replay.before(index), replay.after(index), true];
 }

@@ -12,7 +12,7 @@ export function RuleSource({ index, title, atOnce = false }: { index: number; ti
   return (
     <details class="rule-source" open={open} onToggle={(e) => setOpen(e.currentTarget.open)}>
       <summary>
-        {title} <span class="aside">{`${rule.file}:${rule.line}`}</span>
+        {title} <span class="aside" title={`${rule.file}:${rule.line}`}>{`${rule.file.replace(/^.*\/(?=eductor\/)/, "")}:${rule.line}`}</span>
       </summary>
       {open && <SourceView code={rule.code} language="python" firstLine={rule.line} label={`${title} ${rule.name}`} />}
     </details>

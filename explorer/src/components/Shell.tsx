@@ -17,7 +17,12 @@ import { StagePage } from "./StagePage";
 
 export function Shell({ book, provenance }: { book: Book; provenance: Provenance }) {
   const [hash, setHash] = useState(location.hash);
-  const [changedOnly, setChangedOnly] = useState(true);
+  const [changedOnly, showChangedOnly] = useState(true);
+  const only = useRef(changedOnly);
+  const setChangedOnly = (wanted: boolean) => {
+    only.current = wanted;
+    showChangedOnly(wanted);
+  };
   const [helping, setHelping] = useState(false);
   const [theme, setTheme] = useState<Theme>(startTheme);
   const searchBox = useRef<HTMLInputElement>(null);
@@ -33,14 +38,14 @@ export function Shell({ book, provenance }: { book: Book; provenance: Provenance
     document.documentElement.dataset["theme"] = theme;
   }, [theme]);
   useEffect(() => {
-    // Keys may come faster than the page follows: each starts from the address, not from what is on the screen.
-    const now = (): App => ({ ...app, route: parse(location.hash, book) });
+    // Keys may come faster than the page follows: each starts from the latest state, not from what is drawn.
+    const now = (): App => ({ ...app, changedOnly: only.current, route: parse(location.hash, book) });
     const press = keysFor({
       pass: (step) => nextPass(now(), step),
       match: (step) => nextMatch(now(), step),
       search: () => searchBox.current?.focus(),
       help: () => setHelping((now) => !now),
-      changedOnly: () => setChangedOnly((now) => !now),
+      changedOnly: () => setChangedOnly(!only.current),
       theme: () => setTheme((now) => (now === "dark" ? "light" : "dark")),
       overview: () => visit(app, elsewhere(route, { page: "overview" })),
       close: () => (helping ? setHelping(false) : visit(app, beside(route, null))),

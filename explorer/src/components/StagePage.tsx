@@ -6,7 +6,10 @@ import { count, stageTitle, time } from "../format";
 import type { Stage } from "../schema";
 import { DiffView } from "./DiffView";
 import { Listing } from "./Listing";
+import { PassLink } from "./links";
+import { Misses } from "./Misses";
 import { Picture } from "./Picture";
+import { Tabs } from "./Tabs";
 
 const ABOUT: Record<string, string> = {
   pre_grad: "The graph as it was captured from your program, before anything is differentiated.",
@@ -16,15 +19,18 @@ const ABOUT: Record<string, string> = {
   post_grad: "One of the two graphs on its own, right before code is made of it.",
   engine: "Makes the graph runnable.",
 };
-const VIEWS = ["Start", "End", "Changes", "Modules"] as const;
+type View = "changes" | "start" | "end" | "modules" | "misses";
 
 export function StagePage({ stage }: { stage: Stage }) {
   const { book } = useApp();
   const changed = stage.passes.some((pass) => pass.delta);
-  const [view, setView] = useState<(typeof VIEWS)[number]>(changed ? "Changes" : "Start");
+  const [view, setView] = useState<View>(changed ? "changes" : "start");
   const end = book.replay(stage).end();
   const rows = useMemo(() => diffRows(stage.start, end), [stage, end]);
-  const views = VIEWS.filter((name) => changed || name === "Start" || name === "Modules");
+  const missing = book.runsOf(stage).filter((run) => run.pass.rejects.length);
+  const views: [View, string][] = changed ? [["changes", "Changes"], ["start", "Start"], ["end", "End"]] : [["start", "Graph"]];
+  views.push(["modules", "Modules"]);
+  if (missing.length) views.push(["misses", "Nearest misses"]);
   return (
     <article class="page fills">
       <header class="page-head">
@@ -41,21 +47,24 @@ export function StagePage({ stage }: { stage: Stage }) {
         </p>
       </header>
       {stage.start.length > 0 && (
-        <>
-          <div class="tabs" role="tablist" aria-label="Ways to look at this stage">
-            {views.map((name) => (
-              <button key={name} type="button" role="tab" aria-selected={view === name} onClick={() => setView(name)}>
-                {name === "Start" && !changed ? "Graph" : name}
-              </button>
-            ))}
-          </div>
-          <div class="tab-body" role="tabpanel" aria-label={view}>
-            {view === "Changes" && <DiffView rows={rows} />}
-            {view === "Start" && <Listing nodes={stage.start} label="The graph as the stage began" />}
-            {view === "End" && <Listing nodes={end} label="The graph as the stage ended" />}
-            {view === "Modules" && <Picture rows={rows} modulesOnly />}
-          </div>
-        </>
+        <Tabs label="Ways to look at this stage" tabs={views} shown={view} show={setView}>
+          {view === "changes" && <DiffView rows={rows} />}
+          {view === "start" && <Listing nodes={stage.start} label="The graph as the stage began" />}
+          {view === "end" && <Listing nodes={end} label="The graph as the stage ended" />}
+          {view === "modules" && <Picture rows={rows} modulesOnly />}
+          {view === "misses" && (
+            <div class="misses">
+              {missing.map((run) => (
+                <section key={run.index}>
+                  <h2>
+                    <PassLink run={run}>{run.pass.name}</PassLink>
+                  </h2>
+                  <Misses run={run} />
+                </section>
+              ))}
+            </div>
+          )}
+        </Tabs>
       )}
     </article>
   );
