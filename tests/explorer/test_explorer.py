@@ -102,7 +102,16 @@ def test_changed_only_hides_the_passes_that_did_nothing(visit):
     page.get_by_role("switch", name="Changed only").uncheck()
     assert "fuse_conv_bn" in passes(page)
     expect(page.locator(".pass", has_text="fuse_conv_bn").first).to_contain_text("skipped")
-    assert len(passes(page)) == 2 * 24
+    assert len(passes(page)) == 24
+
+
+def test_another_graph(visit):
+    page = visit("#joint/pass_patterns")
+    page.get_by_role("link", name="Graph 2").click()
+    expect(heading(page)).to_have_text("Graph 2: Model.forward")
+    page.locator("nav .pass", has_text="pass_patterns").click()
+    expect(page.locator(".crumbs").first).to_have_text("Graph 2 · Joint")
+    assert address(page) == "#joint/pass_patterns?graph=2"
 
 
 def test_a_pass_says_what_it_did(visit):
@@ -336,6 +345,28 @@ def test_modules_open_in_the_picture(visit):
     page.get_by_role("tab", name="Modules").click()
     picture = page.get_by_role("group", name="Picture of the graph")
     expect(picture.get_by_role("button", name=re.compile(r"h\.0\.attn\.qkv"))).to_be_visible(timeout=20_000)
+
+
+def test_what_is_not_known_is_left_out(browser, tmp_path):
+    data = record()
+    graph = data["graphs"][0]
+    graph |= {"partition": None, "kernels": [], "stages": [s for s in graph["stages"] if s["role"] != "backward"]}
+    graph["stages"][-1]["failure"] = "RuntimeError: no code can be made of it"
+    failed = {"status": "failed", "reason": "other strides", "verified": {"ok": False, "text": "strides (3, 1) and (1, 3)"}}
+    graph["stages"][0]["passes"][0] |= failed
+    for match in graph["stages"][2]["passes"][1]["matches"]:
+        match |= {"delta": None, "note": None, "source": None}
+    page = browser.new_page()
+    page.goto(written(tmp_path, data).as_uri())
+    expect(page.locator(".card", has_text="Saved for backward")).to_contain_text("No gradients")
+    expect(page.locator(".card", has_text="In short")).to_contain_text("1 of 5 checked passes broke their contract")
+    expect(page.locator(".flow")).to_contain_text("failed")
+    expect(page.get_by_role("columnheader", name="Backward runs")).to_have_count(0)
+    expect(page.locator("nav .pass.failed")).to_contain_text("failed")
+    page.goto(f"{page.url}#joint/pass_patterns:one_reshape@0")
+    expect(page.locator(".match")).to_contain_text("below is what the whole pass did")
+    assert page.locator(".line.added").count() > 4
+    page.close()
 
 
 def test_a_page_without_a_report_says_so(browser, tmp_path):

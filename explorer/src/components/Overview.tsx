@@ -61,7 +61,7 @@ function InShort({ graph }: { graph: Graph }) {
       <p class="figure">
         {changed.length} <small>{`of ${count(runs.length, "pass", "passes")} changed something`}</small>
       </p>
-      <p>{`${first ? `Captured: ${count(busy(first.start), "operation")}. ` : ""}Now: ${ends.join(", ")}. The passes made ${count(matches, "rewrite")}.`}</p>
+      <p>{`${first ? `Captured: ${count(busy(first.start), "operation")}. ` : ""}${ends.length ? `Now: ${ends.join(", ")}. ` : ""}The passes made ${count(matches, "rewrite")}.`}</p>
       {checked.length > 0 && <p class={wrong ? "bad" : "good"}>{wrong ? `✗ ${wrong} of ${checked.length} checked passes broke their contract` : `✓ ${checked.length === 1 ? "the change was" : `all ${checked.length} changes were`} checked against the graph before`}</p>}
     </section>
   );
@@ -117,7 +117,7 @@ function ValueLink({ value }: { value: Value }) {
   const node = value.node === null ? undefined : book.nodes.get(value.node);
   if (!node) return <code>{value.name}</code>;
   const module = provenance.module(node.id);
-  return <NodeLink node={node}>{module === null ? value.name : `${book.report.modules[module]!.path} · ${value.name}`}</NodeLink>;
+  return <NodeLink node={node}>{module === null ? value.name : book.report.modules[module]!.path}</NodeLink>;
 }
 
 function LongestCard({ graph }: { graph: Graph }) {
@@ -161,13 +161,16 @@ function Flow({ graph }: { graph: Graph }) {
       <ol class="flow">
         {byName(graph.stages).map((stages) => (
           <li key={stages[0]!.key}>
-            <b>{stageTitle(stages[0]!.name, "")}</b>
+            <span class="name">
+              <b>{stageTitle(stages[0]!.name, "")}</b>
+              <span class="aside">{time(secondsOf(stages))}</span>
+            </span>
             {stages.map((stage) => (
               <a key={stage.key} class={stage.failure ? "bad" : undefined} href={linkTo(app, target(stage))}>
                 {stages.length > 1 && <span class="aside">{stage.role}</span>} {told(graph, stage)}
               </a>
             ))}
-            <span class="aside">{summary(stages)}</span>
+            <ChangedIt stages={stages} />
           </li>
         ))}
       </ol>
@@ -182,9 +185,9 @@ function byName(stages: Stage[]): Stage[][] {
   return [...groups.values()];
 }
 
-function summary(stages: Stage[]): string {
+function ChangedIt({ stages }: { stages: Stage[] }) {
   const changed = stages.flatMap((stage) => stage.passes).filter((pass) => pass.status === "changed").length;
-  return `${changed ? `${count(changed, "pass", "passes")} changed it · ` : ""}${time(secondsOf(stages))}`;
+  return changed ? <span class="aside">{`${count(changed, "pass", "passes")} changed it`}</span> : null;
 }
 
 function secondsOf(stages: Stage[]): number {
@@ -206,7 +209,8 @@ function told(graph: Graph, stage: Stage): string {
     return kernels ? count(kernels, "kernel") : String(stage.facts["engine"] ?? "");
   }
   const [start, end] = [stage.start.length, stage.result ?? stage.start.length];
-  return start === end ? count(start, "node") : `${start} → ${end} nodes`;
+  const nodes = stage.role === "forward" || stage.role === "backward" ? "" : " nodes";
+  return start === end ? `${start}${nodes}` : `${start} → ${end}${nodes}`;
 }
 
 function Modules({ graph }: { graph: Graph }) {
@@ -215,6 +219,7 @@ function Modules({ graph }: { graph: Graph }) {
   const kinds = useMemo(() => kindsOf(fates), [fates]);
   const [kind, setKind] = useState<string | null>(null);
   if (!fates.length) return null;
+  const trained = book.finalStages(graph).some((stage) => stage.role === "backward");
   const shown = kinds.filter(([name]) => kind === null || name === kind);
   return (
     <section aria-labelledby="modules">
@@ -235,19 +240,19 @@ function Modules({ graph }: { graph: Graph }) {
             <th>Module</th>
             <th>Captured as</th>
             <th>Forward runs</th>
-            <th>Backward runs</th>
-            <th>Changed by</th>
+            {trained && <th>Backward runs</th>}
+            <th class="changed-by">Changed by</th>
           </tr>
         </thead>
         {shown.map(([name, total]) => (
           <tbody key={name}>
             <tr class="kind">
-              <th colSpan={5} scope="rowgroup">
+              <th colSpan={trained ? 5 : 4} scope="rowgroup">
                 {name} <span class="aside">{total > 1 ? `${total} modules` : ""}</span>
               </th>
             </tr>
             {fates.filter((fate) => fate.kind === name).map((fate) => (
-              <FateRow key={fate.modules[0]} fate={fate} />
+              <FateRow key={fate.modules[0]} fate={fate} trained={trained} />
             ))}
           </tbody>
         ))}
@@ -262,13 +267,13 @@ function kindsOf(fates: Fate[]): [string, number][] {
   return [...totals].sort((a, b) => b[1] - a[1]);
 }
 
-function FateRow({ fate }: { fate: Fate }) {
+function FateRow({ fate, trained }: { fate: Fate; trained: boolean }) {
   const app = useApp();
   const names = [...new Map(fate.passes.map((run) => [run.pass.address, run])).values()];
   return (
     <tr>
       <td>
-        <a class="code-link" href={linkTo(app, beside(app.route, { module: fate.modules[0]! }))}>
+        <a class="code-link" href={linkTo(app, beside(app.route, { module: fate.modules[0]! }))} aria-current={app.route.module === fate.modules[0] || undefined}>
           {fate.label || fate.kind}
         </a>
         {fate.modules.length > 1 && <span class="aside">{` ×${fate.modules.length}, all alike`}</span>}
@@ -279,9 +284,11 @@ function FateRow({ fate }: { fate: Fate }) {
       <td>
         <Operators names={fate.forward} />
       </td>
-      <td>
-        <Operators names={fate.backward} />
-      </td>
+      {trained && (
+        <td>
+          <Operators names={fate.backward} />
+        </td>
+      )}
       <td class="touched">
         {names.length ? names.map((run) => <PassLink key={run.pass.address} run={run}>
                 <Breakable text={run.pass.name} />

@@ -57,7 +57,7 @@ export function Shell({ book, provenance }: { book: Book; provenance: Provenance
   const beholding = route.node !== null || route.source !== null || route.module !== null;
   return (
     <AppContext.Provider value={app}>
-      <div class={beholding ? "shell with-panel" : "shell"}>
+      <div class={`shell${beholding ? " with-panel" : ""}${route.page === "overview" || route.page === "partition" ? " flowing" : ""}`}>
         <Sidebar
           searchBox={searchBox}
           setChangedOnly={setChangedOnly}

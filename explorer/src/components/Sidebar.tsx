@@ -81,19 +81,24 @@ function SearchField({ box, query, setQuery }: { box: RefObject<HTMLInputElement
   );
 }
 
+/** The graph that is looked at with all its passes; of the others, the names. */
 function GraphEntry({ graph, several }: { graph: Graph; several: boolean }) {
   const app = useApp();
   const here = app.route.graph === graph;
   const page = (name: "overview" | "partition" | "kernels", title: string) => (
     <PageLink href={linkTo(app, elsewhere(app.route, { page: name, graph }))} current={here && app.route.page === name} title={title} />
   );
+  const heading = several && (
+    <h2>
+      <a href={linkTo(app, elsewhere(app.route, { page: "overview", graph }))}>
+        <span>{`Graph ${graph.number}`}</span> {graph.description}
+      </a>
+    </h2>
+  );
+  if (!here) return <section class="graph">{heading}</section>;
   return (
     <section class="graph" aria-label={several ? `Graph ${graph.number}` : undefined}>
-      {several && (
-        <h2>
-          <span>{`Graph ${graph.number}`}</span> {graph.description}
-        </h2>
-      )}
+      {heading}
       {page("overview", "Overview")}
       {graph.stages.map((stage) => (
         <StageEntry key={stage.key} graph={graph} stage={stage} />

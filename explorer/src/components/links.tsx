@@ -42,7 +42,7 @@ export function ModuleLink({ index }: { index: number }) {
   const app = useApp();
   const { path, kind } = app.book.report.modules[index]!;
   return (
-    <a class="code-link" href={linkTo(app, beside(app.route, { module: index }))}>
+    <a class="code-link" href={linkTo(app, beside(app.route, { module: index }))} aria-current={app.route.module === index || undefined}>
       {path || kind}
     </a>
   );
