@@ -19,18 +19,20 @@ type Item = Row | { from: number; hidden: number };
 const CONTEXT = 3;
 const WORTH_FOLDING = 3;
 
-/** Rows near a change, and folds in place of the others, but for the folds that were opened. */
-export function folded(rows: Row[], opened: Set<number>): Item[] {
+/** Rows near a change or near the chosen node, and folds in place of the others, but for what was opened. */
+export function folded(rows: Row[], opened: [number, number][], chosen: number | null): Item[] {
   const shown = new Uint8Array(rows.length);
   rows.forEach((row, index) => {
-    if (row.kind === "same" && !row.moved) return;
+    const isChosen = chosen !== null && (row.after ?? row.before)!.id === chosen;
+    if (row.kind === "same" && !row.moved && !isChosen) return;
     shown.fill(1, Math.max(0, index - CONTEXT), index + CONTEXT + 1);
   });
   const items: Item[] = [];
   for (let at = 0; at < rows.length; ) {
     let end = at;
     while (end < rows.length && !shown[end]) end++;
-    if (end - at >= WORTH_FOLDING && !opened.has(at)) items.push({ from: at, hidden: end - at });
+    const isOpen = opened.some(([from, to]) => from <= at && end <= to);
+    if (end - at >= WORTH_FOLDING && !isOpen) items.push({ from: at, hidden: end - at });
     else items.push(...rows.slice(at, end));
     if (end < rows.length) items.push(rows[end]!);
     at = end + 1;

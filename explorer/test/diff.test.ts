@@ -47,9 +47,11 @@ test("what is far from a change is folded, and opens", () => {
   const many = Array.from({ length: 40 }, (_, i) => node(i, `n${i} = f()`));
   const after = many.map((each, i) => (i === 20 ? node(20, "n20 = g()") : each));
   const rows = diffRows(many, after);
-  const items = folded(rows, new Set());
+  const items = folded(rows, [], null);
   expect(items.filter((item) => "hidden" in item)).toEqual([{ from: 0, hidden: 17 }, { from: 24, hidden: 16 }]);
-  expect(folded(rows, new Set([0]))).toHaveLength(items.length + 16);
+  expect(folded(rows, [[0, 17]], null)).toHaveLength(items.length + 16);
+  expect(folded(rows, [[0, 17]], 5)).toHaveLength(items.length + 16);
+  expect(folded(rows, [], 5).filter((item) => "hidden" in item)).toHaveLength(2);
 });
 
 test("the part of a line that changed is marked on both sides", () => {

@@ -244,6 +244,14 @@ def test_deep_links(visit):
     expect(page.get_by_role("alert")).to_have_text("This report has nothing at joint/gone.")
 
 
+def test_a_node_far_from_the_changes_is_shown_among_them(visit):
+    page = visit("#joint/remove_noop_ops?node=100")
+    chosen = page.locator(".line[aria-selected=true]")
+    expect(chosen).to_be_in_viewport()
+    page.locator(".fold").first.click()
+    expect(chosen).to_be_visible()
+
+
 def test_back_goes_back(visit):
     page = visit("#joint/pass_patterns")
     page.keyboard.press("j")
@@ -352,7 +360,11 @@ def test_what_is_not_known_is_left_out(browser, tmp_path):
     graph = data["graphs"][0]
     graph |= {"partition": None, "kernels": [], "stages": [s for s in graph["stages"] if s["role"] != "backward"]}
     graph["stages"][-1]["failure"] = "RuntimeError: no code can be made of it"
-    failed = {"status": "failed", "reason": "other strides", "verified": {"ok": False, "text": "strides (3, 1) and (1, 3)"}}
+    failed = {
+        "status": "failed",
+        "reason": "other strides",
+        "verified": {"ok": False, "text": "strides (3, 1) and (1, 3)"},
+    }
     graph["stages"][0]["passes"][0] |= failed
     for match in graph["stages"][2]["passes"][1]["matches"]:
         match |= {"delta": None, "note": None, "source": None}

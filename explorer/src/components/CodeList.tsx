@@ -7,7 +7,7 @@ import { ROOM, codeOf, comment, excerpt, type Line, type Side } from "../lines";
 const HEIGHT = 22;
 const SPARE = 12;
 
-export function CodeList({ lines, label, open }: { lines: Line[]; label: string; open?: (fold: number) => void }) {
+export function CodeList({ lines, label, open }: { lines: Line[]; label: string; open?: (from: number, to: number) => void }) {
   const app = useApp();
   const frame = useRef<HTMLDivElement>(null);
   const [top, setTop] = useState(0);
@@ -44,7 +44,7 @@ export function CodeList({ lines, label, open }: { lines: Line[]; label: string;
       class={lines.some((line) => line.type === "pair") ? "listing two" : "listing"}
       role="listbox"
       aria-label={label}
-      aria-activedescendant={chosen === null ? undefined : `line-${chosen}`}
+      aria-activedescendant={shown.some((line) => nodesOf(line).some((id) => id === chosen)) ? `line-${chosen}` : undefined}
       tabIndex={0}
       onScroll={(e) => setTop(e.currentTarget.scrollTop)}
       onKeyDown={walk}
@@ -60,7 +60,7 @@ export function CodeList({ lines, label, open }: { lines: Line[]; label: string;
   );
 }
 
-function LineView({ line, chosen, open }: { line: Line; chosen: number | null; open: ((fold: number) => void) | undefined }) {
+function LineView({ line, chosen, open }: { line: Line; chosen: number | null; open: ((from: number, to: number) => void) | undefined }) {
   if (line.type === "frame") {
     return (
       <div class="line frame" role="presentation">
@@ -71,7 +71,7 @@ function LineView({ line, chosen, open }: { line: Line; chosen: number | null; o
   }
   if (line.type === "fold") {
     return (
-      <button type="button" class="line fold" role="option" aria-selected={false} onClick={() => open?.(line.from)}>
+      <button type="button" class="line fold" role="option" aria-selected={false} onClick={() => open?.(line.from, line.from + line.hidden)}>
         {`${line.hidden} unchanged lines`}
       </button>
     );

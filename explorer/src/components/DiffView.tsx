@@ -1,4 +1,5 @@
 import { useLayoutEffect, useMemo, useState } from "preact/hooks";
+import { useApp } from "../app";
 import type { Row } from "../diff";
 import { codeOf, folded, oneColumn, twoColumns } from "../lines";
 import { useWidth } from "../width";
@@ -11,14 +12,15 @@ const LETTER = 7.6;
 /** The graph before and after; beside each other where the changed lines have room. */
 export function DiffView({ rows }: { rows: Row[] }) {
   const [place, width] = useWidth<HTMLDivElement>(900);
-  const [opened, setOpened] = useState<Set<number>>(new Set());
-  useLayoutEffect(() => setOpened(new Set()), [rows]);
+  const [opened, setOpened] = useState<[number, number][]>([]);
+  const { node } = useApp().route;
+  useLayoutEffect(() => setOpened([]), [rows]);
   const needed = useMemo(() => Math.max(LEAST, 2 * (longestChange(rows) * LETTER + MARGIN)), [rows]);
   const two = needed <= width;
   const lines = useMemo(() => {
-    const items = folded(rows, opened);
+    const items = folded(rows, opened, node);
     return two ? twoColumns(items) : oneColumn(items);
-  }, [rows, opened, two]);
+  }, [rows, opened, node, two]);
   const still = rows.every((row) => row.kind === "same");
   return (
     <div ref={place} class="diff">
@@ -29,7 +31,7 @@ export function DiffView({ rows }: { rows: Row[] }) {
           <span>after</span>
         </div>
       )}
-      <CodeList lines={lines} label="The graph before and after" open={(fold) => setOpened(new Set([...opened, fold]))} />
+      <CodeList lines={lines} label="The graph before and after" open={(from, to) => setOpened([...opened, [from, to]])} />
     </div>
   );
 }

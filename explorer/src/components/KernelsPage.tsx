@@ -17,12 +17,11 @@ export function KernelsPage({ graph }: { graph: Graph }) {
   const app = useApp();
   const { kernels } = graph;
   const chosen = kernels[app.route.kernel ?? 0] ?? kernels[0];
-  const made = kernels.filter((kernel) => kernel.code !== null).length;
   return (
     <article class="page fills">
       <header class="page-head">
         <h1>Kernels</h1>
-        <p class="purpose">{`${count(kernels.length, "kernel")} run for the two graphs, of which ${made} were made for them; the others are calls of libraries.`}</p>
+        <p class="purpose">{summary(kernels)}</p>
       </header>
       {chosen && (
         <div class="kernels">
@@ -39,11 +38,17 @@ export function KernelsPage({ graph }: { graph: Graph }) {
   );
 }
 
+function summary(kernels: Kernel[]): string {
+  const made = kernels.filter((kernel) => kernel.code !== null).length;
+  if (!made) return `${count(kernels.length, "operator")} of PyTorch and of libraries run, one after the other; no kernel was made for this program.`;
+  return `${count(kernels.length, "kernel")} run, of which ${made} were made for this program; the others are calls of libraries.`;
+}
+
 function KernelList({ role, kernels, chosen }: { role: string; kernels: { kernel: Kernel; index: number }[]; chosen: Kernel }) {
   const app = useApp();
   return (
     <section>
-      <h3>{role}</h3>
+      <h2>{role}</h2>
       {kernels.map(({ kernel, index }) => (
         <a key={index} href={linkTo(app, elsewhere(app.route, { page: "kernels", kernel: index }))} aria-current={kernel === chosen ? "true" : undefined}>
           <code>{kernel.name}</code>

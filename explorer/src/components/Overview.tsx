@@ -51,7 +51,7 @@ function InShort({ graph }: { graph: Graph }) {
   const wrong = checked.filter((each) => !each.ok).length;
   const first = book.firstStage(graph);
   const ends = book.finalStages(graph).map((stage) => {
-    const kernels = graph.kernels.filter((kernel) => kernel.role === stage.role).length;
+    const kernels = graph.kernels.filter((kernel) => kernel.role === stage.role && kernel.language !== "aten").length;
     const nodes = count(busy(book.replay(stage).end()), "operation");
     return `${stage.role === "backward" ? "backward" : "forward"} ${nodes}${kernels ? ` in ${count(kernels, "kernel")}` : ""}`;
   });
@@ -205,7 +205,7 @@ function told(graph: Graph, stage: Stage): string {
   if (stage.name === "autograd") return typeof stage.facts["gradients"] === "number" ? count(stage.facts["gradients"], "gradient") : "traced";
   if (stage.name === "partition") return parted(stage);
   if (stage.name === "engine") {
-    const kernels = graph.kernels.filter((kernel) => kernel.role === stage.role).length;
+    const kernels = graph.kernels.filter((kernel) => kernel.role === stage.role && kernel.language !== "aten").length;
     return kernels ? count(kernels, "kernel") : String(stage.facts["engine"] ?? "");
   }
   const [start, end] = [stage.start.length, stage.result ?? stage.start.length];
@@ -274,7 +274,7 @@ function FateRow({ fate, trained }: { fate: Fate; trained: boolean }) {
     <tr>
       <td>
         <a class="code-link" href={linkTo(app, beside(app.route, { module: fate.modules[0]! }))} aria-current={app.route.module === fate.modules[0] || undefined}>
-          {fate.label || fate.kind}
+          <Breakable text={fate.label || fate.kind} />
         </a>
         {fate.modules.length > 1 && <span class="aside">{` ×${fate.modules.length}, all alike`}</span>}
       </td>
@@ -310,9 +310,9 @@ function Operators({ names }: { names: string[] }) {
   );
 }
 
-/** A long name may go on in the next line behind an underscore. */
+/** A long name may go on in the next line behind an underscore or a dot. */
 function Breakable({ text }: { text: string }) {
-  const parts = text.split(/(?<=_)/);
+  const parts = text.split(/(?<=[_.])/);
   return (
     <>
       {parts.map((part, index) => (
