@@ -25,7 +25,7 @@ export function Picture({ rows, modulesOnly = false }: { rows: Row[]; modulesOnl
 
   const choose = (box: Box) => {
     if (box.node !== null) visit(app, beside(app.route, { node: box.node }));
-    else if (box.opens !== null) setOpened(new Set([...opened, box.opens]));
+    else if (box.opens !== null) setOpened(toggled(opened, box.opens));
     else {
       const module = modules.findIndex(({ path }) => path === box.id);
       if (module >= 0) visit(app, beside(app.route, { module }));
@@ -35,7 +35,7 @@ export function Picture({ rows, modulesOnly = false }: { rows: Row[]; modulesOnl
   return (
     <figure class="picture" aria-busy={placed === null}>
       <figcaption>
-        {region ? "What changed, with its neighbours." : changes ? `${changes} nodes changed; here by module. Click a module to open it.` : "The modules and what flows between them. Click a module to open it."}
+        {region ? "What changed, with its neighbours." : changes ? `${changes} nodes changed; here by module. Click a module to open or close it.` : "The nodes by module. Click a module to open or close it."}
         {region && <Legend />}
       </figcaption>
       {placed ? (
@@ -47,7 +47,7 @@ export function Picture({ rows, modulesOnly = false }: { rows: Row[]; modulesOnl
               </marker>
             </defs>
             {placed.edges.map((edge, index) => (
-              <path key={index} class={`edge ${edge.kind}`} d={edge.path} marker-end="url(#arrow)" />
+              <path key={index} class={`edge ${edge.kind}`} d={edge.path} marker-end={region ? "url(#arrow)" : undefined} />
             ))}
             {placed.boxes.map((box) => (
               <g
@@ -56,13 +56,13 @@ export function Picture({ rows, modulesOnly = false }: { rows: Row[]; modulesOnl
                 transform={`translate(${box.x} ${box.y})`}
                 role="button"
                 tabIndex={0}
-                aria-label={`${box.title}, ${box.text}${box.kind === "same" ? "" : `, ${box.kind}`}`}
+                aria-label={`${box.node === null ? box.id : box.title}, ${box.text}${box.kind === "same" ? "" : `, ${box.kind}`}`}
                 onClick={() => choose(box)}
                 onKeyDown={(e) => (e.key === "Enter" || e.key === " ") && (e.preventDefault(), choose(box))}
               >
                 <rect width={box.width} height={box.height} rx="6" />
                 <text x={box.width / 2} y="18" class="box-title">{box.title}</text>
-                <text x={box.width / 2} y="34" class="box-text">{box.opens === null ? box.text : `${box.text} ▸`}</text>
+                <text x={box.width / 2} y="34" class="box-text">{box.opens === null ? box.text : `${box.text} ${opened.has(box.opens) ? "◂" : "▸"}`}</text>
               </g>
             ))}
           </svg>
@@ -72,6 +72,11 @@ export function Picture({ rows, modulesOnly = false }: { rows: Row[]; modulesOnl
       )}
     </figure>
   );
+}
+
+function toggled(opened: Set<string>, path: string): Set<string> {
+  const others = [...opened].filter((each) => each !== path);
+  return new Set(opened.has(path) ? others : [...others, path]);
 }
 
 function Legend() {

@@ -9,16 +9,18 @@ export interface Box {
   text: string;
   kind: Kind;
   node: number | null;
-  /** The path of a module that can be opened. */
+  /** The path of a module that can be opened and closed. */
   opens: string | null;
 }
 
 export interface Drawing {
+  direction: "DOWN" | "RIGHT";
   boxes: Box[];
   edges: { from: string; to: string; kind: Kind }[];
 }
 
-export const MOST_NODES = 70;
+const MOST_NODES = 70;
+const NO_WORK = new Set(["placeholder", "output", "get_attr"]);
 
 /** Changed nodes and their neighbours; null where these are too many to be read. */
 export function changedRegion(rows: Row[]): Drawing | null {
@@ -48,54 +50,53 @@ export function changedRegion(rows: Row[]): Drawing | null {
       return { from: String(input), to: String(idOf(row)), kind };
     });
   });
-  return { boxes, edges };
+  return { boxes, edges, direction: "DOWN" };
 }
 
-/** The modules as boxes, those in `opened` by their parts. */
+export const ROOT = "the whole graph";
+const ELSEWHERE = "outside of modules";
+
+/** The modules as a tree from left to right; what is inside of those that are not opened is counted, not drawn. */
 export function moduleTree(rows: Row[], modules: ModuleInfo[], moduleOf: (node: GraphNode) => number | null, opened: Set<string>): Drawing {
-  const parents = new Set(modules.flatMap(({ path }) => prefixes(path).slice(0, -1)));
   const kinds = new Map(modules.map(({ path, kind }) => [path, kind]));
-  const boxOf = new Map<number, string>();
-  const boxes = new Map<string, Box & { count: number; changes: number }>();
+  const tallies = new Map<string, { nodes: number; changes: number }>([[ROOT, { nodes: 0, changes: 0 }]]);
+  const parents = new Map<string, string>();
   for (const row of rows) {
     const node = (row.after ?? row.before)!;
-    if (node.op === "placeholder" || node.op === "output" || node.op === "get_attr") continue;
+    if (NO_WORK.has(node.op)) continue;
     const module = moduleOf(node);
-    const path = module === null ? "" : modules[module]!.path;
-    const parts = prefixes(path);
-    const shown = parts.find((part) => !opened.has(part)) ?? path;
-    const id = shown || "outside of modules";
-    boxOf.set(node.id, id);
-    const known = boxes.get(id) ?? { id, title: id, text: "", kind: "same", node: null, opens: parents.has(shown) && !opened.has(shown) ? shown : null, count: 0, changes: 0 };
-    boxes.set(id, { ...known, count: known.count + 1, changes: known.changes + (row.kind === "same" ? 0 : 1) });
+    const line = [ROOT, ...prefixes(module === null ? ELSEWHERE : modules[module]!.path || ELSEWHERE)];
+    line.forEach((path, depth) => {
+      const { nodes, changes } = tallies.get(path) ?? { nodes: 0, changes: 0 };
+      tallies.set(path, { nodes: nodes + 1, changes: changes + (row.kind === "same" ? 0 : 1) });
+      if (depth) parents.set(path, line[depth - 1]!);
+    });
   }
-  const edges = new Map<string, Drawing["edges"][number]>();
-  for (const row of rows) {
-    const to = boxOf.get(idOf(row));
-    for (const input of inputsOf(row)) {
-      const from = boxOf.get(input);
-      if (from && to && from !== to) edges.set(`${from}\0${to}`, { from, to, kind: "same" });
-    }
-  }
-  return { boxes: [...boxes.values()].map((box) => described(box, kinds.get(box.id))), edges: [...edges.values()] };
+  const isParent = new Set(parents.values());
+  const isShown = (path: string): boolean => path === ROOT || ((parents.get(path) === ROOT || opened.has(parents.get(path)!)) && isShown(parents.get(path)!));
+  const shown = [...tallies].filter(([path]) => isShown(path));
+  const boxes = shown.map(([path, { nodes, changes }]): Box => {
+    const text = [kinds.get(path), `${nodes} node${nodes === 1 ? "" : "s"}`, changes ? `${changes} changed` : ""].filter(Boolean).join(" · ");
+    return { id: path, title: shortPath(path), text, kind: changes ? "changed" : "same", node: null, opens: isParent.has(path) && path !== ROOT ? path : null };
+  });
+  const edges = shown.flatMap(([path]) => (path === ROOT ? [] : [{ from: parents.get(path)!, to: path, kind: "same" as const }]));
+  return { boxes, edges, direction: "RIGHT" };
 }
 
-function described({ count, changes, ...box }: Box & { count: number; changes: number }, kind: string | undefined): Box {
-  const text = [kind, `${count} node${count === 1 ? "" : "s"}`, changes ? `${changes} changed` : ""].filter(Boolean).join(" · ");
-  return { ...box, text, kind: changes ? "changed" : "same" };
+/** The last part of a path; a number says nothing without what stands before it. */
+function shortPath(path: string): string {
+  const parts = path.split(".");
+  return parts.slice(/^\d+$/.test(parts.at(-1)!) ? -2 : -1).join(".");
 }
 
-/** The modules that are open at first: those of which there are few, so that a list of layers is seen as layers. */
-export function firstOpened(modules: ModuleInfo[], most = 30): Set<string> {
-  const opened = new Set<string>();
-  const paths = modules.map(({ path }) => path).filter(Boolean);
-  for (;;) {
-    const visible = new Set(paths.map((path) => prefixes(path).find((part) => !opened.has(part)) ?? path));
-    const next = [...visible].filter((path) => !opened.has(path) && paths.some((other) => other.startsWith(`${path}.`)));
-    const grown = next.reduce((total, path) => total + new Set(paths.filter((other) => other.startsWith(`${path}.`)).map((other) => other.slice(path.length + 1).split(".")[0])).size, visible.size);
-    if (!next.length || grown > most) return opened;
-    next.forEach((path) => opened.add(path));
-  }
+/** The modules that are open at first: as many levels as can be taken in at once. */
+export function firstOpened(modules: ModuleInfo[], most = 24): Set<string> {
+  const paths = new Set(modules.flatMap(({ path }) => prefixes(path)));
+  const deepest = Math.max(0, ...[...paths].map((path) => path.split(".").length));
+  const upTo = (depth: number) => [...paths].filter((path) => path.split(".").length <= depth);
+  let depth = 1;
+  while (depth < deepest && upTo(depth + 1).length <= most) depth++;
+  return new Set(upTo(depth - 1));
 }
 
 function prefixes(path: string): string[] {

@@ -2,7 +2,7 @@
 import ELK, { type ElkNode } from "elkjs/lib/elk-api";
 import packed from "virtual:elk-worker";
 import { unpack } from "../decode";
-import type { Box, Drawing } from "./drawing";
+import { ROOT, type Box, type Drawing } from "./drawing";
 
 export interface Placed {
   width: number;
@@ -20,21 +20,29 @@ async function start(): Promise<InstanceType<typeof ELK>> {
 
 const OPTIONS = {
   "elk.algorithm": "layered",
-  "elk.direction": "DOWN",
-  "elk.edgeRouting": "POLYLINE",
   "elk.layered.spacing.nodeNodeBetweenLayers": "34",
-  "elk.spacing.nodeNode": "22",
+  "elk.spacing.nodeNode": "18",
   "elk.layered.considerModelOrder.strategy": "NODES_AND_EDGES",
   "elk.separateConnectedComponents": "true",
   "elk.aspectRatio": "2.2",
 };
 
+const TREE = {
+  "elk.direction": "RIGHT",
+  "elk.edgeRouting": "ORTHOGONAL",
+  "elk.layered.mergeEdges": "true",
+  "elk.spacing.nodeNode": "10",
+  "elk.layered.spacing.nodeNodeBetweenLayers": "26",
+};
+
 export async function place(drawing: Drawing): Promise<Placed> {
   elk ??= start();
+  const isTree = drawing.direction === "RIGHT";
+  const widest = Math.max(...drawing.boxes.map(widthOf));
   const graph: ElkNode = {
     id: "root",
-    layoutOptions: OPTIONS,
-    children: drawing.boxes.map((box) => ({ id: box.id, width: widthOf(box), height: 44 })),
+    layoutOptions: { ...OPTIONS, ...(isTree ? TREE : { "elk.direction": "DOWN" }) },
+    children: drawing.boxes.map((box) => ({ id: box.id, width: isTree && box.id !== ROOT ? widest : widthOf(box), height: 44 })),
     edges: drawing.edges.map((edge, index) => ({ id: `e${index}`, sources: [edge.from], targets: [edge.to] })),
   };
   const done = await (await elk).layout(graph);
@@ -48,7 +56,7 @@ export async function place(drawing: Drawing): Promise<Placed> {
 }
 
 function widthOf({ title, text }: Box): number {
-  return Math.max(90, 26 + Math.max(title.length * 7.6, text.length * 6.6));
+  return Math.max(90, 22 + Math.max(title.length * 7.6, text.length * 6.6));
 }
 
 interface Section {
