@@ -1,5 +1,7 @@
 # make demo    compiles an example model, shows what each pass did, and writes a report
 # make test    runs the tests
+# make test-browser  runs the tests of the report's page in Chromium, which it installs where it is missing
+# make explorer  builds the report's page from explorer/, with Node
 # make patterns  traces the search functions of the package's patterns, and stores what they give
 # make manual  writes the pages of the passes, docs/passes, from the code
 # make docs    builds the manual as a site, build/site/index.html
@@ -14,7 +16,7 @@ DOCS_STAMP := $(VENV)/.docs_installed
 # bf16 matmul through oneDNN dies on CPUs that advertise AMX but cannot use it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE
 
-.PHONY: demo test test-slow lint format patterns manual docs bench clean
+.PHONY: demo test test-slow test-browser explorer lint format patterns manual docs bench clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -24,6 +26,14 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m slow
+
+test-browser: $(STAMP)
+	command -v chromium || command -v google-chrome || apt-get install -y chromium
+	$(BIN)/pip install -q -c constraints.txt -e ".[browser]"
+	$(BIN)/python -m pytest tests/explorer
+
+explorer:
+	cd explorer && npm ci --no-fund --no-audit && npm run check && npm run build
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -70,4 +80,4 @@ $(DOCS_STAMP): $(STAMP)
 	touch $(DOCS_STAMP)
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) explorer/node_modules build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -23,7 +23,7 @@ NAVIGATION = {
         "memory",
     ],
     "See what happened": [
-        # read_a_report comes here
+        "read_a_report",
         "find_a_wrong_rewrite",
         "explain_json",
     ],
