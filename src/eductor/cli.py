@@ -1,4 +1,4 @@
-"""The command line: `eductor passes | explain | diff | verify | bisect | why-not`."""
+"""The command line: `eductor passes | explain | diff | verify | bisect | why-not | bench`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from eductor import __version__
 from eductor.errors import BadScript, EductorError, NothingWrong, NotVerified, UnknownName
+from eductor.measure import command as bench
 from eductor.observe import manual, table
 from eductor.observe.curve_plot import check_can_draw
 from eductor.observe.explain import Explanation
@@ -96,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     why = _script_parser(commands, "why-not", "run a script, and tell why a pass, or a rule of it, did not match")
     why.add_argument("asked", metavar="PASS[:RULE]", help="a pass by its name or address, and one of its rules")
     why.add_argument("--json", action="store_true", help="the same as plain data")
+    bench.add_arguments(commands.add_parser("bench", help="models in eager, with Inductor and Eductor, side by side"))
     return parser
 
 
@@ -267,6 +269,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "verify": _verify,
     "bisect": _bisect,
     "why-not": _why_not,
+    "bench": bench.run,
 }
 
 

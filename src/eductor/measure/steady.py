@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -14,6 +15,9 @@ from torch import nn
 
 from eductor.measure.cases import Case
 from eductor.measure.ways import Compile
+
+Results = tuple[list[torch.Tensor], list[torch.Tensor]]
+"""The results of a step, and its gradients."""
 
 
 @dataclass
@@ -67,23 +71,33 @@ class Runner:
                 held.pop(value.untyped_storage().data_ptr(), None)
         return sum(held.values())
 
-    def results(self) -> list[torch.Tensor]:
+    def results(self) -> Results:
         """The results of a step and its gradients, copied: a CUDA graph writes them anew."""
-        found = [x.detach().clone() for x in self.run()]
-        return [*found, *(p.grad.clone() for p in self.model.parameters() if p.grad is not None)]
+        return [x.detach().clone() for x in self.run()], [g.clone() for g in _gradients(self.model)]
 
 
-def truth(case: Case) -> list[torch.Tensor]:
+def truth(case: Case) -> Results:
     """Results and gradients in float64."""
     wide = copy.deepcopy(case.model).double()
-    found = case.step(wide, wide, case.wide())
-    return [*(x.detach() for x in found), *(p.grad for p in wide.parameters() if p.grad is not None)]
+    return [x.detach() for x in case.step(wide, wide, case.wide())], _gradients(wide)
 
 
-def error(got: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
-    """How far results are from the exact ones, relative to their size: the worst of them."""
+def _gradients(model: nn.Module) -> list[torch.Tensor]:
+    return [p.grad for p in model.parameters() if p.grad is not None]
+
+
+def error(got: Results, exact: Results) -> float:
+    """How far results are from the exact ones, relative to their size: all results together, or all gradients."""
+    return max(_distance(a, b) for a, b in zip(got, exact, strict=True))
+
+
+def _distance(got: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
+    """A gradient that is zero but for roundings has no size of its own, so that they count as one vector."""
     pairs = [(a, b) for a, b in zip(got, exact, strict=True) if b.is_floating_point()]
-    return max(float((a.double() - b).norm() / b.norm().clamp(min=1e-30)) for a, b in pairs)
+    far, size = (
+        sum(float(x.square().sum()) for x in xs) for xs in ([a.double() - b for a, b in pairs], [b for _, b in pairs])
+    )
+    return math.sqrt(far / size) if size else 0.0
 
 
 def steady(case: Case, compilers: dict[str, Compile], rounds: int) -> dict[str, dict[str, Any]]:
