@@ -77,7 +77,9 @@ class Joint:
         return frozenset((*self.writes.forward, *self.analysis.copied))
 
 
-def aot_dispatch_autograd_graph(captured: Captured, fakes: Fakes, decompositions: Mapping[Any, Any]) -> Joint:
+def aot_dispatch_autograd_graph(
+    captured: Captured, fakes: Fakes, decompositions: Mapping[Any, Any], *, draws_anew: bool = False
+) -> Joint:
     """Traces forward and backward of a captured graph together."""
     refuse_subclasses(captured.module)
     table = dict(decompositions)
@@ -90,6 +92,8 @@ def aot_dispatch_autograd_graph(captured: Captured, fakes: Fakes, decompositions
         with compat.enable_python_dispatcher():
             traced = make_fx(trace.run, decomposition_table={} if later else for_autograd(table))(*primals, *values)
         _refuse_effects(traced)
+        if not draws_anew:
+            _refuse_draws_into_gaps(traced)
         analysis = analysis.noticing(listed_writes(traced))
         analysis, views = _take_views(traced, analysis)
         new = NewValues()
@@ -261,3 +265,12 @@ def _refuse_effects(module: GraphModule) -> None:
     for node in module.graph.nodes:
         if node.op == "call_function" and compat.has_effects(node.target):
             raise Unsupported(f"the operator {node.target}, which has effects besides its result")
+
+
+def _refuse_draws_into_gaps(module: GraphModule) -> None:
+    """Eager draws other normal numbers into memory with gaps than into the new memory that a functional graph fills."""
+    for node in module.graph.nodes:
+        if node.target is torch.ops.aten.normal_.default:
+            filled = value_of(node.args[0])
+            if filled.device.type == "cpu" and not filled.is_contiguous() and torch.empty_like(filled).is_contiguous():
+                raise Unsupported("normal_ on a tensor with gaps in its memory, which eager fills in an order of its own")
