@@ -44,12 +44,15 @@ def may_write(module: GraphModule) -> bool:
 
 
 def listed_writes(module: GraphModule) -> set[int]:
-    """Inputs that are written as members of a list (`_foreach_add_`), which fake tensors do not count as writes."""
+    """Inputs that are written as members of a list (`_foreach_add_`, `out=[x, y]`), which fake tensors do not count as writes."""
     places = {node: i for i, node in enumerate(module.graph.find_nodes(op="placeholder"))}
     found = set()
     for node in module.graph.nodes:
         if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
-            for given, argument in zip(node.args, node.target._schema.arguments, strict=False):
+            arguments = node.target._schema.arguments
+            named = {a.name: x for a, x in zip(arguments, node.args, strict=False)} | node.kwargs
+            for argument in arguments:
+                given = named.get(argument.name)
                 if (
                     argument.alias_info is not None
                     and argument.alias_info.is_write

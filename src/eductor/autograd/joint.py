@@ -20,10 +20,10 @@ from eductor.autograd.captured import Captured, Fakes, contains, keeps_subgraphs
 from eductor.autograd.decompose import decompose
 from eductor.autograd.functional import NewValues, functionalize, listed_writes, may_write
 from eductor.autograd.provenance import ForwardRun, mark_backward
+from eductor.autograd.refusals import refuse_operators
 from eductor.autograd.tables import for_autograd
 from eductor.autograd.views import Place, Views, Wanted, base_node, origin_of, storage_node
 from eductor.compat import make_fx
-from eductor.errors import Unsupported
 from eductor.graph.meta import BACKWARD, output_of, value_of
 from eductor.graph.node_effects import effect_of
 
@@ -91,9 +91,7 @@ def aot_dispatch_autograd_graph(
         later = not has_symbols(fakes.values) and not contains(captured.module, keeps_subgraphs)
         with compat.enable_python_dispatcher():
             traced = make_fx(trace.run, decomposition_table={} if later else for_autograd(table))(*primals, *values)
-        _refuse_effects(traced)
-        if not draws_anew:
-            _refuse_draws_into_gaps(traced)
+        refuse_operators(traced, draws_anew=draws_anew)
         analysis = analysis.noticing(listed_writes(traced))
         analysis, views = _take_views(traced, analysis)
         new = NewValues()
@@ -258,19 +256,3 @@ def _write_back(
     node = traced.graph.call_function(torch.ops.aten.copy_.default, (place, value))
     node.meta = {**value.meta, "partitioner_tag": tag, "val": value_of(place)}
     return True
-
-
-def _refuse_effects(module: GraphModule) -> None:
-    """Operators with effects of their own are kept in order by tokens, which this trace does not thread."""
-    for node in module.graph.nodes:
-        if node.op == "call_function" and compat.has_effects(node.target):
-            raise Unsupported(f"the operator {node.target}, which has effects besides its result")
-
-
-def _refuse_draws_into_gaps(module: GraphModule) -> None:
-    """Eager draws other normal numbers into memory with gaps than into the new memory that a functional graph fills."""
-    for node in module.graph.nodes:
-        if node.target is torch.ops.aten.normal_.default:
-            filled = value_of(node.args[0])
-            if filled.device.type == "cpu" and not filled.is_contiguous() and torch.empty_like(filled).is_contiguous():
-                raise Unsupported("normal_ on a tensor with gaps in its memory, which eager fills in an order of its own")
