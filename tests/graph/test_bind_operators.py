@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from operators import database
 from torch.utils._pytree import tree_map
 
 from eductor.graph.bind import Bound, bind_call
+from operators import database
 
 SAMPLES = 5
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64, torch.bfloat16)

@@ -22,7 +22,9 @@ BATCH = 50
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m operators", description="Compiles torch's operators, beside eager.")
+    parser = argparse.ArgumentParser(
+        prog="python -m operators", description="Compiles torch's operators, beside eager."
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help="operators of the database; default: all of them")
     parser.add_argument("--profile", default="fast", choices=("fast", "exact"))
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write what was seen of each operator")

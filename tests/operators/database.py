@@ -45,7 +45,7 @@ OPERATORS = {name_of(op): op for op in op_db if dtype_of(op) is not None}
 class Call:
     """One call of an operator: how it is spelled, and its arguments."""
 
-    form: str  # "function", "method", "in place", "out" or "error"
+    form: str  # "function", "method", "in place", "out", "in a program" or "error"
     input: Any
     args: tuple
     kwargs: dict
@@ -70,6 +70,9 @@ def calls(op: Any) -> Iterator[Call]:
             yield as_call("in place", sample, False)
     if op.supports_out:
         yield as_call("out", chosen[0], False)
+    if strided(chosen[-1].input):
+        yield as_call("in a program", chosen[-1], differentiable)
+        yield as_call("in a program", chosen[-1], False)
     for refused in itertools.islice(op.error_inputs_func(op, "cpu") if op.error_inputs_func else (), 1):
         yield as_call("error", refused.sample_input, False)
 

@@ -11,11 +11,11 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from programs.comparing import Case, Observation, Program, after_call, differences, observe, versions, watched
 from torch._dynamo.utils import counters
 from torch.utils import _pytree as pytree
 
 import eductor
+from programs.comparing import Case, Observation, Program, after_call, differences, observe, versions, watched
 
 from .database import OPERATORS, UNREPEATABLE, Call, calls
 
@@ -84,9 +84,7 @@ def count(report: Report, call: Call, expected: Observation) -> None:
 
 
 def as_program(op: Any, call: Call) -> Program:
-    return Program(
-        name=call.form, lines=(), make=lambda: case_of(op, call), steps=forward_and_backward, raises=True
-    )
+    return Program(name=call.form, lines=(), make=lambda: case_of(op, call), steps=forward_and_backward, raises=True)
 
 
 def case_of(op: Any, call: Call) -> Case:
@@ -149,11 +147,30 @@ def in_place(op: Any) -> Callable:
     return lambda input, args, kwargs: fn(input, *args, **kwargs)
 
 
+def in_a_program(op: Any) -> Callable:
+    """Between other operators, which a pass may merge it with, and before a write to its input."""
+    fn = traceable(op.op)
+
+    def program(input: Any, args: tuple, kwargs: dict) -> Any:
+        held = [x.clone() for x in input] if isinstance(input, (list, tuple)) else input.clone()
+        result = fn(held, *args, **kwargs)
+        several = list(result) if isinstance(result, (list, tuple)) else [result]
+        later = [x * 2 for x in several if isinstance(x, torch.Tensor) and x.is_floating_point()]
+        if isinstance(held, torch.Tensor) and not held.requires_grad:
+            held.add_(1)
+            return result, later, held
+        # Not what might be a view: gradients of both, it and what it views, are summed in another order than eager's.
+        return later, [x.cos() for x in later]
+
+    return program
+
+
 FORMS = {
     "function": as_function,
     "method": as_method,
     "in place": in_place,
     "out": as_function,
+    "in a program": in_a_program,
     "error": as_function,
 }
 
