@@ -339,6 +339,32 @@ def statistics_written_beside_the_results():
     return Case(fn, (plain(4, 3), plain(3), torch.ones(3), [plain(4, 3), plain(3), plain(3)]))
 
 
+@program(lines=(7,), fallback="out= of linalg_matrix_rank", engines=("aten",))
+def out_argument_that_the_trace_forgets():
+    def fn(x, out):
+        return torch.linalg.matrix_rank(x, out=out) + 1
+
+    return Case(fn, (plain(3, 3), torch.zeros((), dtype=torch.long)))
+
+
+@program(lines=(7,))
+def checked_decomposition_beside_a_write():
+    def fn(x, y):
+        y.add_(1)
+        return torch.linalg.inv(x), y.sum()
+
+    return Case(fn, (torch.eye(3).requires_grad_(), plain(3)))
+
+
+@program(lines=(7,), raises=True)
+def failed_decomposition_beside_a_write():
+    def fn(x, y):
+        y.add_(1)
+        return torch.linalg.inv(x), y.sum()
+
+    return Case(fn, (torch.zeros(3, 3), plain(3)))
+
+
 @program(lines=(7,))
 def many_inputs_written_by_foreach():
     def fn(xs, ys):

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+from torch._higher_order_ops.effects import has_effects
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode, disable_functional_mode
 from torch.fx import GraphModule, Node
 from torch.fx import traceback as fx_traceback
 from torch.utils import _pytree as pytree
@@ -98,6 +99,14 @@ class _Watching(SecondRun):
         if not self._seen and is_backward(n):
             self.watch()
         return super().run_node(n)
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Checks of ATen keep their place in the graph, as they are: tokens that order them would be more inputs."""
+        if not has_effects(target):
+            return super().call_function(target, args, kwargs)
+        with disable_functional_mode():
+            args, kwargs = pytree.tree_map(_unwrapped, (args, kwargs))
+            return super().call_function(target, args, kwargs)
 
     def watch(self) -> None:
         now = {}
