@@ -47,20 +47,18 @@ def may_write(module: GraphModule) -> bool:
 def listed_writes(module: GraphModule) -> set[int]:
     """Inputs that are written as members of a list (`_foreach_add_`, `out=[x, y]`), which fake tensors do not count as writes."""
     places = {node: i for i, node in enumerate(module.graph.find_nodes(op="placeholder"))}
-    found = set()
-    for node in module.graph.nodes:
-        if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
-            arguments = node.target._schema.arguments
-            named = {a.name: x for a, x in zip(arguments, node.args, strict=False)} | node.kwargs
-            for argument in arguments:
-                given = named.get(argument.name)
-                if (
-                    argument.alias_info is not None
-                    and argument.alias_info.is_write
-                    and isinstance(given, (list, tuple))
-                ):
-                    found |= {places[x] for x in given if x in places}
-    return found
+    lists = (given for node in module.graph.nodes for given in written_by(node) if isinstance(given, (list, tuple)))
+    return {places[x] for given in lists for x in given if x in places}
+
+
+def written_by(node: Node) -> list[Any]:
+    """The arguments that a call writes, nodes and lists of nodes."""
+    if not isinstance(node.target, OpOverload) or not node.target._schema.is_mutable:
+        return []
+    arguments = node.target._schema.arguments
+    named = {a.name: x for a, x in zip(arguments, node.args, strict=False)} | node.kwargs
+    written = [a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write]
+    return [named[name] for name in written if named.get(name) is not None]
 
 
 def functionalize(module: GraphModule, values: Sequence[Any], table: Table) -> tuple[GraphModule, NewValues]:

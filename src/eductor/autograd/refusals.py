@@ -6,6 +6,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from eductor import compat
+from eductor.autograd.unsafe import refuse_seen_sharing
 from eductor.compat import OpOverload
 from eductor.errors import Unsupported
 from eductor.graph.meta import value_of
@@ -13,6 +14,7 @@ from eductor.graph.meta import value_of
 
 def refuse_operators(module: GraphModule, *, draws_anew: bool) -> None:
     """Raises where there is one; `draws_anew` says that random numbers need not be eager's."""
+    refuse_seen_sharing(module)
     for node in module.graph.nodes:
         if node.op != "call_function":
             continue
