@@ -70,7 +70,7 @@ def watched_for_warnings(compile: Callable, program: Program, report: Report) ->
     report.graphs += counters["stats"]["unique_graphs"]
     report.uncaptured.update(reason.splitlines()[0] for reason in counters["graph_break"])
     report.fallbacks.update(
-        str(w.message).partition("; the captured graph")[0]
+        str(w.message).splitlines()[0].partition("; the captured graph")[0]
         for w in caught
         if issubclass(w.category, eductor.EductorWarning)
     )
