@@ -7,6 +7,7 @@ does, with eager's rules and errors. The ATen graph that this leaves is function
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from eductor.autograd.captured import Captured, Fakes, contains, keeps_subgraphs
 from eductor.autograd.decompose import decompose
 from eductor.autograd.functional import NewValues, functionalize, listed_writes, may_write
 from eductor.autograd.provenance import ForwardRun, mark_backward
-from eductor.autograd.refusals import refuse_operators
+from eductor.autograd.refusals import refuse_operators, refuse_taken_apart
 from eductor.autograd.tables import for_autograd
 from eductor.autograd.views import Place, Views, Wanted, base_node, origin_of, storage_node
 from eductor.compat import make_fx
@@ -78,9 +79,14 @@ class Joint:
 
 
 def aot_dispatch_autograd_graph(
-    captured: Captured, fakes: Fakes, decompositions: Mapping[Any, Any], *, draws_anew: bool = False
+    captured: Captured,
+    fakes: Fakes,
+    decompositions: Mapping[Any, Any],
+    *,
+    draws_anew: bool = False,
+    exact: bool = False,
 ) -> Joint:
-    """Traces forward and backward of a captured graph together."""
+    """Traces forward and backward of a captured graph together; with `exact`, as eager's kernels compute them."""
     refuse_subclasses(captured.module)
     table = dict(decompositions)
     with compat.tracing_autograd(fakes.mode):
@@ -89,13 +95,17 @@ def aot_dispatch_autograd_graph(
         trace = _Trace(captured, analysis, tangents, len(fakes.values))
         primals = stand_ins(fakes.values)
         later = not has_symbols(fakes.values) and not contains(captured.module, keeps_subgraphs)
-        with compat.enable_python_dispatcher():
+        if exact and not later:
+            refuse_taken_apart(captured.module)
+        # What torch writes in Python for sizes that are symbols takes operators apart, and rounds otherwise.
+        dispatcher = nullcontext if later and exact else compat.enable_python_dispatcher
+        with dispatcher():
             traced = make_fx(trace.run, decomposition_table={} if later else for_autograd(table))(*primals, *values)
         refuse_operators(traced, draws_anew=draws_anew)
         analysis = analysis.noticing(listed_writes(traced))
         analysis, views = _take_views(traced, analysis)
         new = NewValues()
-        with compat.enable_python_dispatcher(), torch.no_grad():
+        with dispatcher(), torch.no_grad():
             if may_write(traced) or (later and table and has_symbols([value_of(n) for n in traced.graph.nodes])):
                 traced, new = functionalize(traced, (*primals, *values), table)
             elif later:

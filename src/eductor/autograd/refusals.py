@@ -28,6 +28,17 @@ def refuse_operators(module: GraphModule, *, draws_anew: bool) -> None:
             raise Unsupported("normal_ on a tensor with gaps in its memory, which eager fills in an order of its own")
 
 
+def refuse_taken_apart(module: GraphModule) -> None:
+    """Raises where the captured graph calls what torch takes apart while sizes are symbols, which rounds otherwise."""
+    for node in module.graph.nodes:
+        name = getattr(node.target, "__name__", "") if node.op == "call_function" else ""
+        if name.startswith(_TAKEN_APART):
+            raise Unsupported(f"{name} with sizes that may change, in the profile 'exact': its trace rounds otherwise")
+
+
+_TAKEN_APART = ("interpolate", "upsample_", "multi_margin_loss", "multilabel_margin_loss")
+
+
 def _writes_besides_out(op: OpOverload) -> bool:
     written = [a.is_out for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
     return any(written) and not all(written)
