@@ -9,13 +9,15 @@ from typing import Any
 
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.common_utils import set_rng_seed
 from torch.utils import _pytree as pytree
 
 DTYPES = (torch.float32, torch.complex64, torch.int64)
 """What an operator is called with: the first of these that it takes."""
 LOOKED_AT = 60
 """As many samples of an operator are looked at for kinds that differ."""
-FUNCTION_CALLS = 5
+CHOSEN = 5
+"""As many of them are called at most."""
 
 UNREPEATABLE = {
     "empty": "the contents of new memory",
@@ -54,7 +56,7 @@ class Call:
 
 def calls(op: Any) -> Iterator[Call]:
     """Calls of different kinds; the last ones are those that write, and one that eager refuses."""
-    torch.manual_seed(0)
+    set_rng_seed(0)  # of Python and of numpy, too
     dtype = dtype_of(op)
     differentiable = op.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
     samples = list(itertools.islice(op.sample_inputs_func(op, "cpu", dtype, requires_grad=False), LOOKED_AT))
@@ -90,7 +92,7 @@ def of_different_kinds(samples: list) -> list:
     """The first sample, and those that have most of what the ones before them lack."""
     chosen = samples[:1]
     known = kinds(samples[0])
-    while len(chosen) < FUNCTION_CALLS:
+    while len(chosen) < CHOSEN:
         best = max(samples, key=lambda sample: len(kinds(sample) - known))
         if kinds(best) <= known:
             break
