@@ -497,6 +497,11 @@ def memory_format_of(value: torch.Tensor) -> torch.memory_format:
     return suggest_memory_format(value)
 
 
+def gets_tokens(target: Any) -> bool:
+    """Whether functionalization orders an operator by tokens, checks of ATen included."""
+    return bool(effects.has_effects(target))
+
+
 def has_effects(target: Any) -> bool:
     """Whether an operator does something besides computing: it prints, or talks to other processes."""
     from torch._higher_order_ops import effects

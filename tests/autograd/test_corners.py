@@ -235,3 +235,27 @@ def test_autocast_casts_a_leaf_once_and_anything_else_each_time(made):
 
     expected, got = gradients(cast_twice), gradients(aten(cast_twice))
     assert all(map(torch.equal, expected, got))
+
+
+TAKEN_APART = {
+    "interpolate": lambda x: F.interpolate(x, scale_factor=1.7, mode="bilinear"),
+    "multi_margin_loss": lambda x: F.multi_margin_loss(x.flatten(1), torch.zeros(x.shape[0], dtype=torch.long)),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN_APART)
+def test_what_torch_takes_apart_in_python_is_computed_by_eagers_kernels(name):
+    x, program = leaf(2, 3, 5, 7), TAKEN_APART[name]
+    result = program(x)
+    (expected,) = torch.autograd.grad(result.square().sum(), x)
+    got = aten(program, profile="exact")(x)
+    assert torch.equal(got, result)
+    assert torch.equal(torch.autograd.grad(got.square().sum(), x)[0], expected)
+
+
+@pytest.mark.parametrize("name", TAKEN_APART)
+def test_what_torch_takes_apart_for_sizes_that_change_is_refused_where_bits_count(name):
+    x, program = leaf(2, 3, 5, 7), TAKEN_APART[name]
+    with pytest.warns(eductor.EductorWarning, match=f"{name} with sizes that may change"):
+        got = eductor.compile(program, profile="exact", dynamic=True)(x)
+    assert torch.equal(got, program(x))

@@ -10,39 +10,19 @@ from typing import Any
 
 import pytest
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_map
 
 from eductor.graph.bind import Bound, bind_call
+from operators import database
 
 SAMPLES = 5
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64, torch.bfloat16)
-
-# Results that eager itself does not give twice, and why.
-UNREPEATABLE = {
-    "empty": "the contents of new memory",
-    "empty_like": "the contents of new memory",
-    "empty_permuted": "the contents of new memory",
-    "empty_strided": "the contents of new memory",
-    "new_empty": "the contents of new memory",
-    "new_empty_strided": "the contents of new memory",
-    "linalg.lstsq": "the driver gelsy starts from what its workspace holds",
-}
 
 # Of the calls of the database, as functions and as methods, this many are known to be understood.
 UNDERSTOOD = 795
 
 
-def name_of(op: Any) -> str:
-    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else str(op.name)
-
-
-# The jiterator's operators are for GPUs alone.
-OPERATORS = [
-    pytest.param(op, id=name_of(op))
-    for op in op_db
-    if torch.float32 in op.dtypes and not op.name.startswith("jiterator")
-]
+OPERATORS = [pytest.param(op, id=name) for name, op in database.OPERATORS.items() if torch.float32 in op.dtypes]
 
 
 def targets(op: Any) -> Iterator[Any]:
@@ -125,7 +105,7 @@ def check(op: Any, dtypes: tuple[torch.dtype, ...], count: int) -> None:
         except (RuntimeError, TypeError, IndexError, NotImplementedError, ValueError):
             continue  # a sample that eager refuses tells nothing
         got = run(bound.op, *copied(bound.call()))
-        if op.name not in UNREPEATABLE:
+        if op.name not in database.UNREPEATABLE:
             assert_same(got, wanted, f"{target} as {bound.op}")
         check_by_keyword(target, bound, args, kwargs)
 

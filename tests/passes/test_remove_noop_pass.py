@@ -267,6 +267,11 @@ def test_no_elements():
     assert_pass(remove_noop_pass, lambda x: (x * 1).sin(), lambda x: x.sin(), [f32(0, 3)])
 
 
+@pytest.mark.parametrize("dims", [0, -1, (0,), ()])
+def test_no_dimensions(dims):
+    assert_pass(remove_noop_pass, lambda x: x.sin().squeeze(dims) * 2, lambda x: x.sin() * 2, [f32()])
+
+
 def test_without_fake_values_nothing_is_known():
     module = torch.fx.symbolic_trace(lambda x: x.half().clone() + 1)
     ran = run_pass(remove_noop_pass, "pre_grad", module)

@@ -92,7 +92,9 @@ def is_wrapper(tensor):
 
 
 def parts(tensor):
-    """The plain tensors that a tensor consists of."""
+    """The plain tensors that a tensor consists of; those of a sparse one are nobody's but its own."""
+    if tensor.layout is not torch.strided:
+        return []
     if not is_wrapper(tensor):
         return [tensor]
     names, _ = tensor.__tensor_flatten__()
@@ -112,6 +114,8 @@ def seen(x):
     if not isinstance(x, torch.Tensor):
         return x
     kind = type(x).__name__
+    if x.layout is not torch.strided:
+        return {"kind": kind, "layout": str(x.layout), "dense": seen(x.detach().to_dense())}
     if is_wrapper(x):
         return {"kind": kind, "requires_grad": x.requires_grad, "parts": [seen(part.detach()) for part in parts(x)]}
     with torch.no_grad(), warnings.catch_warnings():

@@ -321,6 +321,51 @@ def input_filled_with_itself():
 
 
 @program(lines=(7,))
+def inputs_that_results_are_written_to():
+    def fn(x, outs):
+        torch.unbind_copy(x, out=outs)
+        return outs[0] + 1
+
+    return Case(fn, (plain(3, 4), [plain(4), plain(4), plain(4)]))
+
+
+@program(lines=(7,), fallback="writes other arguments besides those for its results", also_dynamic=False)
+def statistics_written_beside_the_results():
+    def fn(x, mean, var, outs):
+        aten = torch.ops.aten._native_batch_norm_legit
+        aten.out(x, None, None, mean, var, True, 0.1, 1e-5, out=outs[0], save_mean=outs[1], save_invstd=outs[2])
+        return outs[0] + 1
+
+    return Case(fn, (plain(4, 3), plain(3), torch.ones(3), [plain(4, 3), plain(3), plain(3)]))
+
+
+@program(lines=(7,), fallback="out= of linalg_matrix_rank", engines=("aten",))
+def out_argument_that_the_trace_forgets():
+    def fn(x, out):
+        return torch.linalg.matrix_rank(x, out=out) + 1
+
+    return Case(fn, (plain(3, 3), torch.zeros((), dtype=torch.long)))
+
+
+@program(lines=(7,))
+def checked_decomposition_beside_a_write():
+    def fn(x, y):
+        y.add_(1)
+        return torch.linalg.inv(x), y.sum()
+
+    return Case(fn, (torch.eye(3).requires_grad_(), plain(3)))
+
+
+@program(lines=(7,), raises=True)
+def failed_decomposition_beside_a_write():
+    def fn(x, y):
+        y.add_(1)
+        return torch.linalg.inv(x), y.sum()
+
+    return Case(fn, (torch.zeros(3, 3), plain(3)))
+
+
+@program(lines=(7,))
 def many_inputs_written_by_foreach():
     def fn(xs, ys):
         torch._foreach_mul_(xs, 0.9)

@@ -61,6 +61,15 @@ def random_writes():
     return Case(fn, (plain(3, 4),))
 
 
+@program(lines=(10, 7), fallback="normal_ on a tensor with gaps in its memory")
+def normal_numbers_into_memory_with_gaps():
+    def fn(x):
+        x[:, ::2].normal_()
+        return x + 1, torch.empty(6, 8).t().normal_()
+
+    return Case(fn, (plain(6, 8),))
+
+
 @program(lines=(10,))
 def random_and_then_a_graph_break():
     def fn(x):

@@ -375,3 +375,33 @@ def detached_without_the_sizes_that_its_views_read():
         return y.detach(), y
 
     return Case(fn, (plain(3, 4, 2), plain(5, 2), leaf(5)))
+
+
+@program(lines=(7,), fallback="unsafe_split.Tensor whose operand or parts are written")
+def parts_of_an_unsafe_split_whose_operand_is_written():
+    def fn(x):
+        held = x.clone()
+        a, b = torch.unsafe_split(held, 2)
+        held.add_(1)
+        return a * 2, b
+
+    return Case(fn, (plain(4, 3),))
+
+
+@program(lines=(7,), fallback="unsafe_split.Tensor of an input")
+def input_written_through_parts_of_an_unsafe_split():
+    def fn(x):
+        a, b = torch.unsafe_split(x, 2)
+        a.add_(1)
+        return b * 2
+
+    return Case(fn, (plain(4, 3),))
+
+
+@program(lines=(7,))
+def parts_of_an_unsafe_split_that_are_written_alone():
+    def fn(x):
+        a, b = torch.unsafe_split(x * 2, 2)
+        return a.sigmoid_() * b.tanh_()
+
+    return Case(fn, (plain(4, 3),))

@@ -55,14 +55,15 @@ def aot_dispatch_autograd(
     )
     captured, table = Captured(module), decompositions or {}
     given = [*captured.held, *inputs]
-    joint = aot_dispatch_autograd_graph(captured, Fakes.of(given, captured.sources()), table)
+    trace = partial(aot_dispatch_autograd_graph, draws_anew=draws_anew, exact=exact)
+    joint = trace(captured, Fakes.of(given, captured.sources()), table)
     written = joint.written
     pairs = overlapping(given, written) if written else frozenset()
     if pairs:
         captured = Merged(captured, given, pairs)
         fakes = Fakes.of(captured.flatten(given), captured.sources())
         counted = [i for i in captured.without_base() if joint.analysis.inputs[i].seen_write]
-        joint = aot_dispatch_autograd_graph(captured, fakes, table)
+        joint = trace(captured, fakes, table)
     run = _compiled(
         captured, joint, partition_fn, compile, double_backward=double_backward, exact=exact, draws_anew=draws_anew
     )

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode, disable_functional_mode
 from torch.fx import GraphModule, Node
 from torch.fx import traceback as fx_traceback
 from torch.utils import _pytree as pytree
 
 from eductor.autograd.provenance import SecondRun
 from eductor.autograd.tables import Table
-from eductor.compat import HigherOrderOperator, OpOverload, make_fx
+from eductor.compat import HigherOrderOperator, OpOverload, gets_tokens, make_fx
 from eductor.graph.meta import is_backward, output_of, requires_grad
 
 _functions: Any = torch  # what is asked of functional tensors has no types
@@ -44,19 +44,20 @@ def may_write(module: GraphModule) -> bool:
 
 
 def listed_writes(module: GraphModule) -> set[int]:
-    """Inputs that are written as members of a list (`_foreach_add_`), which fake tensors do not count as writes."""
+    """Inputs that are written as members of a list (`_foreach_add_`, `out=[x, y]`), which fake tensors do not count as writes."""
     places = {node: i for i, node in enumerate(module.graph.find_nodes(op="placeholder"))}
-    found = set()
-    for node in module.graph.nodes:
-        if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
-            for given, argument in zip(node.args, node.target._schema.arguments, strict=False):
-                if (
-                    argument.alias_info is not None
-                    and argument.alias_info.is_write
-                    and isinstance(given, (list, tuple))
-                ):
-                    found |= {places[x] for x in given if x in places}
-    return found
+    lists = (given for node in module.graph.nodes for given in written_by(node) if isinstance(given, (list, tuple)))
+    return {places[x] for given in lists for x in given if x in places}
+
+
+def written_by(node: Node) -> list[Any]:
+    """The arguments that a call writes, nodes and lists of nodes."""
+    if not isinstance(node.target, OpOverload) or not node.target._schema.is_mutable:
+        return []
+    arguments = node.target._schema.arguments
+    named = {a.name: x for a, x in zip(arguments, node.args, strict=False)} | node.kwargs
+    written = [a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write]
+    return [named[name] for name in written if named.get(name) is not None]
 
 
 def functionalize(module: GraphModule, values: Sequence[Any], table: Table) -> tuple[GraphModule, NewValues]:
@@ -95,6 +96,14 @@ class _Watching(SecondRun):
         if not self._seen and is_backward(n):
             self.watch()
         return super().run_node(n)
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Checks of ATen keep their place in the graph, as they are: tokens that order them would be more inputs."""
+        if not gets_tokens(target):
+            return super().call_function(target, args, kwargs)
+        with disable_functional_mode():
+            args, kwargs = pytree.tree_map(_unwrapped, (args, kwargs))
+            return super().call_function(target, args, kwargs)
 
     def watch(self) -> None:
         now = {}

@@ -7,6 +7,7 @@ does, with eager's rules and errors. The ATen graph that this leaves is function
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,10 +21,10 @@ from eductor.autograd.captured import Captured, Fakes, contains, keeps_subgraphs
 from eductor.autograd.decompose import decompose
 from eductor.autograd.functional import NewValues, functionalize, listed_writes, may_write
 from eductor.autograd.provenance import ForwardRun, tell_inputs
+from eductor.autograd.refusals import refuse_operators, refuse_taken_apart
 from eductor.autograd.tables import for_autograd
 from eductor.autograd.views import Place, Views, Wanted, base_node, origin_of, storage_node
 from eductor.compat import make_fx
-from eductor.errors import Unsupported
 from eductor.graph.meta import BACKWARD, output_of, value_of
 from eductor.graph.node_effects import effect_of
 
@@ -77,8 +78,15 @@ class Joint:
         return frozenset((*self.writes.forward, *self.analysis.copied))
 
 
-def aot_dispatch_autograd_graph(captured: Captured, fakes: Fakes, decompositions: Mapping[Any, Any]) -> Joint:
-    """Traces forward and backward of a captured graph together."""
+def aot_dispatch_autograd_graph(
+    captured: Captured,
+    fakes: Fakes,
+    decompositions: Mapping[Any, Any],
+    *,
+    draws_anew: bool = False,
+    exact: bool = False,
+) -> Joint:
+    """Traces forward and backward of a captured graph together; with `exact`, as eager's kernels compute them."""
     refuse_subclasses(captured.module)
     table = dict(decompositions)
     with compat.tracing_autograd(fakes.mode):
@@ -87,13 +95,17 @@ def aot_dispatch_autograd_graph(captured: Captured, fakes: Fakes, decompositions
         trace = _Trace(captured, analysis, tangents, len(fakes.values))
         primals = stand_ins(fakes.values)
         later = not has_symbols(fakes.values) and not contains(captured.module, keeps_subgraphs)
-        with compat.enable_python_dispatcher():
+        if exact and not later:
+            refuse_taken_apart(captured.module)
+        # What torch writes in Python for sizes that are symbols takes operators apart, and rounds otherwise.
+        dispatcher = nullcontext if later and exact else compat.enable_python_dispatcher
+        with dispatcher():
             traced = make_fx(trace.run, decomposition_table={} if later else for_autograd(table))(*primals, *values)
-        _refuse_effects(traced)
+        refuse_operators(traced, draws_anew=draws_anew)
         analysis = analysis.noticing(listed_writes(traced))
         analysis, views = _take_views(traced, analysis)
         new = NewValues()
-        with compat.enable_python_dispatcher(), torch.no_grad():
+        with dispatcher(), torch.no_grad():
             if may_write(traced) or (later and table and has_symbols([value_of(n) for n in traced.graph.nodes])):
                 traced, new = functionalize(traced, (*primals, *values), table)
             elif later:
@@ -261,10 +273,3 @@ def _write_back(
     node = traced.graph.call_function(torch.ops.aten.copy_.default, (place, value))
     node.meta = {**value.meta, "partitioner_tag": tag, "val": value_of(place)}
     return True
-
-
-def _refuse_effects(module: GraphModule) -> None:
-    """Operators with effects of their own are kept in order by tokens, which this trace does not thread."""
-    for node in module.graph.nodes:
-        if node.op == "call_function" and compat.has_effects(node.target):
-            raise Unsupported(f"the operator {node.target}, which has effects besides its result")

@@ -7,7 +7,8 @@ each step of the backward then looks up whose gradient it computes, before the s
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.fx import traceback as fx_traceback
 
 from eductor import compat
+from eductor.errors import Unsupported
 from eductor.graph.evaluate import given_back
 from eductor.graph.meta import BACKWARD, CAME_FROM
 from eductor.graph.node_effects import effect_of
@@ -42,7 +44,8 @@ class ForwardRun(Interpreter):
         fx_traceback.current_meta = n.meta
         try:
             args, kwargs = self.fetch_args_kwargs_from_env(n)
-            result = getattr(self, n.op)(n.target, args, kwargs)
+            with _written(kwargs.get("out"), n):
+                result = getattr(self, n.op)(n.target, args, kwargs)
         finally:
             fx_traceback.current_meta = outer
         came_from(last, n.name)
@@ -93,6 +96,19 @@ class ForwardRun(Interpreter):
             fx_traceback.current_meta = numbered(meta, number)
 
         return announce
+
+
+@contextmanager
+def _written(out: Any, node: Node) -> Iterator[None]:
+    """Sees that `out=` is written: some functions of ATen that are made of others forget it while they are traced."""
+    if not isinstance(out, torch.Tensor) or out.is_inference():
+        yield
+        return
+    before = out._version
+    yield
+    if out._version == before:
+        name = getattr(node.target, "__name__", node.target)
+        raise Unsupported(f"out= of {name}, which writes nothing to it while it is traced")
 
 
 class SecondRun(Interpreter):

@@ -107,7 +107,7 @@ def same_view(bound: Bound) -> bool:
 
 def _squeezed(bound: Bound, tensor: torch.Tensor) -> Any:
     dims = bound.get("dim", range(tensor.dim()))
-    return dims if not isinstance(dims, int) else [dims] if tensor.dim() else []
+    return ([dims] if isinstance(dims, int) else dims) if tensor.dim() else []
 
 
 def _numbers(given: Any) -> list[Any]:
