@@ -499,15 +499,15 @@ def memory_format_of(value: torch.Tensor) -> torch.memory_format:
 
 def gets_tokens(target: Any) -> bool:
     """Whether functionalization orders an operator by tokens, checks of ATen included."""
+    from torch._higher_order_ops import effects
+
     return bool(effects.has_effects(target))
 
 
 def has_effects(target: Any) -> bool:
     """Whether an operator does something besides computing: it prints, or talks to other processes."""
-    from torch._higher_order_ops import effects
-
     namespace = getattr(target, "namespace", "")
-    return namespace == "_c10d_functional" or (namespace != "aten" and effects.has_effects(target))
+    return namespace == "_c10d_functional" or (namespace != "aten" and gets_tokens(target))
 
 
 def compile_id() -> str:
