@@ -88,7 +88,8 @@ def aot_dispatch_autograd_graph(captured: Captured, fakes: Fakes, decompositions
         primals = stand_ins(fakes.values)
         later = not has_symbols(fakes.values) and not contains(captured.module, keeps_subgraphs)
         with compat.enable_python_dispatcher():
-            traced = make_fx(trace.run, decomposition_table={} if later else for_autograd(table))(*primals, *values)
+            first = for_autograd(table, later=later)
+            traced = make_fx(trace.run, decomposition_table=first)(*primals, *values)
         _refuse_effects(traced)
         analysis = analysis.noticing(listed_writes(traced))
         analysis, views = _take_views(traced, analysis)
