@@ -30,6 +30,8 @@ from torch.fx.proxy import _COPY_META_FIELDS
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from eductor.errors import Unsupported
+
 # What a node made in place of another inherits: torch's own list, and what Dynamo and export add.
 INHERITED_META: tuple[str, ...] = (*_COPY_META_FIELDS, "stack_trace", "seq_nr")
 
@@ -223,6 +225,47 @@ def taking_real_tensors(mode: FakeTensorMode) -> Iterator[None]:
             yield
     finally:
         mode.allow_non_fake_inputs = strict
+
+
+_AVERAGING = ("upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d")
+_COMPOSITE = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
+@contextmanager
+def upsampling_whole() -> Iterator[None]:
+    """Lets a trace keep upsampling as eager's operators: torch's kernels in Python take it apart, and round differently.
+
+    These are changed for all threads, but only traces use them, and Dynamo makes one at a time.
+    """
+    packets = [getattr(torch.ops.aten, name) for name in _AVERAGING]
+    kernels: dict[Any, dict[Any, Any]] = {op: dict(op.py_kernels) for p in packets for op in (p.default, p.vec)}
+    try:
+        for packet in packets:
+            _set_kernels(packet.default, {k: fn for k, fn in kernels[packet.default].items() if k not in _COMPOSITE})
+            _set_kernels(packet.vec, kernels[packet.vec] | dict.fromkeys(_COMPOSITE, _sized(packet.default)))
+        yield
+    finally:
+        for op, before in kernels.items():
+            _set_kernels(op, before)
+
+
+def _set_kernels(op: Any, kernels: dict[Any, Any]) -> None:
+    op.py_kernels.clear()
+    op.py_kernels.update(kernels)
+    op._dispatch_cache.clear()
+
+
+def _sized(op: Any) -> Callable[..., Any]:
+    """From sizes or scale factors, of which one is given, to the operator that takes both."""
+
+    def upsample(x: torch.Tensor, sizes: Any, align_corners: bool, factors: Any) -> Any:
+        if is_symbolic(x) and x.requires_grad and torch.is_grad_enabled():
+            raise Unsupported(f"gradients of {op} for sizes that are not known, in the profile exact")
+        if sizes is None:
+            sizes = [torch.sym_int(n * factor) for n, factor in zip(x.shape[2:], factors, strict=True)]
+        return op(x, sizes, align_corners, *(factors or [None] * len(sizes)))
+
+    return upsample
 
 
 _GRAD_MODE = torch._C._set_grad_enabled

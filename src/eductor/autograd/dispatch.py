@@ -55,14 +55,14 @@ def aot_dispatch_autograd(
     )
     captured, table = Captured(module), decompositions or {}
     given = [*captured.held, *inputs]
-    joint = aot_dispatch_autograd_graph(captured, Fakes.of(given, captured.sources()), table)
+    joint = aot_dispatch_autograd_graph(captured, Fakes.of(given, captured.sources()), table, exact=exact)
     written = joint.written
     pairs = overlapping(given, written) if written else frozenset()
     if pairs:
         captured = Merged(captured, given, pairs)
         fakes = Fakes.of(captured.flatten(given), captured.sources())
         counted = [i for i in captured.without_base() if joint.analysis.inputs[i].seen_write]
-        joint = aot_dispatch_autograd_graph(captured, fakes, table)
+        joint = aot_dispatch_autograd_graph(captured, fakes, table, exact=exact)
     run = _compiled(
         captured, joint, partition_fn, compile, double_backward=double_backward, exact=exact, draws_anew=draws_anew
     )

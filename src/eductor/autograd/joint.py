@@ -7,6 +7,7 @@ does, with eager's rules and errors. The ATen graph that this leaves is function
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -77,11 +78,13 @@ class Joint:
         return frozenset((*self.writes.forward, *self.analysis.copied))
 
 
-def aot_dispatch_autograd_graph(captured: Captured, fakes: Fakes, decompositions: Mapping[Any, Any]) -> Joint:
-    """Traces forward and backward of a captured graph together."""
+def aot_dispatch_autograd_graph(
+    captured: Captured, fakes: Fakes, decompositions: Mapping[Any, Any], *, exact: bool = False
+) -> Joint:
+    """Traces forward and backward of a captured graph together; with `exact`, as the operators that eager runs."""
     refuse_subclasses(captured.module)
     table = dict(decompositions)
-    with compat.tracing_autograd(fakes.mode):
+    with compat.tracing_autograd(fakes.mode), compat.upsampling_whole() if exact else nullcontext():
         analysis = analyse(captured, fakes)
         tangents, values = _tangents(analysis)
         trace = _Trace(captured, analysis, tangents, len(fakes.values))
