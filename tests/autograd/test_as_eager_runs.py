@@ -53,7 +53,9 @@ def test_upsampling_rounds_as_in_eager(mode):
 
 
 def test_upsampling_for_any_size_is_exact_or_not_compiled():
-    program = eductor.compile(lambda x: F.interpolate(x * 2, size=(7, 6), mode="bilinear"), profile="exact", dynamic=True)
+    program = eductor.compile(
+        lambda x: F.interpolate(x * 2, size=(7, 6), mode="bilinear"), profile="exact", dynamic=True
+    )
     x = torch.randn(2, 3, 4, 5)
     expected = F.interpolate(x * 2, size=(7, 6), mode="bilinear")
     assert torch.equal(program(x), expected)

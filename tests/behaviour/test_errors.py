@@ -6,9 +6,9 @@ import functools
 
 import pytest
 import torch
-from behaviour.programs import Mlp, assert_same, both
 
 import eductor
+from behaviour.programs import Mlp, assert_same, both
 
 exact = functools.partial(eductor.compile, profile="exact")
 
@@ -52,30 +52,33 @@ RAISING = {
     "index": (lambda x, k: x[k] * 2, torch.tensor([1, 9])),
     "gather": (lambda x, k: x.gather(0, k), torch.full((1, 3), 9)),
     "cross_entropy": (lambda x, k: torch.nn.functional.cross_entropy(x, k), torch.tensor([0, 1, 9])),
-    "cholesky": (lambda x, k: torch.linalg.cholesky(-(x @ x.t()) - k), torch.tensor(1.0)),
+    "cholesky": (lambda x, k: torch.linalg.cholesky(x @ x.t() + k * torch.eye(3)), torch.tensor(-99.0)),
     "inverse": (lambda x, k: torch.linalg.inv(x * k), torch.tensor(0.0)),
     "multinomial": (lambda x, k: torch.multinomial(x.abs() * k, 1), torch.tensor(-1.0)),
     "one_hot": (lambda x, k: torch.nn.functional.one_hot(k, 3) * x.sum(), torch.tensor([0, -2])),
 }
-GOOD = {"cholesky": torch.tensor(-99.0), "inverse": torch.tensor(1.0), "multinomial": torch.tensor(1.0), "gather": torch.zeros(1, 3).long()}
+GOOD = {name: torch.tensor(1.0) for name in ("cholesky", "inverse", "multinomial")} | {
+    "gather": torch.zeros(1, 3).long()
+}
 
 
 @pytest.mark.parametrize("name", RAISING)
 def test_errors_of_kernels_are_eagers(name):
+    """Torch's kernels in Python may put the operator's name in front of the message."""
     program, bad = RAISING[name]
-    good = GOOD.get(name, torch.zeros(3).long())
+    good = GOOD.get(name, torch.zeros_like(bad))
 
     def script(compile):
         x = torch.randn(3, 3, requires_grad=True)
-        step = compile(lambda x, k: program(x, k) if k is not None else x)
-        first = step(x, good)
-        error = error_of(lambda: step(x, bad.expand(3) if bad.dim() == 1 and len(bad) == 1 else bad))
-        again = step(x, good)
+        step = compile(lambda x, k: program(x, k))
+        first, error, again = step(x, good), error_of(lambda: step(x, bad)), step(x, good)
         if again.requires_grad:
             again.sum().backward()
-        return first.detach(), error, again.detach(), x.grad
+        return (first.detach(), type(error), again.detach(), x.grad), str(error)
 
-    assert_same(*both(script, exact))
+    (expected, message), (got, our_message) = both(script, exact)
+    assert_same(expected, got)
+    assert our_message.removeprefix(f"{name}: ") == message
 
 
 @pytest.mark.parametrize("engine", ["aten", "inductor"])
@@ -92,15 +95,14 @@ def test_an_error_leaves_parameters_and_the_next_call_as_they_were(engine):
     assert_same(*both(script, functools.partial(eductor.compile, engine=engine)), close=True)
 
 
-def test_shapes_that_do_not_fit_are_named_as_in_eager():
+def test_shapes_that_do_not_fit_are_named_as_with_inductor():
     def message(compile):
         torch._dynamo.reset()
         return error_of(lambda: compile(lambda a, b: (a @ b).sin())(torch.randn(2, 3), torch.randn(4, 5)))
 
-    eager, inductor, ours = message(lambda f: f), message(torch.compile), message(exact)
+    inductor, ours = message(torch.compile), message(exact)
     assert type(ours) is type(inductor)
-    assert "2" in str(eager)
-    assert "[2, 3] X [4, 5]" in str(ours) or str(inductor) == str(ours)
+    assert str(ours) == str(inductor)
 
 
 class Refuses(torch.autograd.Function):
@@ -149,9 +151,7 @@ def test_an_error_in_a_hook_of_a_gradient():
     assert_same(*both(script, exact))
 
 
-def test_an_error_of_a_kernel_in_the_backward():
-    """The gradient of an eigendecomposition with equal eigenvalues is refused by its kernel or is not finite."""
-
+def test_a_gradient_of_another_shape_is_refused_as_in_eager():
     def script(compile):
         step = compile(lambda x, y: (torch.linalg.cholesky(x) * y).sum())
         x = torch.eye(3).requires_grad_()

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 import torch
-from behaviour.programs import Mlp, Net, assert_same
 
 import eductor
+from behaviour.programs import Mlp, Net, assert_same
 
 
 def at_once(*work):
@@ -46,6 +46,7 @@ def training(model, step, batches):
     return [*losses, *(value.clone() for value in model.state_dict().values())]
 
 
+@pytest.mark.filterwarnings("error::eductor.EductorWarning")
 @pytest.mark.parametrize("engine", ["aten", "inductor"])
 def test_threads_that_compile_and_train_at_once(engine):
     batches = [torch.randn(n, 8) for n in (2, 2, 3, 4)]

@@ -7,6 +7,7 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import nn
+
 from .subject import CLASSES, Subject, classes, labels
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from .subject import CLASSES, TOKENS, WIDTH, Subject, classes, labels, next_token, of_transformers, tokens
 
 ALIKE = {
