@@ -153,6 +153,11 @@ def is_symbolic(value: torch.Tensor) -> bool:
     return bool(value._has_symbolic_sizes_strides)
 
 
+def version_of(tensor: torch.Tensor) -> int:
+    """How often a tensor was written; nobody counts for tensors of inference mode."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
 def with_history(value: Any) -> Any:
     """A value from which others can be computed, though its base was written since, which autograd may not follow."""
     if not isinstance(value, torch.Tensor) or not must_not_be_written(value) or not value._version:
@@ -177,7 +182,10 @@ def without_tracing_context() -> Iterator[None]:
 
 
 class CompileState:
-    """What Dynamo knows of the compile that goes on, to be entered again when a backward is compiled later."""
+    """What Dynamo knows of the compile that goes on, to be entered again when a backward is compiled later.
+
+    No other thread compiles meanwhile: neither traces nor code generators bear that.
+    """
 
     def __init__(self) -> None:
         self._tracing = TracingContext.try_get()
@@ -185,7 +193,10 @@ class CompileState:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
+        from torch._dynamo.convert_frame import compile_lock
+
         with ExitStack() as stack:
+            stack.enter_context(compile_lock)
             if TracingContext.try_get() is not self._tracing:
                 stack.enter_context(tracing(self._tracing))
             if CompileContext.try_get() is not self._compile:

@@ -1,56 +1,134 @@
-"""Models of transformers train as in eager."""
+"""Whole models train and decode as in eager: bit by bit with the profile exact, else as near to float64 as eager."""
 
 from __future__ import annotations
 
+import functools
 import warnings
+from contextlib import contextmanager
 
 import pytest
 import torch
-from zoo import MODELS, train
+from judging import assert_near, differing
+from zoo import DECODERS, MODELS
+from zoo.decoding import decode
+from zoo.training import as_it_is, train
 
 import eductor
 
 pytest.importorskip("transformers")
 
+exact = functools.partial(eductor.compile, profile="exact")
+DATA_DEPENDENT = "Could not guard on data-dependent expression"
+FALLS_BACK = {"mixtral": DATA_DEPENDENT}
+"""What runs as captured, with a warning. The gradient of mixtral's operator for experts reads sizes from a tensor."""
+EXACT_FALLS_BACK = {**FALLS_BACK, "segformer": "gradients of aten.upsample_bilinear2d.default for sizes that are not"}
+"""Torch cannot trace the gradient of upsampling, whole as in eager, for sizes that are not known."""
+NOT_EXACT = {"wav2vec2": "graph breaks part the uses of a value: its gradient is a sum, added in another order"}
+OTHER_WHEN_TRACED = ("llama", "mistral", "mixtral", "qwen2_moe", "phi", "gemma2", "mamba")
+"""While they are traced, these build a mask where they otherwise ask the kernel for a causal one, or scan step by step:
+the same but for roundings, which differ on some processors. Of these models, eager runs what Dynamo captured."""
+ON_INDUCTOR = ("gpt2", "resnet", "recommender", "unet")
+"""Those that `make test` takes through the code generator; `make test-slow` takes all."""
 
-@pytest.fixture(autouse=True)
-def fallbacks_are_errors():
+
+def in_eager(name):
+    return functools.partial(torch.compile, backend="eager") if name in OTHER_WHEN_TRACED else as_it_is
+
+
+@contextmanager
+def warning_only(name, table):
+    """A model warns if the table says so, or not at all."""
     torch._dynamo.reset()
+    if name in table:
+        with pytest.warns(eductor.EductorWarning, match=table[name]):
+            yield
+        return
     with warnings.catch_warnings():
         warnings.simplefilter("error", eductor.EductorWarning)
         yield
 
 
-OTHER_WHEN_TRACED = ("llama",)
-"""While it is traced, transformers builds a mask where it otherwise asks the kernel for a causal one: the same but for
-roundings, which differ on some processors. Of these models, eager runs what Dynamo captured."""
+def fast_training(name, engine, *, autocast=False, sizes=(2, 2)):
+    """Steps with the profile fast, dropout on, with eager's draws; judged by float64."""
+    run = functools.partial(train, name, sizes=sizes, optimizer=torch.optim.SGD, rate=0.05)
+    eager, truth = run(autocast=autocast), run(wide=True)
+    compile = functools.partial(eductor.compile, engine=engine, fallback_random=True)
+    with warning_only(name, FALLS_BACK):
+        ours = run(compile, autocast=autocast)
+    assert_near(ours, eager, truth, torch.bfloat16 if autocast else torch.float32)
 
 
-def in_eager(name):
-    return (lambda step: torch.compile(step, backend="eager")) if name in OTHER_WHEN_TRACED else (lambda step: step)
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in NOT_EXACT])
+def test_training_is_bitwise_eager(name):
+    """Losses, outputs, gradients, parameters, buffers, the generator; for two batches of one size and one of another."""
+    eager = train(name, in_eager(name))
+    with warning_only(name, EXACT_FALLS_BACK):
+        ours = train(name, exact)
+    assert differing(ours, eager) == []
+
+
+@pytest.mark.parametrize("name", NOT_EXACT)
+def test_what_is_said_not_to_be_exact_still_is_not(name):
+    eager = train(name, sizes=(2,))
+    with warning_only(name, {}):
+        found = differing(train(name, exact, sizes=(2,)), eager)
+    assert found
+    assert not {"0 loss", "0 output", "generator"} & {*found}
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_training_is_bitwise_eager_with_the_engine_aten(name):
-    losses, state = train(name, in_eager(name))
-    torch._dynamo.reset()
-    got, compiled_state = train(name, lambda step: eductor.compile(step, profile="exact", verify="each", strict=True))
-    assert torch.equal(losses, got)
-    for key, value in state.items():
-        assert torch.equal(value, compiled_state[key]), key
+def test_training_is_as_near_to_float64_as_eager(name):
+    fast_training(name, "aten")
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_training_is_eagers_with_the_engine_inductor(name):
-    losses, state = train(name, lambda step: step)
-    got, compiled_state = train(name, lambda step: eductor.compile(step, engine="inductor", fallback_random=True))
-    torch.testing.assert_close(losses, got, rtol=1e-4, atol=1e-4)
-    for key, value in state.items():
-        torch.testing.assert_close(value, compiled_state[key], rtol=2e-2, atol=2e-2, msg=key)
+def test_training_under_autocast_is_as_near_to_float64_as_eager(name):
+    fast_training(name, "aten", autocast=True, sizes=(2,))
 
 
-@pytest.mark.parametrize("name", ["gpt2", "resnet"])
-def test_dynamic_batches_train_as_in_eager(name):
-    losses, _ = train(name, lambda step: step)
-    got, _ = train(name, lambda step: eductor.compile(step, profile="exact", dynamic=True))
-    assert torch.equal(losses, got)
+@pytest.mark.parametrize("name", ON_INDUCTOR)
+def test_training_with_the_engine_inductor(name):
+    fast_training(name, "inductor", sizes=(2, 3))
+
+
+@pytest.mark.parametrize("name", [name for name in DECODERS if name not in FALLS_BACK])
+def test_decoding_with_a_cache_is_bitwise_eager(name):
+    eager = decode(name, in_eager(name))
+    with warning_only(name, {}):
+        ours = decode(name, exact)
+    assert differing(ours, eager) == []
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_decoding_with_a_cache_is_as_near_to_float64_as_eager(static):
+    run = functools.partial(decode, "llama", static=static)
+    eager, truth = run(), run(wide=True)
+    with warning_only("llama", {}):
+        ours = run(functools.partial(eductor.compile, engine="aten"))
+    assert_near(ours, eager, truth)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_each_pass_keeps_its_contract_in_training(name):
+    run = functools.partial(train, name, sizes=(2, 3))
+    with warning_only(name, FALLS_BACK):
+        run(functools.partial(eductor.compile, engine="aten", verify="each"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("autocast", [False, True], ids=["float32", "autocast"])
+@pytest.mark.parametrize("engine", ["aten", "inductor"])
+@pytest.mark.parametrize("name", MODELS)
+def test_training_with_batches_of_any_size(name, engine, autocast):
+    fast_training(name, engine, autocast=autocast, sizes=(2, 2, 3, 4))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["aten", "inductor"])
+@pytest.mark.parametrize("name", [name for name in DECODERS if name not in FALLS_BACK])
+def test_decoding_is_as_near_to_float64_as_eager(name, engine):
+    eager, truth = decode(name), decode(name, wide=True)
+    with warning_only(name, {}):
+        ours = decode(name, functools.partial(eductor.compile, engine=engine))
+    assert_near(ours, eager, truth)

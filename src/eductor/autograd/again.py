@@ -76,7 +76,7 @@ class Again:
         """Called by each forward; what it keeps is let go with the saved values."""
         if self._refusal:
             return None
-        versions = [inputs[i]._version for i in self._watched]
+        versions = [compat.version_of(inputs[i]) for i in self._watched]
         if self._let_go:
             inputs = list(inputs)
             for i in self._let_go:
@@ -87,7 +87,7 @@ class Again:
         """Whether the inputs are still there as they were."""
         if kept is None:
             return False
-        return all(kept.inputs[i]._version == v for i, v in zip(self._watched, kept.versions, strict=True))
+        return all(compat.version_of(kept.inputs[i]) == v for i, v in zip(self._watched, kept.versions, strict=True))
 
     def backward(self, kept: Kept | None, tangents: Sequence[Any]) -> list[Any]:
         """Gradients of all inputs, themselves differentiable where grad mode is on."""
@@ -133,11 +133,11 @@ class Again:
     def _check(self, kept: Kept) -> None:
         for i, version in zip(self._watched, kept.versions, strict=True):
             now = kept.inputs[i]
-            if now._version != version:
+            if compat.version_of(now) != version:
                 raise RuntimeError(
                     "one of the variables needed for gradient computation has been modified by an inplace operation: "
                     f"input {i} of the compiled graph, a tensor of shape {tuple(now.shape)}, is at version "
-                    f"{now._version}; expected version {version} instead."
+                    f"{compat.version_of(now)}; expected version {version} instead."
                 )
 
 

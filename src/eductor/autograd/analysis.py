@@ -143,7 +143,7 @@ class _State:
     def of(value: Any) -> _State | None:
         if not isinstance(value, torch.Tensor):
             return None
-        version = -1 if value.is_inference() else value._version
+        version = compat.version_of(value)
         geometry = (tuple(value.shape), tuple(value.stride()), value.storage_offset())
         return _State(version, value.requires_grad, value.grad_fn, geometry, _storage(value))
 

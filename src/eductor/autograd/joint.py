@@ -100,7 +100,8 @@ def aot_dispatch_autograd_graph(
         # What torch writes in Python for sizes that are symbols takes operators apart, and rounds otherwise.
         dispatcher = nullcontext if later and exact else compat.enable_python_dispatcher
         with dispatcher():
-            traced = make_fx(trace.run, decomposition_table={} if later else for_autograd(table))(*primals, *values)
+            first = for_autograd(table, later=later)
+            traced = make_fx(trace.run, decomposition_table=first)(*primals, *values)
         refuse_operators(traced, draws_anew=draws_anew)
         analysis = analysis.noticing(listed_writes(traced))
         analysis, views = _take_views(traced, analysis)

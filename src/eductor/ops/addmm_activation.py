@@ -23,7 +23,8 @@ def _composed(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, use_gelu:
 
 
 def _on_cuda(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, use_gelu: bool) -> torch.Tensor:
-    return torch._addmm_activation(bias, a, b, use_gelu=use_gelu)
+    result: torch.Tensor = torch.ops.aten._addmm_activation.default(bias, a, b, use_gelu=use_gelu)
+    return result
 
 
 @torch.library.register_fake("eductor::addmm_activation")  # type: ignore[untyped-decorator]
