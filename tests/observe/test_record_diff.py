@@ -82,6 +82,12 @@ def test_the_same_call_of_other_values_is_a_difference():
     ]
 
 
+def test_a_name_that_means_something_else_is_a_difference():
+    left = "    a = f(x)\n    c = g(a)\n    return (c,)"
+    right = "    a = h(x)\n    c = g(a)\n    return (c,)"
+    assert [row.is_same for row in diff_of_texts(left, right)] == [False] * 4 + [True]
+
+
 def test_a_graph_that_only_one_record_has_is_named(records):
     record = read_record(str(records / "with.json"))
     text = as_terminal(compare_records(record, {**record, "graphs": []}))

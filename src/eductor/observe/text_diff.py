@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 _LINE = re.compile(r"^    (?P<name>\w+) = (?P<call>.*?)(?:  # (?P<type>.*))?$")
@@ -33,6 +33,7 @@ def diff_of_texts(a: str, b: str) -> Iterator[Row]:
             for (_, x), (_, y) in zip(left[i:j], right[m:n], strict=True):
                 yield from _pair(x, y, twins)
         else:
+            twins |= _replaced([line for _, line in left[i:j]], [line for _, line in right[m:n]])
             yield from (Row(line, None) for _, line in left[i:j])
             yield from (Row(None, line) for _, line in right[m:n])
 
@@ -46,6 +47,21 @@ def _pair(x: str, y: str, twins: dict[str, str]) -> Iterator[Row]:
     else:
         is_same = _told(x, twins) == y
     yield from [Row(x, y)] if is_same else [Row(x, None), Row(None, y)]
+
+
+def _replaced(gone: Sequence[str], new: Sequence[str]) -> dict[str, str]:
+    """What stands for the names of lines that are gone: the next new line that calls the same, or nothing."""
+    waiting = [found for line in new if (found := _LINE.match(line))]
+    twins = {}
+    for line in gone:
+        if (found := _LINE.match(line)) is None:
+            continue
+        operator = found["call"].partition("(")[0]
+        twin = next((other for other in waiting if other["call"].partition("(")[0] == operator), None)
+        twins[found["name"]] = twin["name"] if twin is not None else ""
+        if twin is not None:
+            waiting.remove(twin)
+    return twins
 
 
 def _keyed(text: str) -> list[tuple[str, str]]:
