@@ -1,20 +1,17 @@
 // The graph of a stage at any of its passes and matches; each is computed once.
 import { applyDelta } from "./delta";
-import type { GraphNode, Match, Stage } from "./schema";
+import type { Delta, GraphNode, Stage } from "./schema";
 
 export class Replay {
   private readonly states: GraphNode[][];
+  private readonly steps = new Map<number, GraphNode[][]>();
 
   constructor(readonly stage: Stage) {
     this.states = [stage.start];
   }
 
   before(pass: number): GraphNode[] {
-    for (let i = this.states.length; i <= pass; i++) {
-      const [state, delta] = [this.states[i - 1]!, this.stage.passes[i - 1]!.delta];
-      this.states.push(delta ? applyDelta(state, delta) : state);
-    }
-    return this.states[pass]!;
+    return at(pass, this.states, (index) => this.stage.passes[index]!.delta);
   }
 
   after(pass: number): GraphNode[] {
@@ -27,10 +24,20 @@ export class Replay {
 
   /** The graph on both sides of one match; null where it is only known what the whole pass did. */
   aroundMatch(pass: number, match: number): [GraphNode[], GraphNode[]] | null {
-    const matches = this.stage.passes[pass]!.matches;
+    const { matches } = this.stage.passes[pass]!;
     if (matches.slice(0, match + 1).some((each) => !each.delta)) return null;
-    const step = (state: GraphNode[], each: Match) => applyDelta(state, each.delta!);
-    const before = matches.slice(0, match).reduce(step, this.before(pass));
-    return [before, step(before, matches[match]!)];
+    const states = this.steps.get(pass) ?? [this.before(pass)];
+    this.steps.set(pass, states);
+    const after = at(match + 1, states, (index) => matches[index]!.delta);
+    return [states[match]!, after];
   }
+}
+
+/** The state at an index; those before it are computed on the way. */
+function at(index: number, states: GraphNode[][], deltaBehind: (index: number) => Delta | null): GraphNode[] {
+  for (let i = states.length; i <= index; i++) {
+    const delta = deltaBehind(i - 1);
+    states.push(delta ? applyDelta(states[i - 1]!, delta) : states[i - 1]!);
+  }
+  return states[index]!;
 }

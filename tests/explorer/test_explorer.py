@@ -315,9 +315,11 @@ def test_the_partition(visit):
     saved = page.get_by_role("row", name=re.compile("^addmm ")).first
     expect(saved).to_contain_text("computing it again costs a product")
     assert page.locator(".chart path.curve").count() == 2
-    chart = page.get_by_role("img", name=re.compile("Memory held"))
+    chart = page.get_by_role("slider", name=re.compile("Memory held"))
     chart.hover(position={"x": 200, "y": 100})
     expect(page.locator(".chart figcaption").first).to_contain_text("Here")
+    chart.press("ArrowRight")
+    expect(chart).to_have_attribute("aria-valuetext", re.compile("in the forward"))
     chart.click(position={"x": 200, "y": 100})
     expect(page.get_by_role("complementary", name="Details")).to_be_visible()
 

@@ -12,9 +12,10 @@ import eductor
 from eductor import cli
 from eductor.engines import has_code_generator
 from eductor.errors import BadOption
-from eductor.observe.record_diff import compare_records, diff_of_texts, read_record
+from eductor.observe.record_diff import compare_records, read_record
 from eductor.observe.record_diff_html import as_page
 from eductor.observe.record_diff_text import as_terminal
+from eductor.observe.text_diff import diff_of_texts
 
 ATEN = {"engine": "aten"}
 
@@ -42,9 +43,9 @@ def text_of(records):
 def test_stages_passes_memory_and_kernels_stand_side_by_side(records):
     lines = text_of(records).splitlines()
     row = next(line.split() for line in lines if "pre_grad/remove_noop_pass" in line)
-    assert row[2:4] == ["changed", "(1)"]
-    assert row[4] == "-", "it did not run in the other record"
-    assert any(line.split()[:2] == ["post_grad", "forward"] for line in lines)
+    assert row[1:3] == ["changed", "(1)"]
+    assert row[3] == "-", "it did not run in the other record"
+    assert any(line.split()[:2] == ["post_grad,", "forward"] for line in lines)
     saved = next(line.split() for line in lines if line.split()[:2] == ["saved", "bytes"])
     assert saved[2].isdigit()
     assert saved[3].isdigit()
@@ -70,6 +71,21 @@ def test_graphs_are_aligned_by_what_they_compute():
         ("", "    second = torch.mul(first, x)  # f32[3]"),
         ("", "    return (second,)"),
     ]
+
+
+def test_the_same_call_of_other_values_is_a_difference():
+    left = "    a = f(x)\n    b = f(x)\n    c = g(a)\n    return (b, c)"
+    right = left.replace("g(a)", "g(b)")
+    assert [(r.left, r.right) for r in diff_of_texts(left, right) if not r.is_same] == [
+        ("    c = g(a)", None),
+        (None, "    c = g(b)"),
+    ]
+
+
+def test_a_name_that_means_something_else_is_a_difference():
+    left = "    a = f(x)\n    c = g(a)\n    return (c,)"
+    right = "    a = h(x)\n    c = g(a)\n    return (c,)"
+    assert [row.is_same for row in diff_of_texts(left, right)] == [False] * 4 + [True]
 
 
 def test_a_graph_that_only_one_record_has_is_named(records):

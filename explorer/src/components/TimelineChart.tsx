@@ -25,6 +25,13 @@ export function TimelineChart({ timeline }: { timeline: Moment[] }) {
     const index = Math.round(((event.clientX - box.left - LEFT) / (width - LEFT - RIGHT)) * (timeline.length - 1));
     setAt(Math.max(0, Math.min(timeline.length - 1, index)));
   };
+  const walk = (event: KeyboardEvent) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (event.key === "Enter") open();
+    if (step === undefined) return;
+    event.preventDefault();
+    setAt(Math.max(0, Math.min(timeline.length - 1, (at ?? peak) + step)));
+  };
   const shown = timeline[at ?? peak]!;
   const open = () => shown.node !== null && visit(app, beside(app.route, { node: shown.node }));
   return (
@@ -42,8 +49,14 @@ export function TimelineChart({ timeline }: { timeline: Moment[] }) {
       <svg
         ref={picture}
         height={HEIGHT}
-        role="img"
+        role="slider"
+        tabIndex={0}
         aria-label={`Memory held over forward and backward; at most ${bytes(timeline[peak]!.live)} at ${timeline[peak]!.name}`}
+        aria-valuemin={0}
+        aria-valuemax={timeline.length - 1}
+        aria-valuenow={at ?? peak}
+        aria-valuetext={`${bytes(shown.live)} at ${shown.name}, in the ${shown.phase}`}
+        onKeyDown={walk}
         onMouseMove={follow}
         onMouseLeave={() => setAt(null)}
         onClick={open}

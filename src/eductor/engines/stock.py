@@ -57,6 +57,7 @@ class _Watched:
 
     watcher: Watcher
     forward_nodes: int = 0
+    joint: GraphModule | None = None
     role: str = ""
     is_inside: bool = False
 
@@ -67,7 +68,7 @@ class _Watched:
 
         role = "backward" if given.get("is_backward") else "forward"
         if role == "backward":
-            with self.watcher.stage("partition", "joint", module) as facts:
+            with self.watcher.stage("partition", "joint", self.joint or module) as facts:
                 facts.update(_saved(module), forward_nodes=self.forward_nodes)
         else:
             self.forward_nodes = len(module.graph.nodes)
@@ -99,6 +100,7 @@ class _Watched:
             if self.is_inside:  # the body of an operator
                 return run(module, *args, **kwargs)
             self.is_inside = True
+            self.joint = module if name == "joint" else self.joint
             try:
                 with self.watcher.stage(name, "joint" if name == "joint" else self.role, module):
                     return run(module, *args, **kwargs)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from eductor.errors import BadOption
 from eductor.observe.explain_json import SCHEMA
+from eductor.observe.text_diff import Row, diff_of_texts
 
 Record = dict[str, Any]
 
@@ -25,17 +24,6 @@ class Section:
     title: str
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
-
-
-class Row(NamedTuple):
-    """A line of one final graph, of the other, or of both."""
-
-    left: str | None
-    right: str | None
-
-    @property
-    def is_same(self) -> bool:
-        return self.left is not None and self.right is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +88,7 @@ def _graphs(a: Record | None, b: Record | None, names: tuple[str, str]) -> Itera
         return
     left, right = (by_key(graph["stages"], ("name", "role")) for graph in (a, b))
     keys = list(dict.fromkeys([*left, *right]))
-    rows = [(" ".join(key), *_paired(left.get(key), right.get(key), _stage)) for key in keys]
+    rows = [(_label(*key), *_paired(left.get(key), right.get(key), _stage)) for key in keys]
     yield Section(f"{title}: stages", ("stage", *_both(names, ("nodes", "changed", "ms"))), rows)
     yield Section(f"{title}: passes", ("pass", *_both(names, ("result", "nodes", "ms"))), list(_passes(left, right)))
     yield Section(f"{title}: memory and kernels", ("", *names), list(_totals(left, right)))
@@ -145,13 +133,17 @@ def _passes(left: dict[Any, Record], right: dict[Any, Record]) -> Iterator[Seque
     )
     for key in dict.fromkeys([*a, *b]):
         if any(p is not None and p["status"] in ("changed", "failed") for p in (a.get(key), b.get(key))):
-            yield " ".join(key), *_paired(a.get(key), b.get(key), _pass)
+            yield _label(*key), *_paired(a.get(key), b.get(key), _pass)
 
 
 def _pass(p: Record) -> list[str]:
     matches = len(p["matches"])
     status = p["status"] + (f" ({matches})" if matches else "")
     return [status, _arrow(p["nodes_before"], p["nodes_after"]), f"{1000 * p['seconds']:.1f}"]
+
+
+def _label(name: str, role: str) -> str:
+    return f"{name}, {role}" if role in ("forward", "backward") else name
 
 
 def _arrow(before: int, after: int) -> str:
@@ -175,40 +167,3 @@ def _kernels(stage: Record) -> str:
     counts = Counter(kernel["language"] for kernel in stage["facts"].get("kernels", ()))
     told = ", ".join(f"{count} {language}" for language, count in sorted(counts.items()))
     return f"{stage['facts'].get('engine', '?')}: {told or 'not known'}"
-
-
-# ------------------------------------------------------------------------------------------------- graphs, by their text
-
-_LINE = re.compile(r"^    (?P<name>\w+) = (?P<call>.*?)(?:  # (?P<type>.*))?$")
-_NAME = re.compile(r"(?<![\w.'\"])[A-Za-z_]\w*")
-
-
-def diff_of_texts(a: str, b: str) -> Iterator[Row]:
-    """The lines of two graphs as Python, aligned by what they compute: of which operators, whatever these are called."""
-    left, right = _keyed(a), _keyed(b)
-    matcher = difflib.SequenceMatcher(None, [k for k, _ in left], [k for k, _ in right], autojunk=False)
-    for _, i, j, m, n in matcher.get_opcodes():
-        if _ == "equal":
-            yield from (Row(x, y) for (_, x), (_, y) in zip(left[i:j], right[m:n], strict=True))
-        else:
-            yield from (Row(line, None) for _, line in left[i:j])
-            yield from (Row(None, line) for _, line in right[m:n])
-
-
-def _keyed(text: str) -> list[tuple[str, str]]:
-    """Each line, and what it computes: its call with operands named by what they are, and its type."""
-    made: dict[str, str] = {}
-    found = []
-    for line in text.splitlines():
-        match = _LINE.match(line)
-        if match is None:
-            found.append((_told(line, made), line))
-            continue
-        call = _told(match["call"], made)
-        made[match["name"]] = call.partition("(")[0]
-        found.append((f"{call} {match['type']}", line))
-    return found
-
-
-def _told(text: str, made: dict[str, str]) -> str:
-    return _NAME.sub(lambda name: made.get(name[0], name[0]), text)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from eductor.observe.record_diff import GraphDiff, RecordDiff, Row, Section
+from eductor.observe.record_diff import GraphDiff, RecordDiff, Section
+from eductor.observe.text_diff import Row
 
 STYLE = """
 :root { color-scheme: light dark; --gone: light-dark(#ffe3e0, #4c1f1f); --new: light-dark(#dcf5e0, #17391f); }
@@ -15,7 +16,7 @@ table { border-collapse: collapse; } th { text-align: left; }
 td, th { padding: 0.15rem 0.9rem 0.15rem 0; vertical-align: top; border-bottom: 1px solid light-dark(#ddd, #333); }
 table.code { width: 100%; table-layout: fixed; font: 12px/1.5 ui-monospace, monospace; }
 table.code td { white-space: pre-wrap; overflow-wrap: anywhere; border: 0; }
-td.gone { background: var(--gone); } td.new { background: var(--new); } tr.other td { font-weight: 600; }
+td.gone { background: var(--gone); } td.new { background: var(--new); }
 """
 CONTEXT = 3
 """So many lines that both have are shown around a difference; the others are folded."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from eductor.observe.record_diff import GraphDiff, RecordDiff, Row, Section
+from eductor.observe.record_diff import GraphDiff, RecordDiff, Section
 from eductor.observe.table import as_text, indent
+from eductor.observe.text_diff import Row
 
 CONTEXT = 2
 """So many lines that both have are shown around a difference."""
