@@ -2,7 +2,7 @@
 import { elsewhere, linkTo, useApp } from "../app";
 import { count } from "../format";
 import type { Graph, GraphNode, Kernel } from "../schema";
-import { Nodes } from "./NodeDetails";
+import { Nodes } from "./facts";
 import { SourceLink } from "./links";
 import { SourceView } from "./SourceView";
 

@@ -1,12 +1,11 @@
 // The way through the report: search, then graphs, stages and passes.
 import type { RefObject } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import { elsewhere, linkTo, useApp } from "../app";
-import type { Run } from "../book";
-import { count, signed, stageTitle, time } from "../format";
-import type { Graph, Stage } from "../schema";
+import type { Graph } from "../schema";
 import type { Theme } from "../theme";
 import { SearchResults } from "./SearchResults";
+import { StageEntry } from "./StageEntry";
 
 interface Props {
   searchBox: RefObject<HTMLInputElement | null>;
@@ -114,76 +113,6 @@ function PageLink({ href, current, title }: { href: string; current: boolean; ti
     <a class="page-link" href={href} aria-current={current ? "page" : undefined}>
       {title}
     </a>
-  );
-}
-
-function StageEntry({ graph, stage }: { graph: Graph; stage: Stage }) {
-  const app = useApp();
-  const runs = app.book.runsOf(stage);
-  const shown = app.changedOnly ? runs.filter((run) => run.pass.status === "changed" || run.pass.status === "failed" || run === app.route.run) : runs;
-  const { route } = app;
-  const target = stage.name === "partition" && graph.partition ? elsewhere(route, { page: "partition", graph }) : stage.name === "engine" && graph.kernels.length ? elsewhere(route, { page: "kernels", graph }) : elsewhere(route, { page: "stage", graph, stage });
-  const current = route.page === "stage" ? route.stage === stage : stage.name === "partition" && route.page === "partition" && route.graph === graph;
-  const quiet = runs.length - shown.length;
-  return (
-    <section class="stage">
-      <h3>
-        <a href={linkTo(app, target)} aria-current={current ? "page" : undefined}>
-          {stageTitle(stage.name, stage.role)}
-        </a>
-        <span class="aside">{stage.failure ? "failed" : time(stage.seconds)}</span>
-      </h3>
-      {shown.length > 0 && (
-        <ul>
-          {shown.map((run) => (
-            <PassEntry key={run.index} run={run} />
-          ))}
-        </ul>
-      )}
-      {quiet > 0 && <p class="quiet">{`${count(quiet, shown.length ? "other pass" : "pass", shown.length ? "other passes" : "passes")}, no change`}</p>}
-    </section>
-  );
-}
-
-function PassEntry({ run }: { run: Run }) {
-  const app = useApp();
-  const { pass, graph, stage } = run;
-  const current = app.route.run === run;
-  const difference = pass.nodes_after - pass.nodes_before;
-  useEffect(() => {
-    if (current) document.querySelector(".sidebar [aria-current=page]")?.scrollIntoView({ block: "nearest" });
-  }, [current]);
-  return (
-    <li>
-      <a
-        class={`pass ${pass.status}`}
-        href={linkTo(app, elsewhere(app.route, { page: "pass", graph, stage, run }))}
-        aria-current={current ? "page" : undefined}
-        title={`${pass.name}: ${pass.reason ?? pass.purpose}`}
-      >
-        <span class="dot" aria-hidden="true" />
-        <span class="name">{pass.name}</span>
-        {pass.verified && <Verified ok={pass.verified.ok} text={pass.verified.text} />}
-        {pass.status === "changed" ? (
-          <span class={`delta ${difference < 0 ? "fewer" : difference > 0 ? "more" : "equal"}`} title={`${pass.nodes_before} → ${pass.nodes_after} nodes`}>
-            <span class="hidden">changed, nodes </span>
-            {signed(difference)}
-          </span>
-        ) : (
-          <span class="badge">{pass.status === "unchanged" ? "" : pass.status}</span>
-        )}
-        <span class="time">{pass.status === "skipped" ? "" : time(pass.seconds)}</span>
-      </a>
-    </li>
-  );
-}
-
-export function Verified({ ok, text }: { ok: boolean; text: string }) {
-  return (
-    <span class={ok ? "verified ok" : "verified wrong"} title={text}>
-      <span aria-hidden="true">{ok ? "✓" : "✗"}</span>
-      <span class="hidden">{ok ? "verified" : "verification failed"}</span>
-    </span>
   );
 }
 

@@ -1,7 +1,7 @@
 import { useMemo } from "preact/hooks";
 import { useApp } from "../app";
 import type { GraphNode } from "../schema";
-import { Fact, Kernels, Nodes } from "./NodeDetails";
+import { Fact, Kernels, Nodes } from "./facts";
 
 /** A line of the user's program: what it was captured as, and what runs for it. */
 export function SourceDetails({ index }: { index: number }) {
