@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,7 @@ class RuleSources(Table):
         except (OSError, TypeError):  # typed into a console, or made by exec
             return None
         name = f"{pass_.name}:{rule}" if rule and fn is not pass_.fn else pass_.name
-        row = {"name": name, "file": file, "line": first, "code": inspect.cleandoc("".join(lines))}
+        row = {"name": name, "file": file, "line": first, "code": textwrap.dedent("".join(lines))}
         return self.place((name, file, first), row)
 
 
