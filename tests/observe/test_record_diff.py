@@ -180,6 +180,7 @@ def test_stock_is_recorded_as_we_are(backend, tmp_path, capsys):
         assert {k["language"] for k in kernels} == {"cpp", "extern"}
         assert all(k["nodes"] for k in kernels)
     assert stages["partition", "joint"]["facts"]["saved_bytes"] is not None
+    assert 0 < stages["partition", "joint"]["nodes"] <= joint[-1]["nodes_after"]
     torch._dynamo.reset()
     ours = eductor.explain(program, torch.ones(4, 4, requires_grad=True), options=ATEN).to_json()
     text = as_terminal(compare_records(ours, record, ("ours", "stock")))

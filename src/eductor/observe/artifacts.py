@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
+
+from torch.fx import GraphModule
 
 from eductor.compat import trace_artifact
 from eductor.graph.printer import to_function
@@ -21,22 +24,23 @@ class Artifacts(Instrument):
     def before_stage(self, run: StageRun) -> None:
         if run.name in STAGES:
             self._passes = []
-            trace_artifact(f"{_name(run)}_graph", "string", lambda: to_function(run.module.graph))
+            trace_artifact(f"{_name(run)}_graph", "string", lambda: _text(run.module))
 
     def after_stage(self, run: StageRun) -> None:
         told = {"seconds": run.seconds, "facts": run.facts}
         told |= {"passes": self._passes} if run.name in STAGES else {}
-        trace_artifact(_name(run), "json", lambda: told)
+        trace_artifact(_name(run), "json", lambda: json.dumps(told, default=str, indent=0))
 
     def failed_stage(self, run: StageRun, error: Exception) -> None:
         failure = f"{type(error).__name__}: {error}"
-        trace_artifact(f"{_name(run)}_failed", "json", lambda: {"seconds": run.seconds, "failure": failure})
+        told = {"seconds": run.seconds, "failure": failure}
+        trace_artifact(f"{_name(run)}_failed", "json", lambda: json.dumps(told, indent=0))
 
     def after_pass(self, run: PassRun) -> None:
         self._keep(run)
         if run.status == "changed":
             name = f"eductor_{run.step.stage}_{run.context.graph.role}_{len(self._passes):02}_{run.step.name}"
-            trace_artifact(name, "string", lambda: to_function(run.module.graph))
+            trace_artifact(name, "string", lambda: _text(run.module))
 
     def failed_pass(self, run: PassRun, error: Exception) -> None:
         self._keep(run)
@@ -55,3 +59,11 @@ class Artifacts(Instrument):
 
 def _name(run: StageRun) -> str:
     return f"eductor_{run.name}_{run.graph.role}"
+
+
+def _text(module: GraphModule) -> str:
+    """The graph as Python; what cannot be printed is no fault of the pass that left it."""
+    try:
+        return to_function(module.graph)
+    except Exception as error:
+        return f"# it cannot be printed: {type(error).__name__}: {error}"

@@ -13,6 +13,7 @@ from torch.fx import GraphModule
 
 from eductor.compat import compile_id, compiled_apart
 from eductor.engines.stock import compile_watched
+from eductor.graph.meta import CAME_FROM
 from eductor.graph.snapshot import Snapshot
 from eductor.observe.interception import CompiledFunction
 from eductor.options import Options
@@ -46,6 +47,9 @@ class _Watcher:
 
     @contextmanager
     def stage(self, name: str, role: str, module: GraphModule) -> Iterator[dict[str, Any]]:
+        if name == "post_grad":
+            for node in module.graph.nodes:  # its partitioner keeps the names of the joint graph
+                node.meta.setdefault(CAME_FROM, (node.name,))
         graph = replace(self.graph, role=cast(Role, role))
         run = StageRun(cast(FlowStage, name), graph, module)
         with watched(run, self.instruments):
