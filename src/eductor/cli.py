@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from eductor import __version__
-from eductor.errors import BadScript, EductorError, NothingWrong, NotVerified, UnknownName
+from eductor.errors import BadOption, BadScript, EductorError, NothingWrong, NotVerified, UnknownName
 from eductor.measure import command as bench
 from eductor.observe import manual, table
 from eductor.observe.curve_plot import check_can_draw
@@ -150,6 +150,10 @@ def _explain(args: argparse.Namespace) -> int:
     aside = contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
     names: list[str] = []
     takes_stock = args.backend == "inductor"
+    if takes_stock and (args.verify or args.memory_curve is not None):
+        raise BadOption(
+            "--verify and --memory-curve ask Eductor's own passes and partitioner: leave out --backend inductor."
+        )
 
     def compiled(found: CompiledFunction) -> Callable[..., object]:
         names.append(found.name)

@@ -179,13 +179,22 @@ def test_stock_is_recorded_as_we_are(backend, tmp_path, capsys):
         kernels = stages["engine", role]["facts"]["kernels"]
         assert {k["language"] for k in kernels} == {"cpp", "extern"}
         assert all(k["nodes"] for k in kernels)
-    assert stages["partition", "joint"]["facts"]["saved_bytes"] is not None
+    facts = stages["partition", "joint"]["facts"]
+    assert sum(entry["bytes"] for entry in facts["plan"]["saved"]) == facts["saved_bytes"] > 0
     assert 0 < stages["partition", "joint"]["nodes"] <= joint[-1]["nodes_after"]
     torch._dynamo.reset()
     ours = eductor.explain(program, torch.ones(4, 4, requires_grad=True), options=ATEN).to_json()
     text = as_terminal(compare_records(ours, record, ("ours", "stock")))
     assert "joint/remove_noop_ops" in text or "joint/between_passes" in text
     assert "the final graph, forward" in text
+
+
+def test_what_stock_cannot_tell_is_refused(tmp_path, capsys):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(backend="inductor"))
+    for option in ("--verify", "--memory-curve"):
+        assert cli.main(["explain", str(script), "--backend", "inductor", option]) == 2
+        assert "leave out --backend inductor" in capsys.readouterr().err
 
 
 def test_without_the_option_a_script_of_inductors_is_no_script_of_ours(tmp_path, capsys):

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from unittest.mock import patch
 
+import torch
 from torch.fx import GraphModule
 from torch.fx.passes.graph_transform_observer import GraphTransformObserver
 
 from eductor.engines.inductor import TELLING, kernels_of
 from eductor.graph.meta import value_of
+from eductor.partition.plan import Entry, Plan
 
 _STAGES = {
     "pre_grad": "_recursive_pre_grad_passes",
@@ -120,11 +122,18 @@ class _Watched:
 def _saved(backward: GraphModule) -> dict[str, Any]:
     """What a backward takes from its forward."""
     saved = [p for p in backward.graph.find_nodes(op="placeholder") if not p.name.startswith("tangents")]
-    made = [value_of(p) for p in saved if not p.name.startswith("primals")]
-    sizes = [x.numel() * x.element_size() for x in made if hasattr(x, "element_size")]
+    made = {p.name: _bytes(value_of(p)) for p in saved if not p.name.startswith("primals")}
+    known = all(isinstance(size, int) for size in made.values())
+    why = "torch's partitioner saves it"
+    entries = [Entry(p.name, p.name, made.get(p.name, 0) if known else 0, 0.0, None, why) for p in saved]
     return {
         "backward_nodes": len(backward.graph.nodes),
         "saved_inputs": len(saved) - len(made),
         "saved_values": len(made),
-        "saved_bytes": sum(sizes) if all(isinstance(size, int) for size in sizes) else None,
+        "saved_bytes": sum(made.values()) if known else None,
+        "plan": Plan(1, tuple(entries), (), (), None).to_json(),
     }
+
+
+def _bytes(value: Any) -> Any:
+    return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else 0
