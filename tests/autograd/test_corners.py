@@ -259,3 +259,32 @@ def test_what_torch_takes_apart_for_sizes_that_change_is_refused_where_bits_coun
     with pytest.warns(eductor.EductorWarning, match=f"{name} with sizes that may change"):
         got = eductor.compile(program, profile="exact", dynamic=True)(x)
     assert torch.equal(got, program(x))
+
+
+def test_a_gradient_that_is_traced_otherwise_than_eager_computes_it_is_refused_where_bits_count():
+    x, value, mask = leaf(5, 7), torch.tensor(2.0, requires_grad=True), torch.rand(5, 7) > 0.5
+    weights = torch.randn(5, 7)
+    (expected,) = torch.autograd.grad((x.masked_fill(mask, value) * weights).sum(), value)
+    with pytest.warns(eductor.EductorWarning, match="the gradient of a masked_fill's value"):
+        got = eductor.compile(lambda x, v: x.masked_fill(mask, v), profile="exact")(x, value)
+    assert torch.equal(torch.autograd.grad((got * weights).sum(), value)[0], expected)
+    with torch.no_grad():
+        aten(lambda x, v: x.masked_fill(mask, v), profile="exact")(x, value)
+
+
+@pytest.mark.parametrize(
+    "program", [torch.linalg.svdvals, lambda x: torch.linalg.norm(x, "nuc"), torch.linalg.eigvalsh]
+)
+def test_values_for_which_a_trace_computes_vectors_are_refused_where_bits_count(program):
+    x = torch.randn(9, 9)
+    with pytest.warns(eductor.EductorWarning, match="without vectors"):
+        got = eductor.compile(lambda x: program(x) * 2, profile="exact")(x)
+    assert torch.equal(got, program(x) * 2)
+
+
+@pytest.mark.parametrize(
+    "program", [lambda x: torch.linalg.svd(x)[1], lambda x: x.svd()[1], lambda x: torch.linalg.eigh(x)[0]]
+)
+def test_values_of_a_decomposition_that_is_called_by_its_name_are_compiled(program):
+    x = torch.randn(9, 9)
+    assert torch.equal(aten(lambda x: program(x) * 2, profile="exact")(x), program(x) * 2)

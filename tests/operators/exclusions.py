@@ -15,8 +15,5 @@ class Exclusion:
 
 EXCLUDED: dict[str, Exclusion] = {
     "addcdiv": Exclusion("Dynamo takes it apart where `value=` is given: what is captured rounds more often"),
-    "masked_fill": Exclusion(
-        "the gradient of its value is a sum over other zeros in a trace than in eager: other roundings"
-    ),
 }
 """An operator that gives eager's results again fails the tests, until it is taken off."""

@@ -21,7 +21,7 @@ from eductor.autograd.captured import Captured, Fakes, contains, keeps_subgraphs
 from eductor.autograd.decompose import decompose
 from eductor.autograd.functional import NewValues, functionalize, listed_writes, may_write
 from eductor.autograd.provenance import ForwardRun, tell_inputs
-from eductor.autograd.refusals import refuse_operators, refuse_taken_apart
+from eductor.autograd.refusals import refuse_inexact, refuse_operators
 from eductor.autograd.tables import for_autograd
 from eductor.autograd.views import Place, Views, Wanted, base_node, origin_of, storage_node
 from eductor.compat import make_fx
@@ -95,14 +95,14 @@ def aot_dispatch_autograd_graph(
         trace = _Trace(captured, analysis, tangents, len(fakes.values))
         primals = stand_ins(fakes.values)
         later = not has_symbols(fakes.values) and not contains(captured.module, keeps_subgraphs)
-        if exact and not later:
-            refuse_taken_apart(captured.module)
+        if exact:
+            refuse_inexact(captured.module, symbolic=not later)
         # What torch writes in Python for sizes that are symbols takes operators apart, and rounds otherwise.
         dispatcher = nullcontext if later and exact else compat.enable_python_dispatcher
         with dispatcher():
             first = for_autograd(table, later=later)
             traced = make_fx(trace.run, decomposition_table=first)(*primals, *values)
-        refuse_operators(traced, draws_anew=draws_anew)
+        refuse_operators(traced, draws_anew=draws_anew, exact=exact)
         analysis = analysis.noticing(listed_writes(traced))
         analysis, views = _take_views(traced, analysis)
         new = NewValues()

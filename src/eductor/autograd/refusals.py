@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.fx import GraphModule, Node
 
@@ -9,11 +11,14 @@ from eductor import compat
 from eductor.autograd.unsafe import refuse_seen_sharing
 from eductor.compat import OpOverload
 from eductor.errors import Unsupported
-from eductor.graph.meta import value_of
+from eductor.graph.bind import Bound, bind
+from eductor.graph.meta import requires_grad, value_of
+
+aten = torch.ops.aten
 
 
-def refuse_operators(module: GraphModule, *, draws_anew: bool) -> None:
-    """Raises where there is one; `draws_anew` says that random numbers need not be eager's."""
+def refuse_operators(module: GraphModule, *, draws_anew: bool, exact: bool) -> None:
+    """Raises where there is one; `draws_anew` says that random numbers need not be eager's, `exact` that bits count."""
     refuse_seen_sharing(module)
     for node in module.graph.nodes:
         if node.op != "call_function":
@@ -26,17 +31,40 @@ def refuse_operators(module: GraphModule, *, draws_anew: bool) -> None:
             raise Unsupported(f"the operator {node.target}, which writes other arguments besides those for its results")
         if not draws_anew and _draws_into_gaps(node):
             raise Unsupported("normal_ on a tensor with gaps in its memory, which eager fills in an order of its own")
+        if exact and node.target in _VALUES and _values_alone(node):
+            raise Unsupported(
+                f"values of {node.target} without vectors, in the profile 'exact': eager computes no vectors, and rounds otherwise"
+            )
 
 
-def refuse_taken_apart(module: GraphModule) -> None:
-    """Raises where the captured graph calls what torch takes apart while sizes are symbols, which rounds otherwise."""
+def refuse_inexact(module: GraphModule, *, symbolic: bool) -> None:
+    """Raises where the captured graph calls what torch traces otherwise than eager computes it, so that it rounds otherwise."""
     for node in module.graph.nodes:
         name = getattr(node.target, "__name__", "") if node.op == "call_function" else ""
-        if name.startswith(_TAKEN_APART):
+        if symbolic and name.startswith(_TAKEN_APART):
             raise Unsupported(f"{name} with sizes that may change, in the profile 'exact': its trace rounds otherwise")
+        bound = bind(node)
+        if isinstance(bound, Bound) and bound.packet in (aten.masked_fill, aten.masked_fill_):
+            # Eager adds up what the mask selects; a trace, whose sizes cannot depend on it, adds zeros to that.
+            if torch.is_grad_enabled() and requires_grad(value_of(bound["value"])):
+                raise Unsupported(
+                    "the gradient of a masked_fill's value in the profile 'exact': its trace rounds otherwise"
+                )
 
 
 _TAKEN_APART = ("interpolate", "upsample_", "multi_margin_loss", "multilabel_margin_loss")
+
+
+_VALUES: dict[Any, int] = {aten._linalg_svd.default: 1, aten._linalg_eigh.default: 0}
+"""Decompositions, and the place of the values in their results: traced, they compute vectors that nobody asked for."""
+
+
+def _values_alone(node: Node) -> bool:
+    """Whether only values are used of a decomposition that the program did not call by its name."""
+    called = [getattr(fn, "__name__", str(fn)) for _, fn in node.meta.get("source_fn_stack", ())][-1:]
+    used = {user.args[1] for user in node.users if user.users}
+    by_name = called and called[0] in ("linalg_svd", "svd", "linalg_eigh", "eigh")
+    return used == {_VALUES[node.target]} and not by_name
 
 
 def _writes_besides_out(op: OpOverload) -> bool:
@@ -46,7 +74,7 @@ def _writes_besides_out(op: OpOverload) -> bool:
 
 def _draws_into_gaps(node: Node) -> bool:
     """Whether normal numbers fill memory that its functional copy would not have: eager's kernel draws others then."""
-    if node.target is not torch.ops.aten.normal_.default:
+    if node.target is not aten.normal_.default:
         return False
     filled = value_of(node.args[0])
     return filled.device.type == "cpu" and not filled.is_contiguous() and torch.empty_like(filled).is_contiguous()
