@@ -288,3 +288,18 @@ def test_values_for_which_a_trace_computes_vectors_are_refused_where_bits_count(
 def test_values_of_a_decomposition_that_is_called_by_its_name_are_compiled(program):
     x = torch.randn(9, 9)
     assert torch.equal(aten(lambda x: program(x) * 2, profile="exact")(x), program(x) * 2)
+
+
+def test_a_gradient_that_eager_refuses_for_its_phase_is_refused():
+    x = torch.randn(4, 4, requires_grad=True)
+    with pytest.warns(eductor.EductorWarning, match="phase of its vectors"):
+        _, vectors = eductor.compile(lambda x: torch.linalg.eig(x), engine="aten")(x)
+    with pytest.raises(RuntimeError, match="ill-defined"):
+        vectors.real.sum().backward()
+
+
+def test_a_gradient_of_eigenvalues_alone_is_compiled():
+    x = torch.randn(4, 4, requires_grad=True)
+    (expected,) = torch.autograd.grad(torch.linalg.eigvals(x).abs().sum(), x)
+    (got,) = torch.autograd.grad(aten(torch.linalg.eigvals)(x).abs().sum(), x)
+    torch.testing.assert_close(got, expected)

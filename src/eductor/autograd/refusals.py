@@ -12,7 +12,7 @@ from eductor.autograd.unsafe import refuse_seen_sharing
 from eductor.compat import OpOverload
 from eductor.errors import Unsupported
 from eductor.graph.bind import Bound, bind
-from eductor.graph.meta import requires_grad, value_of
+from eductor.graph.meta import is_backward, requires_grad, value_of
 
 aten = torch.ops.aten
 
@@ -35,6 +35,10 @@ def refuse_operators(module: GraphModule, *, draws_anew: bool, exact: bool) -> N
             raise Unsupported(
                 f"values of {node.target} without vectors, in the profile 'exact': eager computes no vectors, and rounds otherwise"
             )
+        if node.target is aten.linalg_eig.default and _differentiates_vectors(node):
+            raise Unsupported(
+                f"the gradient of {node.target}: eager raises where it depends on the phase of its vectors"
+            )
 
 
 def refuse_inexact(module: GraphModule, *, symbolic: bool) -> None:
@@ -55,16 +59,35 @@ def refuse_inexact(module: GraphModule, *, symbolic: bool) -> None:
 _TAKEN_APART = ("interpolate", "upsample_", "multi_margin_loss", "multilabel_margin_loss")
 
 
+def _differentiates_vectors(node: Node) -> bool:
+    """Whether a backward comes after eigenvectors that the program asked for."""
+    if _called(node) in ("linalg_eigvals", "eigvals"):
+        return False
+    seen, pending = {node}, [node]
+    while pending:
+        for user in pending.pop().users:
+            if is_backward(user):
+                return True
+            if user not in seen:
+                seen.add(user)
+                pending.append(user)
+    return False
+
+
+def _called(node: Node) -> str:
+    """The name of the function of the program that a node comes from."""
+    functions = [fn for _, fn in node.meta.get("source_fn_stack", ())]
+    return getattr(functions[-1], "__name__", str(functions[-1])) if functions else ""
+
+
 _VALUES: dict[Any, int] = {aten._linalg_svd.default: 1, aten._linalg_eigh.default: 0}
 """Decompositions, and the place of the values in their results: traced, they compute vectors that nobody asked for."""
 
 
 def _values_alone(node: Node) -> bool:
     """Whether only values are used of a decomposition that the program did not call by its name."""
-    called = [getattr(fn, "__name__", str(fn)) for _, fn in node.meta.get("source_fn_stack", ())][-1:]
     used = {user.args[1] for user in node.users if user.users}
-    by_name = called and called[0] in ("linalg_svd", "svd", "linalg_eigh", "eigh")
-    return used == {_VALUES[node.target]} and not by_name
+    return used == {_VALUES[node.target]} and _called(node) not in ("linalg_svd", "svd", "linalg_eigh", "eigh")
 
 
 def _writes_besides_out(op: OpOverload) -> bool:
