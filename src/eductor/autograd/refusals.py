@@ -41,12 +41,18 @@ def refuse_operators(module: GraphModule, *, draws_anew: bool, exact: bool) -> N
             )
 
 
-def refuse_inexact(module: GraphModule, *, symbolic: bool) -> None:
+def is_checked_in_python(target: Any) -> bool:
+    """Whether a trace has eager's check of values only where it runs what torch has in Python."""
+    return getattr(target, "__name__", "") == "one_hot"
+
+
+def refuse_inexact(module: GraphModule, *, in_python: bool) -> None:
     """Raises where the captured graph calls what torch traces otherwise than eager computes it, so that it rounds otherwise."""
     for node in module.graph.nodes:
         name = getattr(node.target, "__name__", "") if node.op == "call_function" else ""
-        if symbolic and name.startswith(_TAKEN_APART):
-            raise Unsupported(f"{name} with sizes that may change, in the profile 'exact': its trace rounds otherwise")
+        if in_python and name.startswith(_TAKEN_APART):
+            where = "with sizes that may change, or beside one_hot"
+            raise Unsupported(f"{name} {where}, in the profile 'exact': its trace rounds otherwise")
         bound = bind(node)
         if isinstance(bound, Bound) and bound.packet in (aten.masked_fill, aten.masked_fill_):
             # Eager adds up what the mask selects; a trace, whose sizes cannot depend on it, adds zeros to that.
