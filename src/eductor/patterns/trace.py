@@ -20,6 +20,7 @@ from eductor.compat import FakeTensorMode, ShapeEnv, make_fx
 from eductor.errors import BadPattern
 from eductor.graph.capture import dialect_of, functional
 from eductor.graph.evaluate import update
+from eductor.graph.kernel_layouts import as_laid_out
 from eductor.graph.meta import requires_grad
 from eductor.patterns.explained import TRACED as TRACED
 from eductor.patterns.explained import Trace, explained
@@ -354,7 +355,7 @@ def _joint_graph(
             found = iter(torch.autograd.grad([made[i] for i in differentiable], sources, there, allow_unused=True))
             return [*made, *(next(found) if g else None for g in wanted)]
 
-        module = make_fx(joint, decomposition_table=table)(*primals, *taken)
+        module = make_fx(joint, decomposition_table=as_laid_out(table) | table)(*primals, *taken)
     with torch.no_grad():
         return _tidied(functional(module, [*flat, *taken])), taken
 
