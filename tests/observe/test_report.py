@@ -209,12 +209,12 @@ def check(explanation):
 
 
 def unexplained(stages):
-    """Nodes of final graphs without a line of the program and without a pass that made them."""
+    """Nodes of final graphs without a line of the program and without a pass that made them; a graph may be empty."""
     return [
         node["code"]
         for stage, state in stages
         for node in state.nodes.values()
-        if node["source"] is None and node["made"] is None
+        if node["source"] is None and node["made"] is None and node["code"] != "return ()"
     ]
 
 
