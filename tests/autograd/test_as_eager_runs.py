@@ -56,3 +56,20 @@ def test_upsampling_rounds_as_in_eager(mode):
     shape, how = UPSAMPLING[mode]
     for eager, ours in both(lambda x: F.interpolate(x * 2, mode=mode, **how), torch.randn(shape)):
         assert torch.equal(eager, ours)
+
+
+def test_a_dropout_of_a_transposed_value_draws_as_in_eager():
+    for eager, ours in both(lambda x: F.dropout(x.transpose(0, 1) * 2, 0.2), torch.randn(2, 3, 8)):
+        assert torch.equal(eager, ours)
+
+
+def test_upsampling_beside_a_dropout_is_not_compiled():
+    def program(x):
+        return F.dropout(F.interpolate(x, scale_factor=1.5, mode="bilinear").transpose(0, 1), 0.5)
+
+    x = torch.randn(2, 3, 4, 4, requires_grad=True)
+    torch.manual_seed(0)
+    expected = program(x)
+    torch.manual_seed(0)
+    with pytest.warns(eductor.EductorWarning, match="beside dropout"):
+        assert torch.equal(eductor.compile(program, profile="exact")(x), expected)

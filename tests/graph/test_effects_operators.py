@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from test_bind_operators import DTYPES, OPERATORS, SAMPLES, copied, name_of, samples, targets
+from test_bind_operators import DTYPES, OPERATORS, SAMPLES, copied, samples, targets
 from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from eductor.graph.bind import Bound, bind_call
 from eductor.graph.effects import Effects
 from eductor.graph.node_effects import Effect, effect_of
+from operators.database import name_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -21,7 +21,7 @@ from eductor.autograd.captured import Captured, Fakes, contains, keeps_subgraphs
 from eductor.autograd.decompose import decompose
 from eductor.autograd.functional import NewValues, functionalize, listed_writes, may_write
 from eductor.autograd.provenance import ForwardRun, tell_inputs
-from eductor.autograd.refusals import is_checked_in_python, refuse_inexact, refuse_operators
+from eductor.autograd.refusals import is_taken_apart, refuse_inexact, refuse_operators
 from eductor.autograd.tables import for_autograd
 from eductor.autograd.views import Place, Views, Wanted, base_node, origin_of, storage_node
 from eductor.compat import make_fx
@@ -95,11 +95,11 @@ def aot_dispatch_autograd_graph(
         trace = _Trace(captured, analysis, tangents, len(fakes.values))
         primals = stand_ins(fakes.values)
         later = not has_symbols(fakes.values) and not contains(captured.module, keeps_subgraphs)
-        # What torch writes in Python for sizes that are symbols takes operators apart, and rounds otherwise.
-        in_python = not (exact and later) or contains(captured.module, is_checked_in_python)
         if exact:
-            refuse_inexact(captured.module, in_python=in_python)
-        dispatcher = compat.enable_python_dispatcher if in_python else nullcontext
+            refuse_inexact(captured.module, symbolic=not later)
+        # What torch writes in Python for sizes that are symbols takes some operators apart, and rounds otherwise.
+        whole = exact and contains(captured.module, is_taken_apart)
+        dispatcher = nullcontext if whole else compat.enable_python_dispatcher
         with dispatcher():
             first = for_autograd(table, later=later)
             traced = make_fx(trace.run, decomposition_table=first)(*primals, *values)

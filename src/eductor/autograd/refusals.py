@@ -8,6 +8,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from eductor import compat
+from eductor.autograd.captured import contains
 from eductor.autograd.unsafe import refuse_seen_sharing
 from eductor.compat import OpOverload
 from eductor.errors import Unsupported
@@ -41,17 +42,23 @@ def refuse_operators(module: GraphModule, *, draws_anew: bool, exact: bool) -> N
             )
 
 
-def is_checked_in_python(target: Any) -> bool:
-    """Whether a trace has eager's check of values only where it runs what torch has in Python."""
-    return getattr(target, "__name__", "") == "one_hot"
+def is_taken_apart(target: Any) -> bool:
+    """Whether what torch has in Python for an operator rounds otherwise than eager's kernel."""
+    return getattr(target, "__name__", "").startswith(_TAKEN_APART)
 
 
-def refuse_inexact(module: GraphModule, *, in_python: bool) -> None:
+def _needs_python(target: Any) -> bool:
+    """Whether a trace has eager's draws, or its check of values, only where it runs what torch has in Python."""
+    name = getattr(target, "__name__", "")
+    return "dropout" in name or name == "one_hot"
+
+
+def refuse_inexact(module: GraphModule, *, symbolic: bool) -> None:
     """Raises where the captured graph calls what torch traces otherwise than eager computes it, so that it rounds otherwise."""
     for node in module.graph.nodes:
-        name = getattr(node.target, "__name__", "") if node.op == "call_function" else ""
-        if in_python and name.startswith(_TAKEN_APART):
-            where = "with sizes that may change, or beside one_hot"
+        if is_taken_apart(node.target) and (symbolic or contains(module, _needs_python)):
+            where = "with sizes that may change, or beside dropout or one_hot"
+            name = node.target.__name__
             raise Unsupported(f"{name} {where}, in the profile 'exact': its trace rounds otherwise")
         bound = bind(node)
         if isinstance(bound, Bound) and bound.packet in (aten.masked_fill, aten.masked_fill_):
