@@ -21,10 +21,10 @@ exact = functools.partial(eductor.compile, profile="exact")
 DATA_DEPENDENT = "Could not guard on data-dependent expression"
 FALLS_BACK = {"mixtral": DATA_DEPENDENT}
 """What runs as captured, with a warning. The gradient of mixtral's operator for experts reads sizes from a tensor."""
-FALLS_BACK_IN_EXACT = {**FALLS_BACK, "unet": "interpolate with sizes that may change"}
+INTERPOLATION = "interpolate with sizes that may change, or beside dropout"
+FALLS_BACK_IN_EXACT = {**FALLS_BACK, "unet": INTERPOLATION, "segformer": INTERPOLATION}
 NOT_EXACT = {
     "wav2vec2": "graph breaks part the uses of a value: its gradient is a sum, added in another order",
-    "segformer": "a gradient arrives in another layout than that of its output, and sums over it round differently",
     "graph_network": "a GRU cell writes in place to pieces of a tensor; computed apart, they take other vector kernels",
 }
 NOT_NEAR_UNDER_AUTOCAST = {
