@@ -288,6 +288,7 @@ def test_arrows_walk_through_a_listing(visit):
     page = visit("#joint/remove_noop_ops?view=before")
     page.get_by_role("listbox").focus()
     page.keyboard.press("ArrowDown")
+    expect(page.locator(".line[aria-selected=true]")).to_contain_text("tokens")
     page.keyboard.press("ArrowDown")
     expect(page.locator(".line[aria-selected=true]")).to_contain_text("embedding = ")
     page.keyboard.press("Escape")
