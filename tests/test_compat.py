@@ -78,6 +78,8 @@ def test_switches_are_made_and_undone():
         assert not torch.is_inference_mode_enabled()
         compat.switch_context(torch.autograd.grad_mode._exit_inference_mode, entered)
         assert mode is not None
+    torch.autocast_decrement_nesting()  # nobody left the mode, and torch would keep its casts of parameters from now on
+    torch.clear_autocast_cache()
     assert (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")) == (grad, autocast)
 
 
