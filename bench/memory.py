@@ -25,9 +25,9 @@ import torch
 from torch import nn
 
 import eductor
+from eductor.measure.steady import held_for_the_backward
 from eductor.observe.table import as_text
 from kernels import gpt2, resnet, synchronize
-from partition import held_for_the_backward
 from pre_grad import Decoder, Logits, Ranking
 
 Make = Callable[[str], tuple[nn.Module, torch.Tensor]]

@@ -32,6 +32,7 @@ from eductor.autograd import Joint
 from eductor.compat import FakeTensorMode, lazy_module
 from eductor.cost import bytes_of
 from eductor.graph.snapshot import copy_of
+from eductor.measure.steady import held_for_the_backward
 from eductor.observe.table import as_text
 from eductor.partition import choose_saved_values_set, partition_fn
 from eductor.partition.node_info import NodeInfo
@@ -107,22 +108,6 @@ def held_by_eager(model: nn.Module, x: torch.Tensor) -> int:
     """The bytes of the memory that autograd holds after a forward, parameters and inputs aside."""
     given = [x, *model.parameters(), *model.buffers()]
     return held_for_the_backward(lambda: model(x).float().square().mean(), given)[0]
-
-
-def held_for_the_backward(run: Callable[[], torch.Tensor], given: list[torch.Tensor]) -> tuple[int, torch.Tensor]:
-    """The bytes of the memory that autograd holds for the backward of a result, what was given aside; and the result."""
-    held: dict[int, int] = {}
-
-    def pack(value: torch.Tensor) -> torch.Tensor:
-        memory = value.untyped_storage()
-        held[memory.data_ptr()] = memory.nbytes()
-        return value
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
-        result = run()
-    for value in given:
-        held.pop(value.untyped_storage().data_ptr(), None)
-    return sum(held.values()), result
 
 
 def large(nodes: int) -> tuple[Graph, NodeInfo]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -16,6 +17,15 @@ import torch
 def _fresh() -> None:
     torch.manual_seed(0)
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Sums that several threads share round in an order of their own."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

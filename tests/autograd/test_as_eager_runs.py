@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import eductor
 
@@ -63,9 +64,13 @@ def test_a_dropout_of_a_transposed_value_draws_as_in_eager():
         assert torch.equal(eager, ours)
 
 
-def test_upsampling_beside_a_dropout_is_not_compiled():
-    def program(x):
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_upsampling_beside_a_dropout_is_not_compiled(checkpointed):
+    def upsampled(x):
         return F.dropout(F.interpolate(x, scale_factor=1.5, mode="bilinear").transpose(0, 1), 0.5)
+
+    def program(x):
+        return checkpoint(upsampled, x, use_reentrant=False) if checkpointed else upsampled(x)
 
     x = torch.randn(2, 3, 4, 4, requires_grad=True)
     torch.manual_seed(0)

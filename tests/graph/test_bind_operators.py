@@ -15,6 +15,8 @@ from torch.utils._pytree import tree_map
 from eductor.graph.bind import Bound, bind_call
 from operators import database
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SAMPLES = 5
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64, torch.bfloat16)
 
@@ -127,14 +129,6 @@ def check_by_keyword(target: Any, bound: Bound, args: tuple[Any, ...], kwargs: d
     assert again.op is bound.op, f"{target} by keyword"
     for name, value in bound.arguments.items():
         assert is_same_argument(again[name], value), f"{target} by keyword: {name}"
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.filterwarnings("ignore")

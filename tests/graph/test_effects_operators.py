@@ -27,17 +27,9 @@ from eductor.graph.effects import Effects
 from eductor.graph.node_effects import Effect, effect_of
 from operators.database import name_of
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
 
 REFUSED = (RuntimeError, TypeError, IndexError, NotImplementedError, ValueError, AttributeError)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 # ---------------------------------------------------------------------------------------------------- one call at a time

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -20,16 +20,7 @@ PROFILES = ("fast", "exact")
 # Drawn once: the whole takes a quarter of an hour, and is for the slow tests.
 SAMPLE = sorted(random.Random(0).sample(sorted(OPERATORS), 60))
 
-pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Sums that several threads share round in an order of their own."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
 
 
 def runs(names: Iterable[str]) -> list[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,9 +114,14 @@ def _fake(value: Any, source: Any, mode: FakeTensorMode, context: TracingContext
 
 def contains(module: GraphModule, predicate: Callable[[Any], bool]) -> bool:
     """Whether an operator of this kind is in a graph, or in a graph that one of its operators runs."""
-    if any(predicate(n.target) for n in module.graph.nodes if n.op == "call_function"):
-        return True
-    return any(contains(body, predicate) for body in subgraphs(module.graph).values())
+    return any(predicate(call.target) for call in calls_in(module))
+
+
+def calls_in(module: GraphModule) -> Iterator[Node]:
+    """The calls of a graph, and of the graphs that its operators run."""
+    yield from (n for n in module.graph.nodes if n.op == "call_function")
+    for body in subgraphs(module.graph).values():
+        yield from calls_in(body)
 
 
 def keeps_subgraphs(target: Any) -> bool:

@@ -8,7 +8,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from eductor import compat
-from eductor.autograd.captured import contains
+from eductor.autograd.captured import calls_in
 from eductor.autograd.unsafe import refuse_seen_sharing
 from eductor.compat import OpOverload
 from eductor.errors import Unsupported
@@ -42,24 +42,29 @@ def refuse_operators(module: GraphModule, *, draws_anew: bool, exact: bool) -> N
             )
 
 
+def _name_of(target: Any) -> str:
+    return getattr(target, "__name__", "")
+
+
 def is_taken_apart(target: Any) -> bool:
     """Whether what torch has in Python for an operator rounds otherwise than eager's kernel."""
-    return getattr(target, "__name__", "").startswith(_TAKEN_APART)
+    return _name_of(target).startswith(_TAKEN_APART)
 
 
 def _needs_python(target: Any) -> bool:
     """Whether a trace has eager's draws, or its check of values, only where it runs what torch has in Python."""
-    name = getattr(target, "__name__", "")
+    name = _name_of(target)
     return "dropout" in name or name == "one_hot"
 
 
 def refuse_inexact(module: GraphModule, *, symbolic: bool) -> None:
     """Raises where the captured graph calls what torch traces otherwise than eager computes it, so that it rounds otherwise."""
-    for node in module.graph.nodes:
-        if is_taken_apart(node.target) and (symbolic or contains(module, _needs_python)):
-            where = "with sizes that may change, or beside dropout or one_hot"
-            name = node.target.__name__
-            raise Unsupported(f"{name} {where}, in the profile 'exact': its trace rounds otherwise")
+    calls = list(calls_in(module))
+    apart = next((_name_of(call.target) for call in calls if is_taken_apart(call.target)), "")
+    if apart and (symbolic or any(_needs_python(call.target) for call in calls)):
+        where = "with sizes that may change, or beside dropout or one_hot"
+        raise Unsupported(f"{apart} {where}, in the profile 'exact': its trace rounds otherwise")
+    for node in calls:
         bound = bind(node)
         if isinstance(bound, Bound) and bound.packet in (aten.masked_fill, aten.masked_fill_):
             # Eager adds up what the mask selects; a trace, whose sizes cannot depend on it, adds zeros to that.

@@ -220,17 +220,18 @@ def _install_lowerings() -> None:
         x.realize()
         return x
 
-    activated = ops.addmm_activation.addmm_activation.default
-    by_kernel = [
-        fallback_handler(op, add_to_fallback_set=False) for op in (activated, torch.ops.aten._addmm_activation.default)
-    ]
+    def activated(bias: Any, a: Any, b: Any, *, use_gelu: bool) -> Any:
+        on_cuda = bias.get_device().type == "cuda"
+        op = torch.ops.aten._addmm_activation if on_cuda else ops.addmm_activation.addmm_activation
+        return fallback_handler(op.default, add_to_fallback_set=False)(bias, a, b, use_gelu=use_gelu)
+
     register = functools.partial(register_lowering, type_promotion_kind=None)
     register(ops.stored.stored.default)(stored)
     register(ops.random.seeds.default)(seeds)
     register(ops.random.random.default)(random)
     register(ops.random.random_integers.default)(random_integers)
     register(ops.random.drawn_in_order.default)(_order)
-    register(activated)(lambda bias, *rest, **named: by_kernel[bias.get_device().type == "cuda"](bias, *rest, **named))
+    register(ops.addmm_activation.addmm_activation.default)(activated)
     register(ops.wide_cat.wide_cat.default)(fallback_handler(torch.ops.aten.cat.default, add_to_fallback_set=False))
 
 

@@ -6,9 +6,9 @@ import copy
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -16,6 +16,7 @@ from torch import nn
 from eductor.measure.cases import Case
 from eductor.measure.ways import Compile
 
+T = TypeVar("T")
 Results = tuple[list[torch.Tensor], list[torch.Tensor]]
 """The results of a step, and its gradients."""
 
@@ -54,26 +55,30 @@ class Runner:
             self.run()
             synchronize()
             return torch.cuda.max_memory_allocated() - before
-        return self._held() if self.case.training else None
-
-    def _held(self) -> int:
-        held: dict[int, int] = {}
-
-        def pack(value: torch.Tensor) -> torch.Tensor:
-            held[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
-            return value
-
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
-            self.run()
+        if not self.case.training:
+            return None
         given = (*self.model.parameters(), *self.model.buffers(), *self.case.inputs)
-        for value in given:
-            if isinstance(value, torch.Tensor):
-                held.pop(value.untyped_storage().data_ptr(), None)
-        return sum(held.values())
+        return held_for_the_backward(self.run, [x for x in given if isinstance(x, torch.Tensor)])[0]
 
     def results(self) -> Results:
         """The results of a step and its gradients, copied: a CUDA graph writes them anew."""
         return [x.detach().clone() for x in self.run()], [g.clone() for g in _gradients(self.model)]
+
+
+def held_for_the_backward(run: Callable[[], T], given: Sequence[torch.Tensor]) -> tuple[int, T]:
+    """The bytes of the memory that autograd holds for the backward of a result, what was given aside; and the result."""
+    held: dict[int, int] = {}
+
+    def pack(value: torch.Tensor) -> torch.Tensor:
+        memory = value.untyped_storage()
+        held[memory.data_ptr()] = memory.nbytes()
+        return value
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+        result = run()
+    for value in given:
+        held.pop(value.untyped_storage().data_ptr(), None)
+    return sum(held.values()), result
 
 
 def truth(case: Case) -> Results:
