@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
+os.environ["EDUCTOR_CACHE_MIB"] = "0"  # what is tested runs; tests/cache keeps graphs in folders of its own
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers that all use all cores wait for each other
 

@@ -17,6 +17,7 @@ import contextlib
 import dataclasses
 import functools
 import io
+import json
 import re
 import runpy
 import subprocess
@@ -30,11 +31,9 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from eductor.observe import manual
 from eductor.observe.table import as_markdown
 from eductor.options import Options
 from eductor.partition.bans import BANS
-from eductor.pipeline import Registry
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -117,21 +116,38 @@ def options_table() -> str:
     return as_markdown(("option", "default", "why"), rows)
 
 
-def passes_table() -> str:
-    rows = manual.rows(Registry.default())
-    cells = [
-        (f"`{r['address']}`", "yes" if r["on"] else "no", r["numerics"], r["purpose"])
-        for r in rows
-        if r["kind"] == "pass" and r["source"] == "eductor"
-    ]
-    return as_markdown(("pass", "on", "numerics", "what it does"), cells)
+def measured_table(name: str) -> str:
+    """The figures of a bench, as `eductor bench --json` wrote them into bench/results."""
+    found = json.loads((ROOT / "bench/results" / f"{name}.json").read_text())
+    header = ("model", "eager", "Inductor", "Eductor", "speed", "memory", "cold start", "warm start", "error")
+    cells = []
+    for model, ways in found["rows"].items():
+        eager, stock, ours = (ways[way] for way in ("eager", "inductor", "eductor"))
+
+        def part(figure: str, of: dict[str, float] = stock, ours: dict[str, float] = ours) -> str:
+            return f"{ours[figure] / of[figure]:.2f}" if ours.get(figure) is not None and of.get(figure) else ""
+
+        times = (f"{way['milliseconds']:.2f} ms" for way in (eager, stock, ours))
+        speed = f"{stock['milliseconds'] / ours['milliseconds']:.2f}"
+        cells.append((model, *times, speed, part("memory"), part("cold"), part("warm"), part("error", eager)))
+    means = found["means"]
+    parts = (f"**{means[figure]:.2f}**" for figure in ("memory", "cold", "warm"))
+    cells.append(("**geometric mean**", "", "", "", f"**{1 / means['milliseconds']:.2f}**", *parts, ""))
+    title = f"{found['machine']}, torch {found['torch']}, {found['date']}:"
+    failed = "".join(f"\n\nNot measured: {row}: {reason}." for row, reason in found.get("failures", {}).items())
+    return f"{title}\n\n{as_markdown(header, cells)}{failed}"
 
 
 def bans_table() -> str:
     return as_markdown(("ban", "why it must not be computed again"), [(f"`{row.name}`", row.reason) for row in BANS])
 
 
-TABLES = {"options": options_table, "passes": passes_table, "bans": bans_table}
+TABLES = {
+    "options": options_table,
+    "bans": bans_table,
+    "measured_h200": functools.partial(measured_table, "h200"),
+    "measured_cpu": functools.partial(measured_table, "cpu"),
+}
 
 
 def tables_of(text: str) -> Iterator[re.Match[str]]:

@@ -1,4 +1,4 @@
-"""The command line: `eductor passes | explain | diff | verify | bisect | why-not | bench`."""
+"""The command line: `eductor passes | explain | diff | verify | bisect | why-not | bench | cache`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from eductor import __version__
+from eductor.cache import Store
 from eductor.errors import BadOption, BadScript, EductorError, NothingWrong, NotVerified, UnknownName
 from eductor.measure import command as bench
 from eductor.observe import manual, table
@@ -98,6 +99,8 @@ def _parser() -> argparse.ArgumentParser:
     why.add_argument("asked", metavar="PASS[:RULE]", help="a pass by its name or address, and one of its rules")
     why.add_argument("--json", action="store_true", help="the same as plain data")
     bench.add_arguments(commands.add_parser("bench", help="models in eager, with Inductor and Eductor, side by side"))
+    cache = commands.add_parser("cache", help="the graphs that compiles left on disk: where, how many, how large")
+    cache.add_argument("--clear", action="store_true", help="remove all of them")
     return parser
 
 
@@ -108,6 +111,17 @@ def _script_parser(
     parser = commands.add_parser(name, help=help, epilog="What stands behind `--` is given to the script.")
     parser.add_argument("where", metavar="SCRIPT.py[:function]", help="a script, or a function without arguments in it")
     return parser
+
+
+def _cache(args: argparse.Namespace) -> int:
+    store = Store.default()
+    if args.clear:
+        print(f"{store.folder}: {store.clear()} entries removed.")
+        return 0
+    entries = store.entries()
+    size = sum(stat.st_size for _, stat in entries) / 2**20
+    print(f"{store.folder}: {len(entries)} entries, {size:.2f} MiB of at most {store.limit >> 20}.")
+    return 0
 
 
 def _positive(text: str) -> int:
@@ -274,6 +288,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "bisect": _bisect,
     "why-not": _why_not,
     "bench": bench.run,
+    "cache": _cache,
 }
 
 

@@ -416,6 +416,26 @@ def _autocast_devices() -> list[str]:
     return [d for d in ("cpu", "cuda") if torch.amp.is_autocast_available(d)]
 
 
+def global_state() -> list[Any]:
+    """What torch's operators, their autograd and their kernels on CUDA depend on besides their arguments."""
+    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
+    return [
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        [(d, torch.is_autocast_enabled(d), str(torch.get_autocast_dtype(d))) for d in _autocast_devices()],
+        torch.is_autocast_cache_enabled(),
+        str(torch.get_default_dtype()),
+        str(torch.get_default_device()),
+        torch.get_deterministic_debug_mode(),
+        torch.get_float32_matmul_precision(),
+        [cudnn.enabled, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark],
+        [cuda.matmul.allow_bf16_reduced_precision_reduction, cuda.matmul.allow_fp16_reduced_precision_reduction],
+        [cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled(), cuda.cudnn_sdp_enabled()],
+        torch.backends.mkldnn.enabled,
+        torch.get_num_threads(),
+    ]
+
+
 def without_autocast() -> Any:
     """A context in which no device casts."""
     return torch._C._DisableAutocast()
@@ -466,6 +486,13 @@ def symbols_of(value: Any) -> list[Any]:
     if not isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)):
         return []
     return sorted(free_symbols(value), key=str)
+
+
+def has_unbacked_symbols(value: Any) -> bool:
+    """Whether a number, or a size of a tensor, depends on data."""
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    return bool(free_unbacked_symbols(value))
 
 
 def same_unbacked(seen: Any, now: Any) -> None:

@@ -9,7 +9,7 @@
     post_grad   passes on each graph alone
     engine      makes each graph runnable
 
-A graph that ahead-of-time autograd cannot take runs as it was captured, with a warning that names the reason.
+What stands before the engine is kept on disk: where the same was compiled before, `resume` goes on from there. A graph that ahead-of-time autograd cannot take runs as it was captured, with a warning that names the reason.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -26,8 +26,10 @@ from typing import Any, TypeVar, cast
 import torch
 from torch.fx import GraphModule
 
-from eductor.autograd import Joint, Parts, aot_dispatch_autograd
+from eductor.autograd import Joint, Parts, Program, aot_dispatch_autograd, aot_resume_autograd
+from eductor.autograd.layouts import drop_turned_copies
 from eductor.autograd.undefined import without_undefined
+from eductor.cache import Entry, NotKept, Question, Store
 from eductor.compat import compile_id, is_traced
 from eductor.engines import ATEN, INDUCTOR, Compiled, Engine, Job, find_engine, has_code_generator
 from eductor.engines.legalize.numbers import without_numbers
@@ -40,10 +42,10 @@ from eductor.observe.artifacts import Artifacts
 from eductor.observe.memory_curve import MemoryCurve
 from eductor.observe.verifier import Verifier
 from eductor.options import Options
-from eductor.packing import can_pack, hoist
+from eductor.packing import Hoisted, can_pack, hoist
 from eductor.partition import NoPlanFits, Plan, explain_saved, memory_curve, partition_fn, plan_for, plans_of, timeline
 from eductor.pipeline.base import Context, GraphName, Role, Stage
-from eductor.pipeline.instruments import PLACE, FlowStage, StageRun, watched
+from eductor.pipeline.instruments import PLACE, FlowStage, Instrument, PassRun, StageRun, watched
 from eductor.pipeline.pipeline import Pipeline
 from eductor.pipeline.runner import skip_steps
 
@@ -82,6 +84,10 @@ def compile_graph(module: GraphModule, inputs: Sequence[Any], options: Options) 
     """Takes one captured graph through all stages."""
     flow = Flow.start(module, options)
     try:
+        flow = ask(flow, inputs)
+        known = resume(flow, inputs)
+        if known is not None:
+            return known
         pre_grad(flow, inputs)
         return pack(flow, inputs) or autograd(flow, inputs)
     except Exception as error:
@@ -99,6 +105,9 @@ class Flow:
     pipeline: Pipeline
     engine: Engine
     graph: GraphName = field(default_factory=lambda: GraphName(next(_numbers), compile_id()))
+    warned: Warned = field(default_factory=lambda: Warned())
+    question: Question | None = None
+    """What to look for on disk, and to leave there; None where this compile is not to be kept, or cannot be."""
 
     @staticmethod
     def start(module: GraphModule, options: Options) -> Flow:
@@ -125,11 +134,63 @@ class Flow:
     ) -> None:
         graph = replace(self.graph, role=role)
         context = Context(stage, self.options, is_inference, graph, packs, fuses=self.engine.fuses)
-        self.pipeline.run(stage, module, context, self.options.instruments)
+        self.pipeline.run(stage, module, context, (*self.options.instruments, self.warned))
 
     def skip_passes(self, stage: Stage, reason: str) -> None:
         context = Context(stage, self.options, is_inference=False, graph=self.graph)
         skip_steps(self.pipeline.stage(stage), stage, self.module, context, self.options.instruments, reason)
+
+
+@dataclass
+class Warned(Instrument):
+    """Whether a pass failed or could not run, of which the user is told: a compile that nobody sees again would not."""
+
+    of_passes: bool = False
+
+    def failed_pass(self, run: PassRun, error: Exception) -> None:
+        self.of_passes = True
+
+    def skipped_pass(self, run: PassRun) -> None:
+        self.of_passes = self.of_passes or run.step.source == "options"
+
+
+def ask(flow: Flow, inputs: Sequence[Any]) -> Flow:
+    """With what to look for among the graphs that are kept on disk."""
+    options = flow.options
+    if not options.cache or options.verify is not None or options.debug or options.plans or not Store.default().limit:
+        return flow
+    try:
+        return replace(flow, question=Question.of(flow.module, inputs, options, flow.pipeline, flow.engine))
+    except NotKept as reason:
+        _log.info("the %s is not kept on disk: it has %s", flow.graph, reason)
+        return flow
+
+
+def resume(flow: Flow, inputs: Sequence[Any]) -> Callable[..., Any] | None:
+    """From the graphs that an earlier compile left, without a pass; None where there are none, or somebody looks on."""
+    if flow.question is None or flow.options.instruments:
+        return None
+    entry = flow.question.answer(Store.default())
+    if entry is None:
+        return None
+    module, given, hoisted = flow.module, inputs, entry.hoisted(flow.module)
+    if hoisted is not None:
+        if hoisted.is_overwritten(inputs):
+            return None
+        module, given = hoisted.module, hoisted.inputs(inputs)
+    run = aot_resume_autograd(
+        module,
+        given,
+        replace(entry.program, parts=with_cut(flow, entry.program.parts)),
+        compile=partial(engine, flow),
+        # What it needs takes long to load, and few programs come to it.
+        again=lambda module, inputs: aot_dispatch_autograd(module, inputs, **dispatch_settings(flow, {})),
+        exact=flow.options.profile == "exact",
+    )
+    if run is None:
+        return None
+    _log.info("the %s comes from disk: no pass runs", flow.graph)
+    return run if hoisted is None else hoisted.around(run)
 
 
 def pre_grad(flow: Flow, inputs: Sequence[Any]) -> None:
@@ -147,25 +208,38 @@ def pack(flow: Flow, inputs: Sequence[Any]) -> Callable[..., Any] | None:
     hoisted = hoist(flow.module, inputs)
     if hoisted is None:
         return None
-    given = hoisted.inputs(inputs)
-    return hoisted.around(autograd(replace(flow, module=hoisted.module), given, packed=len(given) - len(inputs)))
+    return hoisted.around(autograd(replace(flow, module=hoisted.module), hoisted.inputs(inputs), hoisted))
 
 
-def autograd(flow: Flow, inputs: Sequence[Any], packed: int = 0) -> Callable[..., Any]:
+def autograd(flow: Flow, inputs: Sequence[Any], hoisted: Hoisted | None = None) -> Callable[..., Any]:
     """Traces forward and backward together, and wraps what the stages below make of them."""
-    given = flow.options.decompositions
+    keep = None if flow.question is None else partial(keep_on_disk, flow, flow.question, hoisted)
     with flow.stage("autograd", "captured", flow.module, inputs) as facts:
-        facts["packed"] = packed
-        return aot_dispatch_autograd(
-            flow.module,
-            inputs,
-            decompositions=flow.engine.decompositions(flow.options) if given is None else given,
-            partition_fn=partial(partition, flow, facts),
-            compile=partial(engine, flow),
-            double_backward=flow.options.double_backward,
-            exact=flow.options.profile == "exact",
-            draws_anew=not flow.options.fallback_random and flow.options.profile != "exact",
-        )
+        facts["packed"] = 0 if hoisted is None else hoisted.count
+        return aot_dispatch_autograd(flow.module, inputs, **dispatch_settings(flow, facts), keep=keep)
+
+
+def dispatch_settings(flow: Flow, facts: dict[str, Any]) -> dict[str, Any]:
+    """How autograd hands over to the stages below."""
+    given = flow.options.decompositions
+    return {
+        "decompositions": flow.engine.decompositions(flow.options) if given is None else given,
+        "partition_fn": partial(partition, flow, facts),
+        "compile": partial(engine, flow),
+        "double_backward": flow.options.double_backward,
+        "exact": flow.options.profile == "exact",
+        "draws_anew": not flow.options.fallback_random and flow.options.profile != "exact",
+    }
+
+
+def keep_on_disk(flow: Flow, question: Question, hoisted: Hoisted | None, program: Program) -> None:
+    """Leaves the final graphs to later processes, unless the user was warned of something that they would not see."""
+    if flow.warned.of_passes:
+        return
+    try:
+        question.keep(Entry.of(program, hoisted, question.guards()), Store.default())
+    except NotKept as reason:
+        _log.info("the %s is not kept on disk: it has %s", flow.graph, reason)
 
 
 def partition(flow: Flow, traced: dict[str, Any], graph: Joint) -> Parts:
@@ -174,6 +248,8 @@ def partition(flow: Flow, traced: dict[str, Any], graph: Joint) -> Parts:
     if not flow.engine.takes_numbers:
         without_numbers(graph.module)
     joint(flow, graph)
+    if flow.options.profile != "exact":
+        drop_turned_copies(graph.module, graph.gradients)
     with flow.stage("partition", "joint", graph.module) as facts:
         options = replace(flow.options, engine=flow.engine)
         plan = given_plan(flow, graph)
@@ -186,9 +262,15 @@ def partition(flow: Flow, traced: dict[str, Any], graph: Joint) -> Parts:
             if any(instrument.wants_curve for instrument in flow.options.instruments):
                 facts["curve"] = MemoryCurve.of(memory_curve(graph, options=options), told).to_json()
     if parts.backward is not None and len(graph.tangents) > 1:
-        parts = replace(parts, cut=partial(cut, flow, GraphModule(parts.backward, copy_of(parts.backward.graph))))
+        functional = GraphModule(parts.backward, copy_of(parts.backward.graph))
+        parts = replace(parts, functional=lambda: functional)
     post_grad(flow, parts)
-    return parts
+    return with_cut(flow, parts)
+
+
+def with_cut(flow: Flow, parts: Parts) -> Parts:
+    """With what makes the backward for calls in which some gradients are undefined."""
+    return parts if parts.functional is None else replace(parts, cut=partial(cut, flow, parts.functional))
 
 
 def given_plan(flow: Flow, graph: Joint) -> Plan | None:
@@ -218,12 +300,19 @@ def post_grad(flow: Flow, parts: Parts) -> None:
             flow.run_passes("post_grad", "backward", parts.backward, is_inference=False)
 
 
-def cut(flow: Flow, backward: GraphModule, defined: Sequence[bool]) -> tuple[GraphModule, list[bool]]:
+def cut(flow: Flow, functional: Callable[[], GraphModule], defined: Sequence[bool]) -> tuple[GraphModule, list[bool]]:
     """The backward for a call in which some gradients are undefined: cut while it is functional, then as any other."""
-    module, present = without_undefined(backward, defined)
+    whole = functional()
+    known = flow.question.cut(whole, defined, Store.default()) if flow.question is not None else None
+    if known is not None:
+        return known
+    module, present = without_undefined(whole, defined)
     name = replace(flow.graph, role="backward")
     context = Context("post_grad", flow.options, is_inference=False, graph=name, fuses=flow.engine.fuses)
-    flow.pipeline.run("post_grad", module, context)
+    flow.pipeline.run("post_grad", module, context, (flow.warned,))
+    if flow.question is not None and not flow.warned.of_passes:
+        with suppress(NotKept):
+            flow.question.keep_cut(whole, defined, module, present, Store.default())
     return module, present
 
 

@@ -82,6 +82,7 @@ class Options:
     pack_weights: bool = _why(
         "compute what depends on parameters alone once in inference; writes through `.data` are not seen", True
     )
+    cache: bool = _why("keep the final graphs on disk: a later process that compiles the same runs no pass", True)
     strict: bool = _why(
         "what fails or is not supported is an error, not a warning: a pass, an engine, a construct", False
     )
@@ -180,6 +181,7 @@ _SWITCHES = (
     "double_backward",
     "fallback_random",
     "pack_weights",
+    "cache",
     "strict",
     "debug",
 )

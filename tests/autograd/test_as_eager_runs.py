@@ -64,6 +64,22 @@ def test_a_dropout_of_a_transposed_value_draws_as_in_eager():
         assert torch.equal(eager, ours)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("p", [0.1, 0.15, 0.42])
+def test_a_dropout_is_rounded_as_in_eager(p, dtype):
+    def program(x):
+        return F.dropout(x * 2, p).square()
+
+    seen = []
+    for fn in (program, eductor.compile(program, profile="exact", strict=True)):
+        torch.manual_seed(0)
+        leaf = torch.randn(8, 32, dtype=dtype, requires_grad=True)
+        out = fn(leaf)
+        out.backward(torch.randn(8, 32, dtype=dtype))
+        seen.append((out, leaf.grad, torch.get_rng_state()))
+    assert all(map(torch.equal, *seen))
+
+
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_upsampling_beside_a_dropout_is_not_compiled(checkpointed):
     def upsampled(x):

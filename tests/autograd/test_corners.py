@@ -12,6 +12,8 @@ from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
 import eductor
+from eductor.graph.meta import value_of
+from eductor.pipeline.base import graph_pass
 
 aten = functools.partial(eductor.compile, engine="aten", strict=True)
 inductor = functools.partial(eductor.compile, engine="inductor", strict=True)
@@ -235,6 +237,21 @@ def test_autocast_casts_a_leaf_once_and_anything_else_each_time(made):
 
     expected, got = gradients(cast_twice), gradients(aten(cast_twice))
     assert all(map(torch.equal, expected, got))
+
+
+def test_passes_after_autograd_run_without_the_autocast_whose_casts_are_in_the_graph():
+    seen = []
+
+    @graph_pass(stage="joint", numerics="exact")
+    def insert_a_product(graph, rewrite):
+        """Inserts a product that nobody uses."""
+        (sine,) = graph.find(torch.ops.aten.sin)
+        node = rewrite.insert(torch.ops.aten.mm.default, *sine.all_input_nodes * 2, before=sine)
+        seen.append(value_of(node).dtype)
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        aten(torch.sin, passes=[insert_a_product])(torch.randn(3, 3))
+    assert seen == [torch.float32]
 
 
 TAKEN_APART = {

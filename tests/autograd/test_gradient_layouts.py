@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch.fx import GraphModule
 
 import eductor
-from eductor.autograd.layouts import lay_out_gradients
+from eductor.autograd.layouts import drop_turned_copies, lay_out_gradients
 from eductor.graph.capture import capture
 from eductor.pipeline.instruments import Instrument
 
@@ -79,3 +80,51 @@ def test_a_transposition_that_others_read_stays():
     before = products(module)
     lay_out_gradients(module, [0])
     assert products(module) == before
+
+
+class Backward(Instrument):
+    """The backward as it is run."""
+
+    def before_stage(self, run) -> None:
+        if run.name == "engine":
+            self.graph = run.module.graph
+
+
+def attention(q, k, v):
+    return torch.softmax(q @ k.transpose(-2, -1) / 4, -1) @ v
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("engine", ["aten", "inductor"])
+def test_the_gradient_of_a_key_is_not_copied_to_be_transposed_twice(engine, dynamic):
+    seen, generator = Backward(), torch.Generator().manual_seed(0)
+    given = [torch.randn(2, 3, n, 8, generator=generator, requires_grad=True) for n in (18, 24, 24)]
+    out = eductor.compile(attention, engine=engine, dynamic=dynamic, instruments=[seen])(*given)
+    tangent = torch.randn(out.shape, generator=generator)
+    got = torch.autograd.grad(out, given, tangent)
+    assert [g.stride() for g in got] == [x.stride() for x in given]
+    torch.testing.assert_close(got, torch.autograd.grad(attention(*given), given, tangent))
+    copies = [n for n in seen.graph.nodes if n.target is aten.clone.default]
+    assert len(copies) == 3  # the kernel for CPUs gives each of them with the heads inside
+
+
+def test_a_transposed_copy_that_others_read_stays():
+    def fn(x):
+        copy = x.exp().transpose(-1, -2).clone(memory_format=torch.contiguous_format)
+        return copy.sin(), copy.view(2, 3, 4, 5).transpose(-1, -2)
+
+    module = graph_of(fn, torch.randn(6, 5, 4))
+    before = str(module.graph)
+    drop_turned_copies(module, [0])
+    assert str(module.graph) == before
+
+
+def test_a_transposed_copy_of_another_result_stays():
+    def fn(x):
+        y = x.exp()
+        return y, y.transpose(-1, -2).clone(memory_format=torch.contiguous_format).view(2, 3, 4, 5).transpose(-1, -2)
+
+    module = graph_of(fn, torch.randn(6, 5, 4))
+    before = str(module.graph)
+    drop_turned_copies(module, [0])
+    assert str(module.graph) == before

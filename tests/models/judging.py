@@ -45,6 +45,11 @@ def excess(ours, eager, truth, dtype=torch.float32):
     return found
 
 
+def together(runs):
+    """Several runs as one."""
+    return {name: torch.stack([run[name] for run in runs]) for name in runs[0]}
+
+
 def assert_near(ours, eager, truth, dtype=torch.float32):
     """No value is further from float64 than eager's by more than the factor."""
     found = excess(ours, eager, truth, dtype)

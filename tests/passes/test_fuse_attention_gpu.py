@@ -58,6 +58,145 @@ def test_gradients(dtype):
         torch.testing.assert_close(a.double(), b, rtol=close, atol=close)
 
 
+HIDDEN = {
+    "keys": ((2, 1, 1, 56), (0,)),
+    "rows": ((2, 1, 64, 56), (0, 0, slice(3, 9))),
+    "queries": ((2, 1, 64, 1), (0, 0, slice(3, 9))),
+    "of_a_head": ((2, 4, 64, 56), (0, 1, slice(3, 9))),
+}
+"""The shape of a mask, and of which part all is hidden, so that query and key of the first batch get a gradient of it."""
+
+
+def with_hidden_rows(dtype, where, number):
+    generator = torch.Generator("cuda").manual_seed(0)
+    made = [torch.randn(2, 4, n, 32, device="cuda", dtype=dtype, generator=generator) for n in (64, 56, 56)]
+    shape, hidden = HIDDEN[where]
+    mask = torch.zeros(shape, device="cuda", dtype=dtype)
+    mask[hidden] = torch.finfo(dtype).min if number == "least" else float(number)
+    return made, mask
+
+
+def step(fn, made, *masks):
+    """A result and three gradients, for a tangent that is nothing but in the rows of which some are hidden."""
+    given = [x.detach().clone().requires_grad_() for x in made]
+    out = fn(*given, *masks)
+    tangent = torch.zeros(out.shape, dtype=torch.float64)
+    tangent[:, :, 3:9] = torch.randn(tangent[:, :, 3:9].shape, generator=torch.Generator().manual_seed(1)).double()
+    return [out.detach(), *torch.autograd.grad(out, given, tangent.to(out.device, out.dtype))]
+
+
+def with_all_digits(mask):
+    """In float64, and so that rows hidden by an ordinary number do not round their scores."""
+    top = mask.double().amax(-1, keepdim=True)
+    return torch.where((top < -1e6) & (top > -1e12), mask.double() - top, mask.double())
+
+
+def assert_close(got, expected, dtype):
+    """By the norms, for each batch and head: gradients of hidden rows are small."""
+    close = {torch.float32: 3e-3, torch.bfloat16: 3e-2}[dtype]
+    for name, a, b in zip(("out", "dq", "dk", "dv", "dbias"), got, expected, strict=False):
+        wrong, size = ((x.flatten(2).norm(dim=-1)) for x in (a.double() - b, b))
+        assert bool((wrong <= close * size).all()), (name, wrong / size)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("number", ["least", "-1e30", "-1e9"])
+@pytest.mark.parametrize("where", HIDDEN)
+def test_gradients_of_rows_hidden_by_an_added_mask(where, number, dtype):
+    made, mask = with_hidden_rows(dtype, where, number)
+    recorder = eductor.Recorder()
+    got = step(eductor.compile(attention, instruments=[recorder]), made, mask)
+    assert "joint/fuse_attention" in recorder.changed()
+    assert_close(got, step(attention, [x.double() for x in made], with_all_digits(mask)), dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("where", HIDDEN)
+def test_gradients_of_rows_without_a_key_are_eagers(where, dtype):
+    made, mask = with_hidden_rows(dtype, where, "-inf")
+    recorder = eductor.Recorder()
+    got = step(eductor.compile(attention, instruments=[recorder]), made, mask)
+    assert "joint/fuse_attention" in recorder.changed()
+    for name, a, b in zip(("out", "dq", "dk", "dv"), got, step(attention, made, mask), strict=True):
+        assert torch.equal(a.isnan(), b.isnan()), name
+    expected = step(attention, [x.double() for x in made], mask.double())
+    assert_close([x.nan_to_num() for x in got], [x.nan_to_num() for x in expected], dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_numbers_that_differ_in_a_hidden_row(dtype):
+    made, mask = with_hidden_rows(dtype, "rows", "least")
+    mask[0, 0, 5] = torch.where(torch.arange(56, device="cuda") % 3 == 0, -2e38, -3e38)
+    mask[0, 0, 6, 7:] = -math.inf
+    got = step(eductor.compile(attention), made, mask)
+    assert_close(got, step(attention, [x.double() for x in made], mask.double()), dtype)
+
+
+@pytest.mark.parametrize("number", ["least", "-inf"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("training", [False, True])
+def test_a_safe_softmax(training, dtype, number):
+    def safe(q, k, v, mask):
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1]) + mask
+        return torch.ops.aten._safe_softmax(scores, -1) @ v
+
+    made, mask = with_hidden_rows(dtype, "rows", number)
+    wide = [x.double() for x in made], mask.double()
+    if training:
+        assert_close(step(eductor.compile(safe), made, mask), step(safe, *wide), dtype)
+    else:
+        assert_close([eductor.compile(safe)(*made, mask)], [safe(*wide[0], wide[1])], dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_learned_bias_has_a_gradient_in_hidden_rows(dtype):
+    def biased(q, k, v, bias, mask):
+        return torch.softmax(q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1]) + bias + mask, -1) @ v
+
+    made, mask = with_hidden_rows(dtype, "rows", "least")
+    bias = torch.randn(2, 4, 64, 56, device="cuda", dtype=dtype, generator=torch.Generator("cuda").manual_seed(2))
+
+    def with_bias(fn, tensors, masks):
+        *first, last = (x.detach().clone().requires_grad_() for x in (*tensors, bias.to(tensors[0].dtype)))
+        out = fn(*first, last, masks)
+        tangent = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out.device, out.dtype)
+        return [out.detach(), *torch.autograd.grad(out, [*first, last], tangent)]
+
+    got = with_bias(eductor.compile(biased), made, mask)
+    expected = with_bias(biased, [x.double() for x in made], mask.double())
+    assert_close(got, expected, dtype)
+    assert_close([got[-1][:1, :, 3:9]], [expected[-1][:1, :, 3:9]], dtype)
+
+
+def test_dropout_in_hidden_rows():
+    """Values that are one-hot show which weights were dropped: with those, eager has the same results, and the same
+    gradients of rows that are seen; those that are hidden give queries and keys none."""
+    p = 0.25
+
+    def dropped(q, k, v, mask):
+        weights = torch.softmax(q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1]) + mask, -1)
+        return torch.nn.functional.dropout(weights, p) @ v
+
+    generator = torch.Generator("cuda").manual_seed(0)
+    q, k = (torch.randn(2, 4, 64, 64, device="cuda", dtype=torch.bfloat16, generator=generator) for _ in range(2))
+    v = torch.eye(64, device="cuda", dtype=torch.bfloat16).expand(2, 4, 64, 64).contiguous()
+    mask = torch.zeros(2, 1, 1, 64, device="cuda", dtype=torch.bfloat16)
+    mask[0] = torch.finfo(torch.bfloat16).min
+    recorder = eductor.Recorder()
+    got = step(eductor.compile(dropped, instruments=[recorder]), [q, k, v], mask)
+    assert "joint/fuse_attention" in recorder.changed()
+    kept = (got[0] != 0).double() / (1 - p)
+    assert 0.7 < (got[0] != 0)[0].double().mean() < 0.8
+
+    def with_the_same(q, k, v, mask):
+        return torch.softmax(q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1]) + mask, -1) * kept @ v
+
+    expected = step(with_the_same, [x.double() for x in (q, k, v)], mask.double())
+    assert all(bool(x.isfinite().all()) for x in got)
+    assert_close([got[0][:1]], [expected[0][:1]], torch.bfloat16)
+    assert_close([x[1:] for x in got], [x[1:] for x in expected], torch.bfloat16)
+
+
 @pytest.mark.parametrize("training", [False, True])
 def test_dropout_keeps_the_mean(training):
     (q, k, v), mask = inputs(torch.bfloat16, 0.0, training)

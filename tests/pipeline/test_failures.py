@@ -530,7 +530,7 @@ def test_a_pass_that_fails_in_a_compile_leaves_eagers_result(tmp_path):
         return torch.sin(x) * 2
 
     x = torch.randn(3)
-    compiled = eductor.compile(program, pre_grad_custom_pass=[wrong], repro_dir=tmp_path)
+    compiled = eductor.compile(program, engine="aten", pre_grad_custom_pass=[wrong], repro_dir=tmp_path)
     with pytest.warns(EductorWarning, match="pre_grad/wrong failed: ValueError: halfway"):
         result = compiled(x)
     assert torch.equal(result, program(x))

@@ -169,6 +169,19 @@ def autocast_around_forward():
     return Case(Mixed(), (leaf(3, 4),))
 
 
+@program(lines=(17, 5), steps=forward_under_autocast, low_precision=True)
+def attention_beside_a_write_under_autocast():
+    """Attention is cast as a whole; where its kernel is made of products, these are then in float32."""
+
+    def fn(x, bias):
+        y = F.scaled_dot_product_attention(x, x, x, attn_mask=bias)
+        z = x * 2
+        z += 1
+        return y.float(), z
+
+    return Case(fn, (leaf(2, 2, 5, 4), leaf(1, 2, 5, 5)))
+
+
 def forward_and_backward_under_autocast(call, case):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         out = call(*case.inputs)

@@ -1,7 +1,8 @@
 """The captured graph once more, under eager's autograd: for what the compiled backward does not cover.
 
 That is a gradient of a gradient (`create_graph=True`: gradient penalties, Hessian-vector products, any order), gradients
-in batches (`is_grads_batched`), and, in the profile `exact`, a backward under autocast, where eager's would cast.
+in batches (`is_grads_batched`), and, in the profile `exact`, a backward under autocast, where eager's would cast, or of
+gradients in another layout than the backward was traced for, where eager's kernels would round otherwise.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from eductor import compat
 from eductor.autograd.captured import Captured, contains
-from eductor.autograd.joint import Joint
+from eductor.autograd.joint import Joint, Signature
+from eductor.autograd.uses import gradients_by_use, gradients_in_sum
 from eductor.graph.bind import Bound, bind
 from eductor.graph.meta import output_of, requires_grad, tensor_of, value_of
 from eductor.graph.order import ancestors
@@ -52,25 +54,65 @@ class Form:
         return made.requires_grad_(self.requires_grad)
 
 
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What another run needs, as the joint graph tells before passes edit it."""
+
+    is_random: bool
+    watched: tuple[int, ...]
+    """Inputs that must not be written until then."""
+    let_go: tuple[int, ...]
+    """Inputs of which only the form is needed."""
+    refusal: str
+    """Why another run would compute something else, or nothing."""
+
+    @staticmethod
+    def of(joint: Joint, *, draws_anew: bool) -> Needs:
+        is_random = contains(joint.module, compat.is_random)
+        outputs = output_of(joint.module)
+        needed = ancestors(outputs[len(joint.analysis.returns) :], _sources)
+        unneeded = {p for p in joint.primals if p not in needed and _is_array(p)}
+        return Needs(
+            is_random,
+            tuple(i for i in _counted(joint, needed) if i not in joint.overwritten),
+            tuple(i for i in _counted(joint, unneeded) if i not in joint.static),
+            _refusal(joint, ancestors(outputs, _sources), draws_anew=draws_anew and is_random),
+        )
+
+
+def has_function(module: GraphModule) -> bool:
+    """Whether a captured graph has a user's autograd.Function, whose backward is differentiated in the joint graph."""
+    return contains(module, lambda target: target is _FUNCTION)
+
+
 class Again:
     """Runs the forward of a captured graph again, and eager's backward through it."""
 
-    def __init__(self, captured: Captured, joint: Joint, *, draws_anew: bool) -> None:
+    def __init__(
+        self,
+        captured: Captured,
+        signature: Signature,
+        needs: Needs,
+        function_graph: GraphModule | None,
+        *,
+        by_use: bool = False,
+    ) -> None:
         self._captured = captured
-        self._analysis = joint.analysis
-        self._tangents = joint.tangents
-        self._overwritten = joint.overwritten
-        self._gradients = joint.gradients
+        self._by_use = by_use
+        self._analysis = signature.analysis
+        self._tangents = signature.tangents
+        self._overwritten = signature.overwritten
+        self._gradients = signature.gradients
         self._dispatch = compat.DispatchState()
-        self._is_random = contains(joint.module, compat.is_random)
-        self.has_function = contains(captured.module, lambda target: target is _FUNCTION)
-        self._joint = _pure_copy(joint.module) if self.has_function else None
-        outputs = output_of(joint.module)
-        needed = ancestors(outputs[len(joint.analysis.returns) :], _sources)
-        self._watched = [i for i in _counted(joint, needed) if i not in self._overwritten]
-        unneeded = {p for p in joint.primals if p not in needed and _is_array(p)}
-        self._let_go = [i for i in _counted(joint, unneeded) if i not in joint.static]
-        self._refusal = _refusal(joint, ancestors(outputs, _sources), draws_anew=draws_anew and self._is_random)
+        self._is_random = needs.is_random
+        self._watched = needs.watched
+        self._let_go = needs.let_go
+        self._refusal = needs.refusal
+        self._joint = function_graph
+
+    @property
+    def has_function(self) -> bool:
+        return self._joint is not None
 
     def keep(self, inputs: Sequence[Any]) -> Kept | None:
         """Called by each forward; what it keeps is let go with the saved values."""
@@ -89,8 +131,8 @@ class Again:
             return False
         return all(compat.version_of(kept.inputs[i]) == v for i, v in zip(self._watched, kept.versions, strict=True))
 
-    def backward(self, kept: Kept | None, tangents: Sequence[Any]) -> list[Any]:
-        """Gradients of all inputs, themselves differentiable where grad mode is on."""
+    def backward(self, kept: Kept | None, tangents: Sequence[Any]) -> list[list[Any]]:
+        """The parts of the gradients of all inputs, themselves differentiable where grad mode is on."""
         if kept is None:
             raise RuntimeError(f"This gradient cannot be differentiated again: {self._refusal}")
         self._check(kept)
@@ -100,7 +142,7 @@ class Again:
                 return self._through_joint(self._joint, inputs, tangents)
             return self._through_captured(inputs, tangents)
 
-    def _through_captured(self, inputs: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
+    def _through_captured(self, inputs: Sequence[Any], tangents: Sequence[Any]) -> list[list[Any]]:
         """Eager's own forward and backward."""
         with self._dispatch.entered():
             entries = [_renamed(x) for x in inputs]
@@ -111,16 +153,14 @@ class Again:
             outputs = self._captured.run(self._captured.enter(entries))
             returns = [r.pick(entries, outputs) for r in self._analysis.returns]
         defined = [(returns[t.of], g) for t, g in zip(self._tangents, tangents, strict=True) if g is not None]
-        found = torch.autograd.grad(
-            [y for y, _ in defined],
-            starts,
-            [g for _, g in defined],
-            create_graph=torch.is_grad_enabled(),
-            allow_unused=True,
-        )
-        return _spread(found, sources, len(entries))
+        find = gradients_by_use if self._by_use else gradients_in_sum
+        found = find([y for y, _ in defined], starts, [g for _, g in defined], create_graph=torch.is_grad_enabled())
+        parts: list[list[Any]] = [[] for _ in entries]
+        for i, given in zip(sources, found, strict=True):
+            parts[i] = given
+        return parts
 
-    def _through_joint(self, joint: GraphModule, inputs: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
+    def _through_joint(self, joint: GraphModule, inputs: Sequence[Any], tangents: Sequence[Any]) -> list[list[Any]]:
         """The joint graph run by eager's autograd: in it, the backward of a user's autograd.Function is ordinary code."""
         if any(g is None for g in tangents):
             raise RuntimeError(
@@ -128,7 +168,10 @@ class Again:
                 "of its outputs are used. Use all of them, or leave the others out of the compiled function."
             )
         found = Interpreter(joint).run(*(_renamed(x) for x in inputs), *tangents)
-        return _spread(found[len(self._analysis.returns) :], self._gradients, len(inputs))
+        parts: list[list[Any]] = [[] for _ in inputs]
+        for i, part in zip(self._gradients, found[len(self._analysis.returns) :], strict=True):
+            parts[i].append(part)
+        return parts
 
     def _check(self, kept: Kept) -> None:
         for i, version in zip(self._watched, kept.versions, strict=True):
@@ -144,13 +187,6 @@ class Again:
 def _renamed(value: Any) -> Any:
     """An input by another name, so that its own history is not walked."""
     return value.view_as(value) if requires_grad(value) else value
-
-
-def _spread(found: Sequence[Any], places: Sequence[int], count: int) -> list[Any]:
-    gradients: list[Any] = [None] * count
-    for i, gradient in zip(places, found, strict=True):
-        gradients[i] = gradient
-    return gradients
 
 
 def _counted(joint: Joint, among: Collection[Node]) -> list[int]:
@@ -182,7 +218,7 @@ _FUNCTION = torch.ops.higher_order.autograd_function_apply
 """A user's autograd.Function in a captured graph; eager cannot differentiate its backward again."""
 
 
-def _pure_copy(module: GraphModule) -> GraphModule:
+def pure_copy(module: GraphModule) -> GraphModule:
     """A copy that writes nothing back; passes edit the graph itself."""
     graph = copy_of(module.graph)
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):

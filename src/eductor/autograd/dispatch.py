@@ -11,13 +11,14 @@ import torch
 from torch.fx import GraphModule, Node
 
 from eductor import compat
-from eductor.autograd.again import Again
+from eductor.autograd.again import Again, Needs, has_function, pure_copy
 from eductor.autograd.aliasing import Merged, Pairs, overlapping, watching_overlaps
 from eductor.autograd.backwards import Backwards
 from eductor.autograd.captured import Captured, Fakes
 from eductor.autograd.handoff import Compiled, Job, Parts
-from eductor.autograd.joint import Joint, aot_dispatch_autograd_graph
+from eductor.autograd.joint import Joint, Signature, aot_dispatch_autograd_graph
 from eductor.autograd.layouts import lay_out_gradients
+from eductor.autograd.program import Program
 from eductor.autograd.runtime import assemble
 from eductor.autograd.views import base_node
 from eductor.errors import EductorWarning, Unsupported
@@ -36,12 +37,14 @@ def aot_dispatch_autograd(
     double_backward: bool = True,
     exact: bool = False,
     draws_anew: bool = False,
+    keep: Callable[[Program], None] | None = None,
 ) -> Callable[..., Any]:
     """A function like the captured graph, made of compiled forward and backward graphs.
 
     `partition_fn` parts the joint graph, `compile` makes a graph runnable; both may do to the graphs what they like. With
     `exact`, a backward that is called under autocast casts where eager's would. `draws_anew` says that the compiled
-    graphs draw other random numbers than eager does.
+    graphs draw other random numbers than eager does. `keep` is called with what `aot_resume_autograd` goes on from; not
+    for inputs that overlap, which are taken as they lie in this call.
     """
     again = partial(
         aot_dispatch_autograd,
@@ -64,33 +67,51 @@ def aot_dispatch_autograd(
         fakes = Fakes.of(captured.flatten(given), captured.sources())
         counted = [i for i in captured.without_base() if joint.analysis.inputs[i].seen_write]
         joint = trace(captured, fakes, table)
-    run = _compiled(
-        captured, joint, partition_fn, compile, double_backward=double_backward, exact=exact, draws_anew=draws_anew
-    )
+    needs = Needs.of(joint, draws_anew=draws_anew) if double_backward and joint.tangents else None
+    function_graph = pure_copy(joint.module) if needs is not None and has_function(module) else None
+    with compat.without_autocast():  # whose casts are in the graph
+        if not exact:
+            lay_out_gradients(joint.module, joint.gradients)
+        program = Program(joint.signature, partition_fn(joint), needs, function_graph)
+    if keep is not None and not pairs and captured.spec is None:
+        keep(program)
+    run = _compiled(captured, program, compile, exact=exact)
     if pairs and counted:
         run = _counting(run, captured, counted)
     return watching_overlaps(run, captured, written, pairs, _Variants(again, module, inputs)) if written else run
 
 
-def _compiled(
-    captured: Captured,
-    joint: Joint,
-    partition_fn: Callable[[Joint], Parts],
-    compile: Callable[[Job], Compiled],
+def aot_resume_autograd(
+    module: GraphModule,
+    inputs: Sequence[Any],
+    program: Program,
     *,
-    double_backward: bool,
-    exact: bool,
-    draws_anew: bool,
+    compile: Callable[[Job], Compiled],
+    again: Callable[[GraphModule, Sequence[Any]], Callable[..., Any]],
+    exact: bool = False,
+) -> Callable[..., Any] | None:
+    """The same from what was kept of it; None for inputs that overlap. `again` compiles anew, for those of later calls."""
+    captured = Captured(module)
+    written = program.signature.written
+    if written and overlapping([*captured.held, *inputs], written):
+        return None
+    run = _compiled(captured, program, compile, exact=exact)
+    variants = _Variants(partial(again, module), module, inputs)
+    return watching_overlaps(run, captured, written, frozenset(), variants) if written else run
+
+
+def _compiled(
+    captured: Captured, program: Program, compile: Callable[[Job], Compiled], *, exact: bool
 ) -> Callable[..., Any]:
-    again = Again(captured, joint, draws_anew=draws_anew) if double_backward and joint.tangents else None
-    if not exact:
-        lay_out_gradients(joint.module, joint.gradients)
-    parts = partition_fn(joint)
-    job = _forward_job(joint, parts)
+    signature, parts, needs = program.signature, program.parts, program.needs
+    again = None
+    if needs is not None:
+        again = Again(captured, signature, needs, program.function_graph, by_use=exact)
+    job = _forward_job(signature, parts)
     with torch.no_grad(), compat.without_autocast():
         forward = compile(job)
-    backwards = _backwards(joint, parts, forward, compile, job.shared)
-    return assemble(captured, joint, parts, forward, backwards, again, exact=exact)
+    backwards = _backwards(signature, parts, forward, compile, job.shared)
+    return assemble(captured, signature, parts, forward, backwards, again, exact=exact)
 
 
 def _counting(run: Callable[..., Any], captured: Captured, written: Sequence[int]) -> Callable[..., Any]:
@@ -134,19 +155,19 @@ class _Variants:
         return self._made[pairs]
 
 
-def _forward_job(joint: Joint, parts: Parts) -> Job:
+def _forward_job(signature: Signature, parts: Parts) -> Job:
     return Job(
         parts.forward,
         _values(parts.forward),
-        is_inference=not joint.tangents,
-        static=joint.static,
-        written=frozenset(joint.writes.forward),
-        visible=frozenset(range(len(joint.analysis.returns))),
+        is_inference=not signature.tangents,
+        static=signature.static,
+        written=frozenset(signature.writes.forward),
+        visible=frozenset(range(len(signature.analysis.returns))),
     )
 
 
 def _backwards(
-    joint: Joint, parts: Parts, forward: Compiled, compile: Callable[[Job], Compiled], shared: dict[str, Any]
+    signature: Signature, parts: Parts, forward: Compiled, compile: Callable[[Job], Compiled], shared: dict[str, Any]
 ) -> Backwards | None:
     """The backward, compiled when it is first called; at once where sizes are saved, whose guards Dynamo waits for."""
     if parts.backward is None:
@@ -154,7 +175,7 @@ def _backwards(
     state, sizes, count = compat.CompileState(), len(parts.sizes), len(parts.sizes) + len(parts.saved)
     destinations = frozenset(range(count, count + len(parts.destinations)))
     laid_out = _laid_out(parts, forward)
-    own = _own_values(joint, parts)
+    own = _own_values(signature, parts)
 
     def compile_backward(module: GraphModule, keeps: bool) -> Any:
         job = Job(
@@ -162,7 +183,7 @@ def _backwards(
             [*laid_out, *_values(module)[count:]],
             is_inference=False,
             is_backward=True,
-            static=_static(joint, parts) | destinations,
+            static=_static(signature, parts) | destinations,
             saved=frozenset(range(sizes, count)),
             written=destinations,
             visible=frozenset(range(len(output_of(module)))),
@@ -177,7 +198,7 @@ def _backwards(
         with state.entered(), torch.no_grad(), compat.without_autocast():
             return parts.cut(defined)
 
-    backwards = Backwards(parts.backward, len(joint.tangents), compile_backward, cut if parts.cut else None)
+    backwards = Backwards(parts.backward, len(signature.tangents), compile_backward, cut if parts.cut else None)
     if parts.sizes:
         backwards.prepare()
     return backwards
@@ -200,10 +221,10 @@ def _laid_out(parts: Parts, forward: Compiled) -> list[Any]:
     return values
 
 
-def _own_values(joint: Joint, parts: Parts) -> frozenset[int]:
+def _own_values(signature: Signature, parts: Parts) -> frozenset[int]:
     """Inputs of the backward that share no memory with anything the caller has."""
     outputs = output_of(parts.forward)
-    count = len(joint.analysis.returns)
+    count = len(signature.analysis.returns)
     seen = {base_node(n) for n in outputs[:count] if isinstance(n, Node)}
     return frozenset(
         len(parts.sizes) + k
@@ -215,7 +236,7 @@ def _own_values(joint: Joint, parts: Parts) -> frozenset[int]:
     )
 
 
-def _static(joint: Joint, parts: Parts) -> frozenset[int]:
+def _static(signature: Signature, parts: Parts) -> frozenset[int]:
     """Inputs of the backward that are parameters or buffers."""
     places = enumerate(parts.saved, start=len(parts.sizes))
-    return frozenset(k for k, place in places if place.source == "input" and place.index in joint.static)
+    return frozenset(k for k, place in places if place.source == "input" and place.index in signature.static)

@@ -18,7 +18,8 @@ from torch.utils import _pytree as pytree
 from eductor.autograd.provenance import SecondRun
 from eductor.autograd.tables import Table
 from eductor.compat import HigherOrderOperator, OpOverload, gets_tokens, make_fx
-from eductor.graph.meta import is_backward, output_of, requires_grad
+from eductor.graph.meta import is_backward, known_equal, output_of, requires_grad, tensor_of
+from eductor.ops.laid_out import laid_out
 
 _functions: Any = torch  # what is asked of functional tensors has no types
 
@@ -60,15 +61,17 @@ def written_by(node: Node) -> list[Any]:
     return [named[name] for name in written if named.get(name) is not None]
 
 
-def functionalize(module: GraphModule, values: Sequence[Any], table: Table) -> tuple[GraphModule, NewValues]:
-    """The functional graph with the same outputs, and what the inputs become."""
+def functionalize(
+    module: GraphModule, values: Sequence[Any], table: Table, *, exact: bool = False
+) -> tuple[GraphModule, NewValues]:
+    """The functional graph with the same outputs, and what the inputs become; with `exact`, in the layouts of eager."""
     found: list[tuple[list[int], list[int]]] = []
 
     def run(*flat: Any) -> Any:
         with _wrapping_by_python_alone():
             wrapped = [FunctionalTensor.to_functional(x) if isinstance(x, torch.Tensor) else x for x in flat]
             with fx_traceback.preserve_node_meta():
-                second = _Watching(module, wrapped)
+                second = _Watching(module, wrapped, exact=exact)
                 outputs = second.run(*wrapped)
                 second.watch()
             forward, backward = second.written()
@@ -87,15 +90,31 @@ def functionalize(module: GraphModule, values: Sequence[Any], table: Table) -> t
 class _Watching(SecondRun):
     """Notes the values of the inputs where the forward ends and the backward begins, and at the very end."""
 
-    def __init__(self, module: GraphModule, inputs: list[Any]) -> None:
+    def __init__(self, module: GraphModule, inputs: list[Any], *, exact: bool) -> None:
         super().__init__(module)
+        self._exact = exact
         self._inputs = inputs
         self._seen: list[dict[int, Any]] = []
 
     def run_node(self, n: Node) -> Any:
         if not self._seen and is_backward(n):
             self.watch()
+        if self._exact and n.op == "call_function":
+            for operand in n.all_input_nodes:
+                self._lay_out(operand)
         return super().run_node(n)
+
+    def _lay_out(self, operand: Node) -> None:
+        """What was written in place is read in its old layout, as in eager, and not in that of the new value."""
+        value, seen = self.env[operand], tensor_of(operand)
+        if not isinstance(value, FunctionalTensor) or seen is None or seen.layout is not torch.strided:
+            return
+        if not all(type(stride) is int for stride in seen.stride()):
+            return  # nothing differs: views are made again as they were, and other pieces are refused
+        now = _unwrapped(value)
+        if not known_equal(_strides(now), _strides(seen)):
+            with disable_functional_mode():
+                _functions._functionalize_replace(value.elem, laid_out(now, seen.stride()))
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Checks of ATen keep their place in the graph, as they are: tokens that order them would be more inputs."""
@@ -124,6 +143,11 @@ def _unwrapped(value: Any) -> Any:
         return value
     _functions._sync(value)
     return _functions._from_functional_tensor(value.elem)
+
+
+def _strides(value: torch.Tensor) -> list[Any]:
+    """The strides that tell something: not those of a single row."""
+    return [stride for size, stride in zip(value.shape, value.stride(), strict=True) if not known_equal(size, 1)]
 
 
 def _wrapping_by_python_alone() -> Any:

@@ -42,9 +42,11 @@ class Parts:
     """Inputs of the forward that the backward writes to."""
     trusts_parameters: bool = False
     """Whether something is computed again from parameters that eager does not save."""
+    functional: Callable[[], GraphModule] | None = None
+    """Gives the backward as it was before it wrote in place, where it takes several tangents: a graph that writes cannot
+    be cut."""
     cut: Cut | None = None
-    """Makes the backward without some tangents. Whoever lets the backward write in place gives it: a graph that writes
-    cannot be cut."""
+    """Makes the backward without some tangents; whoever gives a functional one gives this."""
 
     def facts(self) -> dict[str, Any]:
         """How large the two graphs are, and what is kept between them."""

@@ -23,6 +23,7 @@ from eductor.autograd.functional import NewValues, functionalize, listed_writes,
 from eductor.autograd.provenance import ForwardRun, tell_inputs
 from eductor.autograd.refusals import is_taken_apart, refuse_inexact, refuse_operators
 from eductor.autograd.tables import for_autograd
+from eductor.autograd.uses import gradients_by_use, gradients_in_sum
 from eductor.autograd.views import Place, Views, Wanted, base_node, origin_of, storage_node
 from eductor.compat import make_fx
 from eductor.graph.meta import BACKWARD, output_of, value_of
@@ -47,24 +48,21 @@ class Writes:
 
 
 @dataclass(frozen=True, slots=True)
-class Joint:
-    """A joint graph: `(primals, tangents) -> (returns, gradients)`, with write-backs of inputs at its end."""
+class Signature:
+    """All but the graph itself: what goes in, what comes out, and what must be restored around it."""
 
-    module: GraphModule
     analysis: Analysis
     tangents: tuple[Tangent, ...]
     gradients: tuple[int, ...]
-    """The input of each gradient among the outputs; the other inputs get none."""
+    """The input of each gradient among the outputs; the other inputs get none.
+
+    With `exact`, an input that is used several times has several: autograd adds them to what it has from elsewhere.
+    """
     writes: Writes
     views: tuple[Views | None, Views | None]
     """Makes the outputs that are views again: those made in grad mode, and the others."""
     static: frozenset[int]
     """Inputs that stay where they are in memory: parameters and buffers."""
-    parameters: frozenset[int]
-
-    @property
-    def primals(self) -> list[Node]:
-        return self.module.graph.find_nodes(op="placeholder")[: len(self.analysis.inputs)]
 
     @property
     def written(self) -> frozenset[int]:
@@ -76,6 +74,23 @@ class Joint:
     def overwritten(self) -> frozenset[int]:
         """Inputs whose old value is gone after the forward."""
         return frozenset((*self.writes.forward, *self.analysis.copied))
+
+
+@dataclass(frozen=True, slots=True)
+class Joint(Signature):
+    """A joint graph: `(primals, tangents) -> (returns, gradients)`, with write-backs of inputs at its end."""
+
+    module: GraphModule
+    parameters: frozenset[int]
+
+    @property
+    def primals(self) -> list[Node]:
+        return self.module.graph.find_nodes(op="placeholder")[: len(self.analysis.inputs)]
+
+    @property
+    def signature(self) -> Signature:
+        """What stays true whatever becomes of the graph."""
+        return Signature(self.analysis, self.tangents, self.gradients, self.writes, self.views, self.static)
 
 
 def aot_dispatch_autograd_graph(
@@ -92,7 +107,7 @@ def aot_dispatch_autograd_graph(
     with compat.tracing_autograd(fakes.mode):
         analysis = analyse(captured, fakes)
         tangents, values = _tangents(analysis)
-        trace = _Trace(captured, analysis, tangents, len(fakes.values))
+        trace = _Trace(captured, analysis, tangents, len(fakes.values), by_use=exact)
         primals = stand_ins(fakes.values)
         later = not has_symbols(fakes.values) and not contains(captured.module, keeps_subgraphs)
         if exact:
@@ -101,28 +116,32 @@ def aot_dispatch_autograd_graph(
         whole = exact and contains(captured.module, is_taken_apart)
         dispatcher = nullcontext if whole else compat.enable_python_dispatcher
         with dispatcher():
-            first = for_autograd(table, later=later)
+            first = for_autograd(table, later=later, exact=exact)
             traced = make_fx(trace.run, decomposition_table=first)(*primals, *values)
         refuse_operators(traced, draws_anew=draws_anew, exact=exact)
         analysis = analysis.noticing(listed_writes(traced))
         analysis, views = _take_views(traced, analysis)
         new = NewValues()
-        with dispatcher(), torch.no_grad():
+        # What autocast casts is in the graph by now: to run it under autocast again would cast what eager's kernels do not.
+        with dispatcher(), torch.no_grad(), compat.without_autocast():
             if may_write(traced) or (later and table and has_symbols([value_of(n) for n in traced.graph.nodes])):
-                traced, new = functionalize(traced, (*primals, *values), table)
+                traced, new = functionalize(traced, (*primals, *values), table, exact=exact)
             elif later:
                 traced = decompose(traced, table)
     gradients, writes = _finish(traced, analysis, new)
     _tell_inputs(traced, captured, tangents, len(fakes.values))
     static = captured.static_inputs()
     parameters = frozenset(i for i in static if isinstance(fakes.values[i], torch.nn.Parameter))
-    return Joint(traced, analysis, tangents, gradients, writes, views, static, parameters)
+    return Joint(analysis, tangents, gradients, writes, views, static, traced, parameters)
 
 
 class _Trace:
     """What is traced: the forward, then gradients of its returns with respect to the inputs."""
 
-    def __init__(self, captured: Captured, analysis: Analysis, tangents: Sequence[Tangent], count: int) -> None:
+    def __init__(
+        self, captured: Captured, analysis: Analysis, tangents: Sequence[Tangent], count: int, *, by_use: bool
+    ) -> None:
+        self._by_use = by_use
         self._captured = captured
         self._analysis = analysis
         self._tangents = tangents
@@ -149,17 +168,18 @@ class _Trace:
 
     def _gradients(
         self, primals: Sequence[Any], returns: Sequence[Any], tangents: Sequence[Any], forward: ForwardRun
-    ) -> list[Any]:
-        gradients: list[Any] = [None] * len(primals)
+    ) -> list[list[Any]]:
+        gradients: list[list[Any]] = [[] for _ in primals]
         if self._tangents:
             sources = [i for i, given in enumerate(self._analysis.inputs) if given.requires_grad]
             results = [returns[t.of] for t in self._tangents]
             forward.tie(results)
             fx_traceback.current_meta = {"partitioner_tag": BACKWARD}
+            starts = [primals[i] for i in sources]
             with compat.without_autocast():
-                found = torch.autograd.grad(results, [primals[i] for i in sources], tangents, allow_unused=True)
-            for i, gradient in zip(sources, found, strict=True):
-                gradients[i] = gradient
+                found = (gradients_by_use if self._by_use else gradients_in_sum)(results, starts, tangents)
+            for i, parts in zip(sources, found, strict=True):
+                gradients[i] = parts
         return gradients
 
 
@@ -248,8 +268,8 @@ def _finish(traced: GraphModule, analysis: Analysis, new: NewValues) -> tuple[tu
     for i, node in enumerate(placeholders):
         node.target = f"primals_{i + 1}" if i < count else f"tangents_{i - count + 1}"
         node._rename(node.target)
-    wanted = tuple(i for i, gradient in enumerate(gradients) if gradient is not None)
-    output.args = ((*returns, *(gradients[i] for i in wanted)),)
+    wanted = tuple(i for i, parts in enumerate(gradients) for _ in parts)
+    output.args = ((*returns, *(part for parts in gradients for part in parts)),)
     graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output") or not effect_of(n).removable)
     traced.recompile()
     return wanted, Writes(tuple(forward), tuple(backward))

@@ -9,7 +9,7 @@ from torch.fx import GraphModule, Node
 
 from eductor import compat
 from eductor.autograd.captured import calls_in
-from eductor.autograd.unsafe import refuse_seen_sharing
+from eductor.autograd.unsafe import refuse_seen_sharing, refuse_unknown_layouts
 from eductor.compat import OpOverload
 from eductor.errors import Unsupported
 from eductor.graph.bind import Bound, bind
@@ -21,6 +21,8 @@ aten = torch.ops.aten
 def refuse_operators(module: GraphModule, *, draws_anew: bool, exact: bool) -> None:
     """Raises where there is one; `draws_anew` says that random numbers need not be eager's, `exact` that bits count."""
     refuse_seen_sharing(module)
+    if exact:
+        refuse_unknown_layouts(module)
     for node in module.graph.nodes:
         if node.op != "call_function":
             continue

@@ -6,7 +6,9 @@ outputs that are inputs or views of them what they are in eager.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -18,7 +20,7 @@ from eductor.autograd.again import Again
 from eductor.autograd.backwards import Backwards
 from eductor.autograd.captured import Captured
 from eductor.autograd.handoff import Compiled, Parts, Run
-from eductor.autograd.joint import Joint, Tangent
+from eductor.autograd.joint import Signature, Tangent
 from eductor.autograd.views import base_node
 from eductor.compat import FakeTensor
 from eductor.graph.meta import output_of
@@ -26,7 +28,7 @@ from eductor.graph.meta import output_of
 
 def assemble(
     captured: Captured,
-    joint: Joint,
+    signature: Signature,
     parts: Parts,
     forward: Compiled,
     backwards: Backwards | None,
@@ -37,11 +39,11 @@ def assemble(
     """The function that stands in for the captured graph."""
     call = _without_autocast(forward.run) if compat.any_autocast() else forward.run
     call = _detaching(call, parts.forward)
-    call = call if backwards is None else _differentiable(joint, parts, call, backwards, again, exact=exact)
-    call = _in_grad_mode(call, joint, trains=backwards is not None)
-    call = _keeping_versions(call, joint, forward.counts_writes) if joint.writes.forward else call
-    call = _counting_idle_writes(call, joint)
-    finish = _finisher(joint)
+    call = call if backwards is None else _differentiable(signature, parts, call, backwards, again, exact=exact)
+    call = _in_grad_mode(call, signature, trains=backwards is not None)
+    call = _keeping_versions(call, signature, forward.counts_writes) if signature.writes.forward else call
+    call = _counting_idle_writes(call, signature)
+    finish = _finisher(signature)
     held, spec, flatten = captured.held, captured.spec, captured.flatten
     if finish is None and spec is None and type(captured) is Captured:
         return (lambda *args: call([*held, *args])) if held else (lambda *args: call(list(args)))
@@ -99,11 +101,11 @@ def _counting_together(view: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
 
 
 def _differentiable(
-    joint: Joint, parts: Parts, forward: Run, backwards: Backwards, again: Again | None, *, exact: bool
+    signature: Signature, parts: Parts, forward: Run, backwards: Backwards, again: Again | None, *, exact: bool
 ) -> Run:
     """The two graphs as one step of autograd."""
     has_function = again is not None and again.has_function
-    analysis, tangents = joint.analysis, joint.tangents
+    analysis, tangents = signature.analysis, signature.tangents
     count, total, given_inputs = len(analysis.returns), len(analysis.inputs), len(analysis.inputs)
     fixed = [
         k
@@ -111,16 +113,15 @@ def _differentiable(
         if not r.requires_grad and isinstance(value, torch.Tensor)
     ]
     no_gradient = [
-        i for i, given in enumerate(analysis.inputs) if given.requires_grad and i not in set(joint.gradients)
+        i for i, given in enumerate(analysis.inputs) if given.requires_grad and i not in set(signature.gradients)
     ]
-    positions = joint.gradients
+    positions, repeated = _arguments(signature.gradients, given_inputs)
     saved = [(s.source == "input", s.index) for s in parts.saved]
     sizes = [(s.source == "input", s.index) for s in parts.sizes]
     destinations = parts.destinations
     # Outputs may require gradients that reach no input: autograd must still see a step.
     anchor = [] if positions else [torch.empty(0, requires_grad=True)]
-    total += len(anchor)
-    no_more = [None] * len(anchor)
+    total += len(repeated) + len(anchor)
 
     class EductorFunction(torch.autograd.Function):
         @staticmethod
@@ -151,10 +152,11 @@ def _differentiable(
                     raise RuntimeError(
                         "This gradient cannot be differentiated again, because the option double_backward is off."
                     )
-                return (*again.backward(kept, gradients), *no_more)
-            as_eager = (exact and compat.any_autocast()) or (has_function and not all(defined))
+                return handed_back(again.backward(kept, gradients))
+            otherwise = exact and any(_lies_otherwise(g, t) for g, t in zip(gradients, tangents, strict=True))
+            as_eager = otherwise or (exact and compat.any_autocast()) or (has_function and not all(defined))
             if as_eager and again is not None and again.can_run(kept):
-                return (*again.backward(kept, gradients), *no_more)
+                return handed_back(again.backward(kept, gradients))
             del kept
             inputs = [*ctx.sizes, *values, *ctx.destinations]
             del values
@@ -167,13 +169,36 @@ def _differentiable(
                 result[i] = gradient
             return tuple(result)
 
+    def handed_back(found: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
+        result: list[Any] = [None] * total
+        for i, parts in enumerate(found):
+            places = [i, *(k for k, j in enumerate(repeated, given_inputs) if j == i)] if repeated else [i]
+            summed = parts if len(parts) <= len(places) else [reduce(operator.add, parts)]
+            for k, part in zip(places, summed, strict=False):
+                result[k] = part
+        return tuple(result)
+
     def call(inputs: list[Any]) -> Sequence[Any]:
         for i in no_gradient:
             inputs[i] = inputs[i].detach()
-        results: Sequence[Any] = EductorFunction.apply(*inputs, *anchor)  # type: ignore[no-untyped-call]
+        args = (*inputs, *(inputs[i] for i in repeated), *anchor)
+        results: Sequence[Any] = EductorFunction.apply(*args)  # type: ignore[no-untyped-call]
         return results
 
     return call
+
+
+def _arguments(gradients: Sequence[int], count: int) -> tuple[list[int], list[int]]:
+    """For which argument each gradient is, and the inputs that are arguments again, after all others, for each further one."""
+    positions: list[int] = []
+    repeated: list[int] = []
+    for i in gradients:
+        if i in positions:
+            positions.append(count + len(repeated))
+            repeated.append(i)
+        else:
+            positions.append(i)
+    return positions, repeated
 
 
 def _saved_tensors(ctx: Any, parts: Parts) -> Sequence[torch.Tensor]:
@@ -190,6 +215,19 @@ def _saved_tensors(ctx: Any, parts: Parts) -> Sequence[torch.Tensor]:
     return saved
 
 
+def _lies_otherwise(gradient: torch.Tensor | None, tangent: Tangent) -> bool:
+    """Whether a gradient has another layout than the backward was traced for, so that eager's kernels take another way.
+
+    One that is expanded, as that of a sum is, lies like no value does, and is copied instead.
+    """
+    if gradient is None or 0 in gradient.stride():
+        return False
+    if tangent.strides is None:
+        return not gradient.is_contiguous(memory_format=tangent.memory_format)
+    wanted = zip(gradient.shape, gradient.stride(), tangent.strides, strict=True)
+    return any(size > 1 and stride != as_traced for size, stride, as_traced in wanted)
+
+
 def _coerced(gradient: torch.Tensor, tangent: Tangent) -> torch.Tensor:
     """A gradient in the layout that the backward was traced for."""
     if gradient.is_conj() or gradient.is_neg():
@@ -203,9 +241,9 @@ def _coerced(gradient: torch.Tensor, tangent: Tangent) -> torch.Tensor:
     )
 
 
-def _in_grad_mode(run: Run, joint: Joint, *, trains: bool) -> Run:
+def _in_grad_mode(run: Run, signature: Signature, *, trains: bool) -> Run:
     """With gradients where the graph has any, without them otherwise; and the mode that the graph leaves behind."""
-    analysis = joint.analysis
+    analysis = signature.analysis
     left = analysis.grad_mode
     inference = analysis.makes_inference_tensors
 
@@ -235,10 +273,10 @@ def _in_grad_mode(run: Run, joint: Joint, *, trains: bool) -> Run:
     return leaving
 
 
-def _keeping_versions(run: Run, joint: Joint, counts_writes: bool | None) -> Run:
+def _keeping_versions(run: Run, signature: Signature, counts_writes: bool | None) -> Run:
     """A written input's version moves where it would in eager, and only there, whatever the kernels do."""
-    inputs = joint.analysis.inputs
-    moves = [(i, int(inputs[i].seen_write)) for i in joint.writes.forward]
+    inputs = signature.analysis.inputs
+    moves = [(i, int(inputs[i].seen_write)) for i in signature.writes.forward]
     seen = [i for i, move in moves if move]
     if (counts_writes is True and len(seen) == len(moves)) or (counts_writes is False and not seen):
         return run
@@ -257,9 +295,9 @@ def _keeping_versions(run: Run, joint: Joint, counts_writes: bool | None) -> Run
     return setting if counts_writes is not False or torch.is_inference_mode_enabled() else counting
 
 
-def _counting_idle_writes(run: Run, joint: Joint) -> Run:
+def _counting_idle_writes(run: Run, signature: Signature) -> Run:
     """The versions of inputs move that were written with what they held (`x.copy_(x)`), of which no graph knows."""
-    inputs, known = joint.analysis.inputs, {*joint.writes.forward, *joint.writes.backward}
+    inputs, known = signature.analysis.inputs, {*signature.writes.forward, *signature.writes.backward}
     idle = [i for i, given in enumerate(inputs) if given.seen_write and not given.flows and i not in known]
     if not idle:
         return run
@@ -271,14 +309,14 @@ def _counting_idle_writes(run: Run, joint: Joint) -> Run:
     return counting
 
 
-def _finisher(joint: Joint) -> Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], list[Any]] | None:
+def _finisher(signature: Signature) -> Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], list[Any]] | None:
     """From what the graph returns to what the caller gets."""
-    analysis = joint.analysis
+    analysis = signature.analysis
     written = [(k, r.index) for k, r in enumerate(analysis.returns) if r.source == "input"]
     plain = [o.kind == "return" and o.index == k for k, o in enumerate(analysis.outputs)]
     if all(plain) and len(plain) == len(analysis.returns):
         return None
-    with_gradient, without = joint.views
+    with_gradient, without = signature.views
     slots = {
         flag: [j for j, o in enumerate(analysis.outputs) if o.kind == "view" and o.recorded == flag]
         for flag in (True, False)

@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from eductor.autograd.dropouts import eagers_dropouts
 from eductor.compat import OpOverload
 from eductor.graph.kernel_layouts import as_laid_out
 
 Table = dict[Any, Callable[..., Any]]
 
 
-def for_autograd(table: Mapping[Any, Callable[..., Any]], *, later: bool) -> Table:
+def for_autograd(table: Mapping[Any, Callable[..., Any]], *, later: bool, exact: bool = False) -> Table:
     """For the trace in which operators still write: what writes in place, or to `out=`, waits until it is functional.
 
-    With `later`, all of the table waits. What is not in it has the layouts that its kernels give it from the start.
+    With `later`, all of the table waits. What is not in it has the layouts that its kernels give it from the start, and
+    with `exact` their roundings.
     """
-    return as_laid_out(table) | ({} if later else {op: fn for op, fn in table.items() if not _writes_by_name(op)})
+    rounded = {op: fn for op, fn in eagers_dropouts().items() if op not in table} if exact else {}
+    return (
+        as_laid_out(table)
+        | rounded
+        | ({} if later else {op: fn for op, fn in table.items() if not _writes_by_name(op)})
+    )
 
 
 def _writes_by_name(op: Any) -> bool:

@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 from eductor.autograd.functional import written_by
 from eductor.autograd.views import storage_node
 from eductor.errors import Unsupported
+from eductor.graph.meta import is_row_major, value_of
 from eductor.graph.node_effects import effect_of
 
 _SPLITS = (torch.ops.aten.unsafe_split.Tensor, torch.ops.aten.unsafe_split_with_sizes.default)
@@ -30,6 +31,18 @@ def refuse_seen_sharing(module: GraphModule) -> None:
             node = node.next
         if any(side.op == "placeholder" for side in stale):
             raise Unsupported(f"{split.target} of an input, whose parts are written")
+
+
+def refuse_unknown_layouts(module: GraphModule) -> None:
+    """Raises where parts of such a split are written that have gaps of a size that is not known: no new value has them."""
+    for node in module.graph.nodes:
+        for part in (x for x in pytree.tree_leaves(written_by(node)) if isinstance(x, Node)):
+            split, value = _memory(part), value_of(part)
+            if split.target not in _SPLITS or is_row_major(value):
+                continue
+            if not all(type(stride) is int for stride in value.stride()):
+                where = "with sizes that may change, whose parts are written, in the profile 'exact'"
+                raise Unsupported(f"{split.target} {where}: they would be rounded otherwise")
 
 
 def _memory(node: Node) -> Node:

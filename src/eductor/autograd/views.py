@@ -7,7 +7,7 @@ as in eager. Kernels have no part in it.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,7 +85,7 @@ class Views:
     """Makes views again: a function of the values at `places`."""
 
     places: tuple[Place, ...]
-    make: Callable[..., Sequence[torch.Tensor]]
+    module: GraphModule
 
     @staticmethod
     def of(wanted: Sequence[Wanted], leaves: Mapping[Node, Place]) -> Views:
@@ -94,10 +94,13 @@ class Views:
         results = [builder.view(w) for w in wanted]
         builder.graph.output(tuple(results))
         module = GraphModule(torch.nn.Module(), builder.graph)
-        return Views(tuple(p.meta["place"] for p in builder.graph.find_nodes(op="placeholder")), module.forward)
+        return Views(tuple(p.meta["place"] for p in builder.graph.find_nodes(op="placeholder")), module)
 
     def __call__(self, inputs: Sequence[Any], returns: Sequence[Any]) -> Sequence[torch.Tensor]:
-        return self.make(*(inputs[i] if kind == "input" else returns[i] for kind, i in self.places))
+        made: Sequence[torch.Tensor] = self.module.forward(
+            *(inputs[i] if kind == "input" else returns[i] for kind, i in self.places)
+        )
+        return made
 
 
 class _Builder:

@@ -28,6 +28,8 @@ class Engine:
     """Whether it computes pointwise operators inside of the kernels that read them; it decides what pays."""
     seeded_random: bool = False
     """Whether it fuses seeded random operators; otherwise random numbers are drawn as in eager."""
+    state: Callable[[], str] = lambda: ""
+    """What its decompositions depend on besides the options, as text."""
     takes_numbers: bool = True
     """Whether it runs graphs that read Python floats from tensors; otherwise they become tensors or constants."""
 
@@ -52,6 +54,12 @@ def _inductor_decompositions(options: Options) -> Mapping[Any, Any]:
     return inductor.decompositions(fallback_random=options.fallback_random)
 
 
+def _inductor_state() -> str:
+    from eductor.engines import inductor
+
+    return inductor.settings()
+
+
 def _aten(job: Job) -> Compiled:
     return Compiled(aten(job.module), counts_writes=True, kernels=calls(job.module) if job.tells_kernels else ())
 
@@ -64,6 +72,7 @@ INDUCTOR = Engine(
     ("default", "reduce-overhead"),
     fuses=True,
     seeded_random=True,
+    state=_inductor_state,
     takes_numbers=False,
 )
 BUILT_IN = {"aten": ATEN, "inductor": INDUCTOR}

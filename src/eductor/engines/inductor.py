@@ -66,6 +66,13 @@ def decompositions(*, fallback_random: bool) -> Mapping[Any, Any]:
         return dict(select_decomp_table())
 
 
+def settings() -> str:
+    """Its settings, as text that changes with each of them that changes a graph."""
+    from torch._inductor import config
+
+    return str(config.get_hash().hex())
+
+
 def online_softmax() -> OpOverload:
     """The operator of which it makes the maximum and the sum of a softmax in one kernel; it runs anywhere."""
     from torch._inductor import inductor_prims
@@ -232,6 +239,7 @@ def _install_lowerings() -> None:
     register(ops.random.random_integers.default)(random_integers)
     register(ops.random.drawn_in_order.default)(_order)
     register(ops.addmm_activation.addmm_activation.default)(activated)
+    register(ops.cut_mm.cut_mm.default)(fallback_handler(ops.cut_mm.cut_mm.default, add_to_fallback_set=False))
     register(ops.wide_cat.wide_cat.default)(fallback_handler(torch.ops.aten.cat.default, add_to_fallback_set=False))
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Collection, Mapping
 from typing import Any
 
-import sympy
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from eductor.compat import FakeTensorMode, ShapeEnv, new_symbol
+from eductor.compat import FakeTensorMode, ShapeEnv, lazy_module, new_symbol
 from eductor.errors import BadGraph
 from eductor.graph import meta, printer
 from eductor.graph.evaluate import propagate
+from eductor.graph.sizes import read_size
 
 _TYPE = re.compile(
     r"(?P<dtype>\w+)\[(?P<shape>[^\]]*)\](?:\{(?P<stride>[^}]*)\})?(?:\+(?P<offset>\w+))?(?: (?P<device>[a-z]+(?::\d+)?))??(?P<grad> grad)?$"
@@ -23,12 +24,19 @@ _DTYPES = {short: dtype for dtype, short in printer.DTYPES.items()}
 
 def from_python(text: str, root: torch.nn.Module | None = None) -> GraphModule:
     """The graph that `to_python` printed. `root` has the modules and tensors that it calls `self`'s."""
+    module = read_graph(text, root)
+    _give_values(module, text)
+    return module
+
+
+def read_graph(text: str, root: torch.nn.Module | None = None, *, homes: Collection[str] | None = None) -> GraphModule:
+    """The graph without values. Where `homes` are given, nothing is looked up but in these modules."""
     tree = ast.parse(text)
     function = next((n for n in tree.body if isinstance(n, ast.FunctionDef)), None)
     if function is None:
         raise BadGraph("the text defines no function")
     graph = Graph()
-    reader = _Reader(graph)
+    reader = _Reader(graph, homes)
     params = function.args.args
     defaults = [None] * (len(params) - len(function.args.defaults)) + list(function.args.defaults)
     for param, default in zip(params, defaults, strict=True):
@@ -37,16 +45,15 @@ def from_python(text: str, root: torch.nn.Module | None = None) -> GraphModule:
             reader.names[param.arg] = graph.create_node("placeholder", param.arg, value, {}, param.arg)
     for line in function.body:
         reader.line(line)
-    module = GraphModule(root if root is not None else torch.nn.Module(), graph)
-    _give_values(module, text)
-    return module
+    return lazy_module(root if root is not None else torch.nn.Module(), graph)
 
 
 class _Reader:
     """Reads statements into nodes."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, homes: Collection[str] | None) -> None:
         self.graph = graph
+        self._homes = homes
         self.names: dict[str, Node] = {}
 
     def line(self, line: ast.stmt) -> None:
@@ -75,7 +82,7 @@ class _Reader:
         path = _path(value.func)
         if path is not None and path[0] in self.names:
             return "call_method", path[1], (self.names[path[0]], *args), kwargs
-        target = printer.find(".".join(path)) if path is not None else None
+        target = self._find(path)
         if target is None:
             raise BadGraph(f"line {value.lineno}: cannot find `{ast.unparse(value.func)}`")
         return "call_function", target, args, kwargs
@@ -97,15 +104,18 @@ class _Reader:
             return float(ast.literal_eval(e.args[0]))
         if isinstance(e, ast.Call) and _path(e.func) == ["complex"]:
             return complex(*(self.value(a) for a in e.args))
-        path = _path(e)
-        if path is not None:
-            found = printer.find(".".join(path))
-            if found is not None:
-                return found
+        found = self._find(_path(e))
+        if found is not None:
+            return found
         try:
             return ast.literal_eval(e)
         except ValueError:
             raise BadGraph(f"line {e.lineno}: cannot read `{ast.unparse(e)}`") from None
+
+    def _find(self, path: list[str] | None) -> Any:
+        if path is None or (self._homes is not None and path[0] not in self._homes):
+            return None
+        return printer.find(".".join(path))
 
 
 def _attribute_of_self(e: ast.expr) -> str | None:
@@ -142,26 +152,19 @@ def _give_values(module: GraphModule, text: str) -> None:
         propagate(module, inputs)
 
 
-def _value(kind: str, sizes: dict[str, Any], mode: FakeTensorMode) -> Any:
+def _value(kind: str, sizes: Mapping[str, Any], mode: FakeTensorMode) -> Any:
     if kind.startswith("Sym("):
-        return _size(kind[4:-1], sizes)
+        return read_size(kind[4:-1], sizes)
     found = _TYPE.match(kind)
     if found is None or found["dtype"] not in _DTYPES:
         return meta.UNKNOWN
-    shape = [_size(s, sizes) for s in found["shape"].split(",") if s.strip()]
+    shape, stride = (
+        [read_size(s, sizes) for s in (found[part] or "").split(",") if s.strip()] for part in ("shape", "stride")
+    )
     dtype, device = _DTYPES[found["dtype"]], found["device"] or "cpu"
     with mode:
         if found["stride"] is None:
             value = torch.empty(shape, dtype=dtype, device=device)
         else:
-            stride = [_size(s, sizes) for s in found["stride"].split(",") if s.strip()]
             value = torch.empty_strided(shape, stride, dtype=dtype, device=device)
     return value.requires_grad_() if found["grad"] else value
-
-
-def _size(text: str, sizes: dict[str, Any]) -> Any:
-    text = text.strip()
-    if text.lstrip("-").isdigit():
-        return int(text)
-    value: Any = sympy.sympify(text, locals={s: sympy.Symbol(s, integer=True) for s in sizes})
-    return eval(str(value), {"__builtins__": {}}, dict(sizes))

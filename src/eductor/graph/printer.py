@@ -6,7 +6,6 @@ import functools
 import importlib
 import math
 import operator
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import BuiltinFunctionType
 from typing import Any
@@ -17,6 +16,7 @@ from torch.fx import Graph, Node
 
 from eductor.compat import HigherOrderOperator, OpOverload, OpOverloadPacket
 from eductor.graph.meta import UNKNOWN, value_of
+from eductor.graph.sizes import spell_size
 from eductor.graph.snapshot import copy_of
 
 HEADER = "import operator\n\nimport torch\n"
@@ -45,7 +45,7 @@ def to_python(graph: Graph, name: str = "forward") -> str:
 
 def to_function(graph: Graph, name: str = "forward") -> str:
     """The graph as one function, one line a node."""
-    graph = _without_shadows(graph)
+    graph = without_shadows(graph)
     lines = [line for _, line in _lines(graph)]
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     params = ["self"] if _needs_self(graph) else []
@@ -55,7 +55,7 @@ def to_function(graph: Graph, name: str = "forward") -> str:
     return "\n".join([f"def {name}({', '.join(params)}):", *types, *lines]) + "\n"
 
 
-def _without_shadows(graph: Graph) -> Graph:
+def without_shadows(graph: Graph) -> Graph:
     """The graph itself, or a copy in which no node is called like something that the text needs."""
     taken = {"torch", "operator", "self", "slice", "float", "complex"}
     if not any(node.name in taken for node in graph.nodes):
@@ -201,10 +201,7 @@ def symbol_names(graph: Graph) -> dict[str, str]:
 
 def type_of(value: Any, names: Mapping[str, str] | None = None) -> str:
     """A fake value as a short type: `f32[2, s0]{s0, 1} cuda:0 grad`; strides only where they are not the usual ones."""
-    text = _type_of(value)
-    if not names:
-        return text
-    return re.sub(r"\b[su]\d+\b", lambda found: names.get(found[0], found[0]), text)
+    return spell_size(_type_of(value), names or {})
 
 
 def _type_of(value: Any) -> str:

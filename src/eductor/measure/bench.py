@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ class Bench:
     kinds: Sequence[str] = KINDS
     rounds: int = 20
     compile_times: bool = True
+    beside: Sequence[str] = ()
+    """The ways to compare; all of them where none is named. Eager, Inductor and Eductor are always there."""
     say: Callable[[str], None] = lambda text: None
 
     def names(self) -> list[str]:
@@ -43,28 +46,42 @@ class Bench:
                 raise UnknownName("model", name, known)
         return list(self.only) or known
 
-    def run(self) -> Measured:
-        names = self.names()
+    def run(self, keep: Callable[[Measured], None] = lambda measured: None) -> Measured:
+        """Row by row; `keep` is called after each, with all that there are: what takes long may be cut off."""
+        names, compared = self.names(), self.ways()
         rows = [(name, kind) for name in names for kind in self.kinds]
         measured = Measured(self.device)
         for i, (name, kind) in enumerate(rows):
             row = f"{name}, {kind}"
-            measured.rows[row] = self._measure(name, kind, f"{i + 1} of {len(rows)}: {row}")
+            try:
+                measured.rows[row] = self._measure(name, kind, compared, f"{i + 1} of {len(rows)}: {row}")
+            except BadScript as error:  # a crash of one way is no reason to lose all other figures
+                measured.failures[row] = str(error)
+            keep(measured)
+        if not measured.rows:
+            raise BadScript("\n".join(measured.failures.values()))
         return measured
 
-    def _measure(self, name: str, kind: str, row: str) -> dict[str, dict[str, Any]]:
+    def ways(self) -> list[str]:
+        known = list(ways(self.device))
+        for way in self.beside:
+            if way not in known:
+                raise UnknownName(f"way on {self.device}", way, known)
+        return [way for way in known if not self.beside or way in (EAGER, STOCK, OURS, *self.beside)]
+
+    def _measure(self, name: str, kind: str, compared: Sequence[str], row: str) -> dict[str, dict[str, Any]]:
         job = {"source": self.source, "model": name, "device": self.device, "training": kind == "training"}
         with tempfile.TemporaryDirectory(prefix="eductor-bench-") as folder:
             caches, firsts = Path(folder), dict[str, dict[str, Any]]()
-            for way in [w for w in ways(self.device) if w != EAGER and self.compile_times]:
+            for way in [w for w in compared if w != EAGER and self.compile_times]:
                 own = caches / way.replace(", ", "-")
                 self.say(f"{row}: first step with {way}, cold")
-                firsts[way] = _child({**job, "way": way}, own)
+                firsts[way] = _child({**job, "way": way, "records": way == OURS}, own)
                 self.say(f"{row}: first step with {way}, warm")
-                firsts[way]["warm"] = _child({**job, "way": way}, own)["seconds"]
+                firsts[way]["warm"] = _child({**job, "way": way, "records": False}, own)["seconds"]
                 shutil.copytree(own, caches / "all", dirs_exist_ok=True)
             self.say(f"{row}: all ways in turns")
-            found = _child({**job, "way": None, "rounds": self.rounds}, caches / "all")
+            found = _child({**job, "way": None, "ways": compared, "rounds": self.rounds}, caches / "all")
         for way, first in firsts.items():
             found[way] |= {"cold": first["seconds"], "warm": first["warm"]}
             if first["stages"]:
@@ -78,6 +95,8 @@ class Measured:
 
     device: str
     rows: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    """Rows that could not be measured, and why."""
 
     def ratios(self, figure: str, way: str = OURS, beside: str = STOCK) -> dict[str, float]:
         """One way's figure as a part of another's, for each row that has both."""
@@ -93,6 +112,7 @@ class Measured:
         """All figures as plain data: seconds, milliseconds, bytes."""
         return {
             "schema": "eductor.bench/1",
+            "date": date.today().isoformat(),
             "eductor": eductor.__version__,
             "torch": str(torch.__version__),
             "device": self.device,
@@ -100,6 +120,7 @@ class Measured:
             if self.device == "cuda"
             else f"CPU, {torch.get_num_threads()} threads",
             "rows": self.rows,
+            "failures": self.failures,
             "means": {figure: self.mean(figure) for figure in ("milliseconds", "cold", "warm", "memory", "error")},
         }
 
@@ -107,7 +128,11 @@ class Measured:
 def _child(job: dict[str, Any], cache: Path) -> dict[str, Any]:
     """A measurement in another process, which keeps its compiled kernels in a folder."""
     cache.mkdir(parents=True, exist_ok=True)
-    named = {"TORCHINDUCTOR_CACHE_DIR": cache / "inductor", "TRITON_CACHE_DIR": cache / "triton"}
+    named = {
+        "TORCHINDUCTOR_CACHE_DIR": cache / "inductor",
+        "TRITON_CACHE_DIR": cache / "triton",
+        "EDUCTOR_CACHE_DIR": cache / "eductor",
+    }
     result = cache / "result.json"
     result.unlink(missing_ok=True)
     command = [sys.executable, "-m", "eductor.measure.worker", json.dumps(job), str(result)]

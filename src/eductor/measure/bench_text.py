@@ -26,7 +26,8 @@ def as_table(measured: Measured) -> str:
                 f"{figures['error']:.1e}",
             )
             rows.append(("" if i else name, way, *cells))
-    return f"{as_text(HEADER, rows)}\n\n{means(measured)}"
+    failed = "".join(f"\nNot measured: {row}: {reason}" for row, reason in measured.failures.items())
+    return f"{as_text(HEADER, rows)}\n\n{means(measured)}{failed}"
 
 
 def means(measured: Measured) -> str:

@@ -9,7 +9,7 @@ import sys
 import torch
 
 from eductor.errors import BadOption
-from eductor.measure.bench import KINDS, Bench
+from eductor.measure.bench import KINDS, Bench, Measured
 from eductor.measure.bench_html import as_page
 from eductor.measure.bench_text import as_table
 from eductor.observe.files import check_can_write, write
@@ -28,6 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--only", default="", metavar="MODEL,…", help="these models alone")
     parser.add_argument("--kinds", default=",".join(KINDS), metavar="KIND,…", help=f"of {', '.join(KINDS)}")
+    parser.add_argument(
+        "--way",
+        action="append",
+        default=[],
+        metavar="WAY",
+        help="only this way beside eager, inductor and eductor, as `inductor, reduce-overhead`; may be given again",
+    )
     parser.add_argument("--rounds", type=int, default=20, help="steps of each way; the median counts")
     parser.add_argument("--no-compile-times", action="store_true", help="leave out the first steps, which take longest")
     parser.add_argument("--json", metavar="FILE", help="all figures, as JSON")
@@ -47,14 +54,19 @@ def run(args: argparse.Namespace) -> int:
     check_can_write(args.html)
     progress = Progress(sys.stderr)
     only = [name for name in args.only.split(",") if name]
-    bench = Bench(args.source, args.device, only, kinds, args.rounds, not args.no_compile_times, progress.say)
+    bench = Bench(args.source, args.device, only, kinds, args.rounds, not args.no_compile_times, args.way, progress.say)
+
+    def keep(measured: Measured) -> None:
+        if args.json:
+            write(args.json, json.dumps(measured.to_json(), indent=2))
+
     try:
-        measured = bench.run()
+        measured = bench.run(keep)
     finally:
         progress.clear()
     print(as_table(measured))
     if args.json:
-        print(f"{write(args.json, json.dumps(measured.to_json(), indent=2))}: all figures.")
+        print(f"{args.json}: all figures.")
     if args.html:
         print(f"{write(args.html, as_page(measured))}: open it in a browser.")
     return 0

@@ -14,13 +14,12 @@ from eductor.measure.ways import ways
 from eductor.pipeline.recorder import Recorder
 
 
-def first(of: Case, way: str, device: str) -> dict[str, Any]:
-    """How long the first step takes, with the time in each stage and the sizes of the graphs, where they are known."""
+def first(of: Case, way: str, device: str, *, records: bool) -> dict[str, Any]:
+    """From the model to the end of its first step; on record, which takes nothing from disk, with the time in each stage."""
     recorder = Recorder()
-    runner = Runner(of, ways(device, recorder)[way])
     synchronize()
     started = time.perf_counter()
-    runner.run()
+    Runner(of, ways(device, *([recorder] if records else []))[way]).run()
     synchronize()
     seconds = time.perf_counter() - started
     stages: dict[str, float] = {}
@@ -34,8 +33,9 @@ def first(of: Case, way: str, device: str) -> dict[str, Any]:
 def main(job: dict[str, Any]) -> dict[str, Any]:
     of = case(makers(job["source"])[job["model"]], job["device"], training=job["training"])
     if job["way"] is not None:
-        return first(of, job["way"], job["device"])
-    return steady(of, ways(job["device"]), job["rounds"])
+        return first(of, job["way"], job["device"], records=job["records"])
+    compared = {way: compile for way, compile in ways(job["device"]).items() if way in job["ways"]}
+    return steady(of, compared, job["rounds"])
 
 
 if __name__ == "__main__":

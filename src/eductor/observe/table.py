@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from eductor.graph.rewriter import Reject
@@ -28,7 +29,7 @@ def as_markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def pass_table(records: Iterable[PassRecord]) -> str:
-    """What each pass did, in the order of execution; those that found nothing to look at are only counted."""
+    """What each pass did, in the order of execution; those that found nothing to look at, or were skipped, are counted."""
     return _table(records, ("graph", "pass", "result", "matches", "nodes", "ms", "why"), _row)
 
 
@@ -41,13 +42,20 @@ def stage_table(records: Iterable[PassRecord]) -> str:
 def _table(records: Iterable[PassRecord], header: Sequence[str], row: Callable[[PassRecord], Sequence[object]]) -> str:
     records = list(records)
     silent = [r for r in records if r.status == "unchanged" and not r.rejects and not r.reason]
+    reasons = Counter(r.reason for r in records if r.status == "skipped")
+    often = {reason: n for reason, n in reasons.items() if n >= _OFTEN}
     ids = set(map(id, silent))
-    told = [r for r in records if id(r) not in ids]
-    if not silent:
-        return as_text(header, map(row, told))
-    passes = "1 pass" if len(silent) == 1 else f"{len(silent)} passes"
-    note = f"{passes} found nothing to look at, in {1000 * sum(r.seconds for r in silent):.2f} ms."
-    return "\n".join([*([as_text(header, map(row, told))] if told else []), note])
+    told = [r for r in records if id(r) not in ids and not (r.status == "skipped" and r.reason in often)]
+    lines = [as_text(header, map(row, told))] if told or not (silent or often) else []
+    lines += [f"{n} passes were skipped: {reason}." for reason, n in often.items()]
+    if silent:
+        passes = "1 pass" if len(silent) == 1 else f"{len(silent)} passes"
+        lines.append(f"{passes} found nothing to look at, in {1000 * sum(r.seconds for r in silent):.2f} ms.")
+    return "\n".join(lines)
+
+
+_OFTEN = 3
+"""Passes that are skipped for the same reason are counted, from so many on."""
 
 
 def indent(text: str, by: str = "  ") -> str:

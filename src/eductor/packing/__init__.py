@@ -17,3 +17,4 @@ computed in each call.
 from eductor.packing.hoist import Hoisted as Hoisted
 from eductor.packing.hoist import can_pack as can_pack
 from eductor.packing.hoist import hoist as hoist
+from eductor.packing.hoist import with_prologue as with_prologue

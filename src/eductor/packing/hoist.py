@@ -12,7 +12,7 @@ from torch.fx import Graph, GraphModule, Node
 from eductor.compat import autocast_step
 from eductor.graph.effects import Effects
 from eductor.graph.held import attribute, tensors_of
-from eductor.graph.meta import requires_grad, set_value, tensor_of, value_of
+from eductor.graph.meta import output_of, requires_grad, set_value, tensor_of, value_of
 from eductor.graph.snapshot import copy_of
 from eductor.graph.static import is_packed, is_static, mark_static, uncounted_of
 from eductor.packing.kept import Kept
@@ -38,6 +38,15 @@ class Hoisted:
     sources: tuple[Source, ...]
     written: tuple[Source, ...]
     """What the graph writes; the packed values do not see it, so none of it may share memory with their sources."""
+
+    @property
+    def prologue(self) -> GraphModule:
+        return self.kept.compute
+
+    @property
+    def count(self) -> int:
+        """How many values are packed."""
+        return len(output_of(self.prologue))
 
     def inputs(self, given: Sequence[Any]) -> list[Any]:
         """The inputs of a call, and the packed values."""
@@ -81,6 +90,23 @@ def hoist(module: GraphModule, inputs: Sequence[Any]) -> Hoisted | None:
         _sources(module, search.written),
     )
     return None if hoisted.is_overwritten(inputs) else hoisted
+
+
+def with_prologue(
+    module: GraphModule,
+    prologue: GraphModule,
+    uncounted: Sequence[int],
+    sources: tuple[Source, ...],
+    written: tuple[Source, ...],
+) -> Hoisted:
+    """A graph with a prologue that is known already: it takes what that gives as further inputs, and does not need it."""
+    graph = _copied(module)
+    start = next(node for node in graph.nodes if node.op != "placeholder")
+    for result in output_of(prologue):
+        _add_packed(graph, result, before=start)
+    whole = GraphModule(module, graph)
+    whole.meta.update(module.meta)
+    return Hoisted(module, whole, Kept(prologue, uncounted), sources, written)
 
 
 class _Search:
@@ -157,17 +183,11 @@ def _prologue(module: GraphModule, moved: Collection[Node], results: Sequence[No
 
 def _rest(module: GraphModule, moved: Collection[Node], results: Sequence[Node]) -> GraphModule:
     """A copy of the graph without what moves: Dynamo calls the original by the inputs that it gave it."""
-    graph = copy_of(module.graph)
+    graph = _copied(module)
     copies = dict(zip(module.graph.nodes, graph.nodes, strict=True))
-    for node in module.graph.find_nodes(op="placeholder"):
-        copies[node]._dynamo_source = getattr(node, "_dynamo_source", None)  # where the symbols of its sizes come from
     start = next(node for node in graph.nodes if node.op != "placeholder")
     for result in results:
-        with graph.inserting_before(start):
-            given = graph.placeholder(f"packed_{result.name}")
-        set_value(given, value_of(result))
-        mark_static(given)
-        copies[result].replace_all_uses_with(given)
+        copies[result].replace_all_uses_with(_add_packed(graph, result, before=start))
     for node in reversed(list(module.graph.nodes)):
         copy = copies[node]
         if (node in moved or node.op == "get_attr") and not copy.users:
@@ -175,6 +195,22 @@ def _rest(module: GraphModule, moved: Collection[Node], results: Sequence[Node])
     rest = GraphModule(module, graph)
     rest.meta.update(module.meta)
     return rest
+
+
+def _copied(module: GraphModule) -> Graph:
+    graph = copy_of(module.graph)
+    for node, copy in zip(module.graph.nodes, graph.nodes, strict=True):
+        if node.op == "placeholder":
+            copy._dynamo_source = getattr(node, "_dynamo_source", None)  # where the symbols of its sizes come from
+    return graph
+
+
+def _add_packed(graph: Graph, result: Node, before: Node) -> Node:
+    with graph.inserting_before(before):
+        given = graph.placeholder(f"packed_{result.name}")
+    set_value(given, value_of(result))
+    mark_static(given)
+    return given
 
 
 def _sources(module: GraphModule, nodes: Sequence[Node]) -> tuple[Source, ...]:

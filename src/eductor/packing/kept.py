@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.fx import GraphModule
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -20,9 +21,9 @@ class Kept:
     compute; each gets values of what it gave.
     """
 
-    def __init__(self, compute: Callable[..., Sequence[torch.Tensor]], uncounted: Collection[int] = ()) -> None:
-        self._compute = compute
-        self._uncounted = uncounted
+    def __init__(self, compute: GraphModule, uncounted: Collection[int] = ()) -> None:
+        self.compute = compute
+        self.uncounted = uncounted
         self._last: tuple[_Stamp, Sequence[torch.Tensor]] | None = None  # always set as one
         self._is_cuda = False
         _watch_steps()
@@ -34,7 +35,7 @@ class Kept:
         if last is not None and last[0].fits(sources):
             return last[1]
         # The stamp comes first: a write from another thread meanwhile makes the values old.
-        stamp = _Stamp.of(sources, self._uncounted)
+        stamp = _Stamp.of(sources, self.uncounted)
         values = self._computed(sources)
         self._is_cuda = any(x.is_cuda for x in values)
         if stamp is not None:
@@ -45,7 +46,8 @@ class Kept:
 
     def _computed(self, sources: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         with torch.inference_mode(False), torch.no_grad():
-            return self._compute(*sources)
+            values: Sequence[torch.Tensor] = self.compute(*sources)
+            return values
 
 
 @dataclass(frozen=True, slots=True)

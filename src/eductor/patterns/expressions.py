@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import ast
 import functools
-import operator
-from collections.abc import Callable
 from typing import Any
 
 from eductor.errors import BadPattern
 from eductor.graph.meta import tensor_of
+from eductor.graph.sizes import ARITHMETIC
 from eductor.patterns.literals import plain
-
-_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-}
 
 
 def evaluated(expression: str, bindings: dict[str, Any]) -> Any:
@@ -41,8 +30,8 @@ def _evaluate(e: ast.expr, bindings: dict[str, Any], whole: str) -> Any:
         return e.value
     if isinstance(e, ast.Name) and e.id in bindings:
         return plain(bindings[e.id])
-    if isinstance(e, ast.BinOp) and type(e.op) in _OPERATORS:
-        return _OPERATORS[type(e.op)](_evaluate(e.left, bindings, whole), _evaluate(e.right, bindings, whole))
+    if isinstance(e, ast.BinOp) and type(e.op) in ARITHMETIC:
+        return ARITHMETIC[type(e.op)](_evaluate(e.left, bindings, whole), _evaluate(e.right, bindings, whole))
     if isinstance(e, ast.UnaryOp) and isinstance(e.op, ast.USub):
         return -_evaluate(e.operand, bindings, whole)
     if isinstance(e, ast.Attribute) and isinstance(e.value, ast.Name) and e.attr in ("shape", "dtype", "device"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from eductor.graph import meta
 from eductor.graph.capture import dialect_of
 from eductor.graph.effects import Effects
 from eductor.graph.meta import difference, hint_of, is_backward, known_equal, results_of, tensor_of, value_of
+from eductor.graph.node_effects import effect_of
 from eductor.graph.order import ancestors
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView, keys_of
@@ -248,7 +250,7 @@ class _Paster:
         # What the forward needs is made by the forward, though the backward may need it, too.
         in_order = sorted(self._plan.pairs, key=lambda pair: (is_backward(pair[0]), self._plan.places[pair[0]]))
         for old, new in in_order:
-            wanted = ancestors([new])
+            wanted = self._made_with(old, new)
             for node in self._piece.module.graph.nodes:
                 if node in wanted and node not in self._new:
                     self._new[node] = self._copy(node, old)
@@ -257,6 +259,21 @@ class _Paster:
             self._replace(old, map_arg(new, self._new.__getitem__) if isinstance(new, Node) else new)
         self._resize()
         self._erase()
+
+    def _made_with(self, old: Node, new: Any) -> set[Node]:
+        """What a result needs; before one of the forward also what the backward needs, if that is made of nothing else.
+
+        Views cost nothing: the backward makes its own.
+        """
+        made = ancestors([new])
+        if is_backward(old) or new not in made:
+            return made
+        later = ancestors(n for o, n in self._plan.pairs if is_backward(o)) - made
+        for node in itertools.takewhile(lambda n: n is not new, self._piece.module.graph.nodes):
+            is_made = node in later and node.op.startswith("call") and made.issuperset(node.all_input_nodes)
+            if is_made and not effect_of(node).is_view:
+                made.add(node)
+        return made
 
     def _pick(self, node: Node, old: Node) -> None:
         """What is taken from several results is taken at once: the backward needs the tensors, not the tuple."""

@@ -13,7 +13,7 @@ from torch.fx import Node
 
 from eductor.graph.bind import Bound
 from eductor.graph.effects import YES, Verdict
-from eductor.graph.gradients import another_order, same_sum, uses
+from eductor.graph.gradients import another_order, may_be_used_elsewhere, same_sum, uses
 from eductor.graph.meta import is_row_major, known_equal, requires_grad, tensor_of, value_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
@@ -266,7 +266,7 @@ def _same_sum(run: Run, root: Node) -> Verdict:
     others = uses(source, but=between)
     for found in run.traces:
         parts = [use for node in found.nodes for use in _uses_of_the_same(node, found.nodes, between)]
-        if len(parts) > 1 and len(parts) + len(others) > 2:
+        if len(parts) > 1 and len(parts) + len(others) + may_be_used_elsewhere(source) > 2:
             return another_order(source)
     return same_sum(source, others, min(run.nodes), root)
 

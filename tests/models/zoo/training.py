@@ -28,13 +28,14 @@ def train(
     dtype=torch.float32,
     autocast=False,
     wide=False,
+    seed=0,
 ):
     """Losses, outputs, gradients, then parameters, buffers and the generator's state, all by name; dropout is on.
 
     With `wide` all is in float64, with the draws and the roundings of nothing else.
     """
     subject = MODELS[name]
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     model = subject.make().to(device, dtype).train()
     batches = [
         [x.to(device, dtype) if x.is_floating_point() else x.to(device) for x in subject.batch(n)] for n in sizes
@@ -45,7 +46,7 @@ def train(
     step = compile(lambda *batch: subject.step(model, *batch))
     descent = optimizer(model.parameters(), lr=rate)
     facts = {}
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     for i, batch in enumerate(batches):
         descent.zero_grad()
         with torch.autocast(device, torch.bfloat16, enabled=autocast), Wide() if wide else nullcontext():

@@ -41,6 +41,7 @@ ORDER: tuple[Row, ...] = (
     _row("pass_patterns", "what did nothing stood between what its patterns look for"),
     _row("partial_reduction_reuse", "patterns that round otherwise, each by itself: first those that read less"),
     _row("prepare_softmax", "by request: no pass after it looks for the parts of a softmax"),
+    _row("cut_padded_mm", "products as `pad_mm` left them: before biases are taken out of those"),
     _row("addmm_activation", "before biases are taken out of their products"),
     _row("unfuse_bias_add", "before sums are fused: of those that it makes, none is a candidate there"),
     _row("addmm_fusion", "the sums that do not fuse into what reads them"),

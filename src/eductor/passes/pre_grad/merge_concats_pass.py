@@ -9,7 +9,7 @@ from torch.fx import Node
 
 from eductor.graph.bind import Bound
 from eductor.graph.effects import Verdict
-from eductor.graph.gradients import another_order, same_sum, uses
+from eductor.graph.gradients import another_order, may_be_used_elsewhere, same_sum, uses
 from eductor.graph.meta import tensor_of, value_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
@@ -79,7 +79,7 @@ def _why_not(graph: GraphView, outer: Node, inner: Node, operands: list[Node]) -
 def _same_sum(operand: Node, inner: Node, outer: Node, operands: list[Node]) -> Verdict:
     """Whether an operand of the inner cat gets the same gradient from the outer one."""
     parts, others, copies = operands.count(operand), uses(operand, but=(inner,)), len(uses(inner))
-    if copies > 1 and copies * parts + len(others) > 2:
+    if copies > 1 and copies * parts + len(others) + may_be_used_elsewhere(operand) > 2:
         return another_order(operand)
     return same_sum(operand, others, inner, outer, parts)
 

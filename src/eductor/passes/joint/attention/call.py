@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -22,11 +23,15 @@ from eductor.passes.joint.attention.program import Slot
 
 aten = torch.ops.aten
 
-_LARGE, _LOST = -(2.0**20), -(2.0**100)
-"""Below the first, a row's sum of exponentials loses scores that the backward needs; below the second, all of them."""
+_LARGE, _LOST = -(2.0**20), -(2.0**64)
+"""Below the first, a row's sum of exponentials loses scores that the backward needs; below the second, all of them, also
+those of float64."""
 
-_LEAST = -(2.0**127)
-"""A kernel for CUDA multiplies by log2(e), which makes what is far below it infinite."""
+_FAR = 2.0**7
+"""A row whose bias is nearer to zero stays as it is: half precision would round it once more."""
+
+_EQUAL = -(2.0**126)
+"""Added to scores, it leaves nothing of them. A kernel for CUDA multiplies by log2(e): the least number would be infinite."""
 
 
 class UnknownSize(Exception):
@@ -53,9 +58,10 @@ class Fused:
     bias: Bias | None
     rows: Literal["seen", "found", "marked", "settled"]
     """Whether each query sees a key; if not for certain, whether rows without a key are found in the result, marked in the
-    bias so that the kernel gives what eager does, or settled before the call."""
+    bias so that the kernel gives what eager does, or settled before the call, which gives their queries no gradient."""
     unseen: float | None
-    """What the result is multiplied by where a row has no score at all: eager gives NaN there, a safe softmax 0."""
+    """What the result is multiplied by where a row has no score at all: eager gives NaN there, a safe softmax 0. None where
+    there is no such row, or where the kernel gives NaN by itself."""
     is_causal: bool
     dropout: float
     hides_nan: bool
@@ -76,13 +82,16 @@ class Fused:
             shaping(inputs, sizes, self.groups).to(self.dtype) for shaping in (self.query, self.key, self.value)
         )
         bias = self.bias(inputs, sizes, self.groups) if self.bias else None
-        if bias is not None and self.rows == "marked":
-            bias = _marked(bias, self.unseen)
-        top = bias.amax(-1, keepdim=True) if bias is not None and self.rows in ("found", "settled") else None
-        if bias is not None and top is not None and self.rows == "settled":
-            # A row of which all is hidden has equal weights, whatever its scores are: they are lost in the sum.
-            query = query * (top > _LOST)
-            bias = torch.where(top == -math.inf, 0.0, bias - top)
+        top = share = None
+        if bias is not None and self.rows != "seen":
+            with torch.no_grad():
+                top = bias.amax(-1, keepdim=True)
+            if self.rows == "marked":
+                bias, share = _marked(_widened(bias, key.shape[-2]), top, is_safe=self.unseen == 0)
+            elif self.rows == "settled":
+                # A row of which all is hidden has equal weights, whatever its scores are: they are lost in the sum.
+                query = query * (top > _LOST)
+                bias = torch.where(top == -math.inf, 0.0, bias - top)
         with OneKernel():
             out = F.scaled_dot_product_attention(
                 query,
@@ -94,6 +103,8 @@ class Fused:
                 scale=self.scale,
                 enable_gqa=self.has_groups,
             )
+        if share is not None and out.requires_grad:
+            out.register_hook(partial(_multiplied, share))
         if top is not None and self.unseen is not None:
             out = out * torch.where(top == -math.inf, self.unseen, 1.0).to(out.dtype)
         if self.hides_nan:
@@ -119,12 +130,46 @@ class Fused:
         return out.contiguous()
 
 
-def _marked(bias: torch.Tensor, unseen: float | None) -> torch.Tensor:
-    """A bias of which the kernels for CUDA give eager's result also for rows of which all is hidden."""
-    kept = torch.where(bias == -math.inf, bias, bias.clamp(min=_LEAST))
-    if unseen is None or unseen == 0:
-        return kept
-    return torch.where(bias.amax(-1, keepdim=True) == -math.inf, unseen, kept)
+def _widened(bias: torch.Tensor, keys: Any) -> torch.Tensor:
+    """With a number for each key: they are counted, and a kernel for CUDA wants them side by side."""
+    return bias if known_equal(bias.shape[-1], keys) else bias.expand(-1, -1, -1, keys)
+
+
+def _marked(bias: torch.Tensor, top: torch.Tensor, *, is_safe: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """A bias with which a kernel gives eager's result also for rows of which all is hidden, and a factor of their gradients.
+
+    Where finite numbers hide a row, the keys that have the largest share it equally: their scores are lost in the sum. So is
+    the logarithm of how many they are in the kernel's sum of exponentials: its backward takes each of their weights for 1,
+    and wants the gradient divided by their number. Where -inf hides a row, the difference is NaN, as all is in eager.
+    """
+    with torch.no_grad():
+        shifted = bias - torch.where(top.abs() > _FAR, top, 0.0)
+        if is_safe:
+            shifted = torch.where(top == -math.inf, 0.0, shifted)
+        is_hidden = (top <= _LOST) & (top > -math.inf)
+        are_equal = bias == top
+        marked = torch.where(is_hidden, torch.where(are_equal, _EQUAL, -math.inf), shifted)
+        count = are_equal.sum(-1, keepdim=True, dtype=bias.dtype)
+        share = torch.where(is_hidden, count.reciprocal(), 1.0)
+    if bias.requires_grad:
+        marked = _Instead.apply(bias, marked)  # type: ignore[no-untyped-call]
+    return marked, share
+
+
+class _Instead(torch.autograd.Function):
+    """Another value in the place of one, which gets its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return other
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return *gradients, None
+
+
+def _multiplied(share: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    return (gradient * share).to(gradient.dtype)
 
 
 def _no_numbers(query: torch.Tensor, key: torch.Tensor, has_groups: bool) -> torch.Tensor:
@@ -157,9 +202,12 @@ def fused(
     wide = torch.promote_types(found.dtype, torch.float32)
     bias = found.masks.bias(inputs.index, found.axes, wide)
     hides = bias is not None and found.masks.least == -math.inf
-    unseen = 0.0 if found.softmax.is_safe else math.nan
     is_hidden = bias is not None and found.masks.least < _LARGE
-    marks = is_hidden and not training and found.dtype != torch.float16 and value_at(found.key.node).is_cuda
+    is_cuda = value_at(found.key.node).is_cuda
+    # The backward of a kernel for CUDA that drops weights gives NaN for rows that are marked.
+    can_mark = not found.masks.fills and not found.dropout if training else is_cuda
+    marks = is_hidden and found.dtype != torch.float16 and can_mark
+    unseen = 0.0 if found.softmax.is_safe else None if marks else math.nan
     settles = is_hidden and (training or wide != found.dtype)
     product = value_at(found.weights.product)
     is_shaped, steps = _steps(graph, found, after, inputs)

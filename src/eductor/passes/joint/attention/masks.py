@@ -89,6 +89,11 @@ class Masks:
     def nodes(self) -> tuple[Node, ...]:
         return tuple(s.mask if isinstance(s, Added) else s.condition for s in self.steps if not isinstance(s, Scaled))
 
+    @property
+    def fills(self) -> bool:
+        """Whether a finite number replaces scores: unlike one that is added, it ends their gradient."""
+        return any(isinstance(step, Filled) and step.value != _NEVER for step in self.steps)
+
     def bias(self, slot: Callable[[Node], int], axes: Axes, dtype: torch.dtype) -> Bias | None:
         """The same in terms of the inputs of a region."""
         if self.is_causal or not self.nodes:

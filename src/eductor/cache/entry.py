@@ -1,0 +1,190 @@
+"""A program as plain data, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from eductor.autograd.again import Needs
+from eductor.autograd.analysis import Analysis, Input, Output, Return
+from eductor.autograd.captured import Fakes
+from eductor.autograd.handoff import Parts, Saved
+from eductor.autograd.joint import Signature, Tangent, Writes
+from eductor.autograd.program import Program
+from eductor.autograd.views import Views
+from eductor.cache.graphs import graph_from_data, graph_to_data
+from eductor.cache.values import NotKept, Symbols, value_from_data, value_to_data
+from eductor.packing import Hoisted, with_prologue
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """What is computed once from parameters alone, by the numbers of inputs; what it gives are further inputs."""
+
+    prologue: GraphModule
+    uncounted: tuple[int, ...]
+    sources: tuple[int, ...]
+    written: tuple[int, ...]
+
+    @staticmethod
+    def of(hoisted: Hoisted) -> Packing:
+        sources, written = (tuple(map(_number, places)) for places in (hoisted.sources, hoisted.written))
+        return Packing(hoisted.prologue, tuple(hoisted.kept.uncounted), sources, written)
+
+
+def _number(source: int | torch.Tensor) -> int:
+    if not isinstance(source, int):
+        raise NotKept("a packed value of a tensor that the module holds")
+    return source
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a compile leaves: what is packed before each call, the program, and what it assumes of sizes."""
+
+    program: Program
+    packing: Packing | None
+    guards: tuple[Any, ...] = ()
+
+    @staticmethod
+    def of(program: Program, hoisted: Hoisted | None, guards: tuple[Any, ...]) -> Entry:
+        return Entry(program, Packing.of(hoisted) if hoisted is not None else None, guards)
+
+    def hoisted(self, module: GraphModule) -> Hoisted | None:
+        """A captured graph with what is packed before its calls."""
+        p = self.packing
+        return with_prologue(module, p.prologue, p.uncounted, p.sources, p.written) if p is not None else None
+
+
+def write(entry: Entry, symbols: Symbols) -> dict[str, Any]:
+    """Raises `NotKept` where some of it cannot be told as data."""
+    program = entry.program
+    if program.function_graph is not None:
+        raise NotKept("a torch.autograd.Function")
+    return {
+        "guards": [symbols.spell(guard) for guard in entry.guards],
+        "packing": _packing_to_data(entry.packing, symbols) if entry.packing else None,
+        "signature": _signature_to_data(program.signature, symbols),
+        "parts": _parts_to_data(program.parts, symbols),
+        "needs": asdict(program.needs) if program.needs else None,
+    }
+
+
+def read(data: dict[str, Any], fakes: Fakes, symbols: Symbols) -> Entry | None:
+    """What was written, for these inputs; None where it assumes other sizes. Sizes are guarded as they were."""
+    conditions = [symbols.read(guard) for guard in data["guards"]]
+    if not all(_holds(condition) for condition in conditions):
+        return None
+    assert all(conditions)  # installs the guards
+    needs = data["needs"]
+    program = Program(
+        _signature_from_data(data["signature"], fakes, symbols),
+        _parts_from_data(data["parts"], fakes, symbols),
+        Needs(needs["is_random"], tuple(needs["watched"]), tuple(needs["let_go"]), needs["refusal"]) if needs else None,
+    )
+    packing = _packing_from_data(data["packing"], fakes, symbols) if data["packing"] else None
+    return Entry(program, packing)
+
+
+def _holds(condition: Any) -> bool:
+    """Whether a condition holds for the sizes of this call; no guard is installed."""
+    return bool(condition.node.hint if isinstance(condition, torch.SymBool) else condition)
+
+
+def _signature_to_data(signature: Signature, symbols: Symbols) -> dict[str, Any]:
+    analysis = signature.analysis
+    for output in analysis.outputs:
+        if not isinstance(output.value, (bool, int, float, str, type(None))):
+            raise NotKept(f"the output {output.value!r}")
+    return {
+        "inputs": [asdict(given) for given in analysis.inputs],
+        "outputs": [asdict(output) for output in analysis.outputs],
+        "returns": [asdict(result) for result in analysis.returns],
+        "values": [value_to_data(value, symbols) for value in analysis.values],
+        "grad_mode": analysis.grad_mode,
+        "makes_inference_tensors": analysis.makes_inference_tensors,
+        "tangents": [(t.of, t.strides, str(t.memory_format).removeprefix("torch.")) for t in signature.tangents],
+        "gradients": signature.gradients,
+        "writes": asdict(signature.writes),
+        "views": [
+            {"places": views.places, "graph": graph_to_data(views.module, symbols)} if views else None
+            for views in signature.views
+        ],
+        "static": sorted(signature.static),
+    }
+
+
+def _signature_from_data(data: dict[str, Any], fakes: Fakes, symbols: Symbols) -> Signature:
+    analysis = Analysis(
+        tuple(Input(**given) for given in data["inputs"]),
+        tuple(Output(**output) for output in data["outputs"]),
+        tuple(Return(**result) for result in data["returns"]),
+        tuple(value_from_data(value, symbols, fakes.mode) for value in data["values"]),
+        data["grad_mode"],
+        data["makes_inference_tensors"],
+    )
+    tangents = [
+        Tangent(of, None if strides is None else tuple(strides), getattr(torch, memory_format))
+        for of, strides, memory_format in data["tangents"]
+    ]
+    with_gradient, without = (
+        Views(tuple((kind, i) for kind, i in v["places"]), graph_from_data(v["graph"], symbols, fakes.mode))
+        if v
+        else None
+        for v in data["views"]
+    )
+    writes = Writes(tuple(data["writes"]["forward"]), tuple(data["writes"]["backward"]))
+    gradients, static = tuple(data["gradients"]), frozenset(data["static"])
+    return Signature(analysis, tuple(tangents), gradients, writes, (with_gradient, without), static)
+
+
+def _parts_to_data(parts: Parts, symbols: Symbols) -> dict[str, Any]:
+    functional = parts.functional() if parts.functional is not None else None
+    graphs = {"forward": parts.forward, "backward": parts.backward, "functional": functional}
+    return {
+        **{name: graph_to_data(graph, symbols) if graph is not None else None for name, graph in graphs.items()},
+        "sizes": [asdict(place) for place in parts.sizes],
+        "saved": [asdict(place) for place in parts.saved],
+        "destinations": parts.destinations,
+        "trusts_parameters": parts.trusts_parameters,
+    }
+
+
+def _parts_from_data(data: dict[str, Any], fakes: Fakes, symbols: Symbols) -> Parts:
+    def graph(name: str) -> GraphModule | None:
+        return graph_from_data(data[name], symbols, fakes.mode) if data[name] else None
+
+    forward = graph("forward")
+    assert forward is not None
+    return Parts(
+        forward,
+        graph("backward"),
+        sizes=_places(data["sizes"]),
+        saved=_places(data["saved"]),
+        destinations=tuple(data["destinations"]),
+        trusts_parameters=data["trusts_parameters"],
+        functional=partial(graph_from_data, data["functional"], symbols, fakes.mode) if data["functional"] else None,
+    )
+
+
+def _places(data: Sequence[dict[str, Any]]) -> tuple[Saved, ...]:
+    return tuple(Saved(**place) for place in data)
+
+
+def _packing_to_data(packing: Packing, symbols: Symbols) -> dict[str, Any]:
+    return {
+        "prologue": graph_to_data(packing.prologue, symbols),
+        "uncounted": packing.uncounted,
+        "sources": packing.sources,
+        "written": packing.written,
+    }
+
+
+def _packing_from_data(data: dict[str, Any], fakes: Fakes, symbols: Symbols) -> Packing:
+    numbers = (tuple(data[name]) for name in ("uncounted", "sources", "written"))
+    return Packing(graph_from_data(data["prologue"], symbols, fakes.mode), *numbers)

@@ -1,0 +1,112 @@
+"""A graph as Python text with the types of its values beside it, and back."""
+
+from __future__ import annotations
+
+import json
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from eductor.cache.values import (
+    NotKept,
+    Symbols,
+    constant_from_data,
+    constant_to_data,
+    value_from_data,
+    value_to_data,
+)
+from eductor.compat import FakeTensorMode, OpOverload
+from eductor.errors import BadGraph
+from eductor.graph.held import attribute
+from eductor.graph.meta import AHEAD, UNKNOWN, value_of
+from eductor.graph.parser import read_graph
+from eductor.graph.printer import statement, without_shadows
+
+HOMES = ("torch", "operator", "math")
+"""Where the functions that an entry calls are looked for."""
+NAMESPACES = ("aten", "prim", "prims", "eductor")
+"""Operators of torch and of ours: those of other packages may change what they do, and no version tells."""
+BUILTINS = ("torch", "torch._C._nn", "_operator", "math")
+WRITTEN = ("torch.functional", "torch.nn.functional")
+"""The modules of the functions that may be called, those in C++ and those in Python."""
+
+
+def graph_to_data(module: GraphModule, symbols: Symbols) -> dict[str, Any]:
+    """A graph of known calls on tensors and sizes as plain data."""
+    graph = without_shadows(module.graph)
+    kinds: dict[str, int] = {}
+    values = []
+    for node in graph.nodes:
+        _check(node)
+        if node.op != "output":
+            kind = json.dumps(value_to_data(value_of(node), symbols))
+            values.append(kinds.setdefault(kind, len(kinds)))
+    targets = {str(node.target) for node in graph.find_nodes(op="get_attr")}
+    code = _code(graph)
+    if "unprintable(" in code:
+        raise NotKept("an argument that has no text")
+    return {
+        "code": code,
+        "kinds": list(map(json.loads, kinds)),
+        "values": values,
+        "constants": {path: constant_to_data(_constant(module, path)) for path in sorted(targets)},
+        "ahead": [node.name for node in graph.nodes if AHEAD in node.meta],
+    }
+
+
+def graph_from_data(data: dict[str, Any], symbols: Symbols, mode: FakeTensorMode) -> GraphModule:
+    """The graph again, with fake values in a mode. What it calls is known, or the text is not taken."""
+    root = torch.nn.Module()
+    for path, constant in data["constants"].items():
+        root.register_buffer(path, constant_from_data(constant), persistent=False)
+    module = read_graph(data["code"], root, homes=HOMES)
+    nodes = list(module.graph.nodes)
+    if len(data["values"]) != len(nodes) - 1:
+        raise BadGraph(f"{len(nodes)} nodes have {len(data['values'])} values")
+    shared = [value_from_data(kind, symbols, mode) for kind in data["kinds"]]
+    ahead = set(data["ahead"])
+    for node, k in zip(nodes, data["values"], strict=False):
+        _check(node)
+        # An input is nobody else's value; what is computed is only looked at.
+        value = value_from_data(data["kinds"][k], symbols, mode) if node.op == "placeholder" else shared[k]
+        if value is not UNKNOWN:
+            node.meta["val"] = value
+        if node.name in ahead:
+            node.meta[AHEAD] = True
+    return module
+
+
+def _code(graph: Graph) -> str:
+    inputs = [node.name for node in graph.find_nodes(op="placeholder")]
+    attributes = ["self"] if graph.find_nodes(op="get_attr") else []
+    lines = [f"    {statement(node)}" for node in graph.nodes if node.op != "placeholder"]
+    return "\n".join((f"def forward({', '.join((*attributes, *inputs))}):", *lines))
+
+
+def _check(node: Node) -> None:
+    if not is_known(node):
+        raise NotKept(f"a call of {node.target}")
+
+
+def is_known(node: Node) -> bool:
+    """Whether a node does what this version of torch, or of ours, says that it does."""
+    target: Any = node.target
+    if node.op == "call_method":
+        return isinstance(getattr(torch.Tensor, target, None), (FunctionType, MethodDescriptorType))
+    if node.op != "call_function":
+        return node.op != "call_module"
+    if isinstance(target, OpOverload):
+        return target.namespace in NAMESPACES
+    if isinstance(target, BuiltinFunctionType):
+        return target.__module__ in BUILTINS
+    home, name = getattr(target, "__module__", ""), getattr(target, "__name__", "")
+    return isinstance(target, FunctionType) and (home in WRITTEN or (home == "torch" and "sym_" in name))
+
+
+def _constant(module: GraphModule, path: str) -> torch.Tensor:
+    value = attribute(module, path)
+    if not isinstance(value, torch.Tensor) or "." in path:
+        raise NotKept(f"the attribute {path} of a graph")
+    return value

@@ -1,0 +1,239 @@
+"""What the result of a compile depends on, as text: two compiles with the same key give the same graphs."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch.fx import GraphModule, Node
+
+import eductor
+from eductor import compat
+from eductor.autograd.captured import Captured, Fakes
+from eductor.cache.entry import Entry, read, write
+from eductor.cache.graphs import NAMESPACES, graph_from_data, graph_to_data
+from eductor.cache.store import Store
+from eductor.cache.values import NotKept, Symbols, constant_to_data
+from eductor.compat import HigherOrderOperator, OpOverload, ShapeEnv
+from eductor.cost import device_of
+from eductor.engines import Engine
+from eductor.errors import Unsupported
+from eductor.graph.held import attribute
+from eductor.graph.meta import hint_of
+from eductor.graph.printer import path_of, to_function, type_of
+from eductor.graph.sizes import spell_size
+from eductor.graph.structure import structural_hash
+from eductor.options import Options
+from eductor.pipeline.pipeline import Pipeline
+from eductor.pipeline.versions import source_hash, spelled
+
+T = TypeVar("T")
+
+_ELSEWHERE = frozenset(
+    {
+        "cache",
+        "instruments",
+        "repro_dir",
+        "strict",
+        "engine",
+        "decompositions",
+        "pipeline",
+        "passes",
+        "enable",
+        "disable",
+        "pre_grad_custom_pass",
+        "joint_custom_pre_pass",
+        "joint_custom_post_pass",
+        "post_grad_custom_pre_pass",
+        "post_grad_custom_post_pass",
+    }
+)
+"""Options that change no graph, or that the pipeline and the engine stand for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A compile that may have been made before: its key, and its inputs as fake tensors."""
+
+    key: str
+    fakes: Fakes
+    symbols: Symbols
+    assumed: int
+    """How many guards on sizes there were when it began."""
+
+    @staticmethod
+    def of(
+        module: GraphModule, inputs: Sequence[Any], options: Options, pipeline: Pipeline, engine: Engine
+    ) -> Question:
+        """Raises `NotKept` for a graph that no text tells all of."""
+        captured = Captured(module)
+        given = [*captured.held, *inputs]
+        try:
+            fakes = Fakes.of(given, captured.sources())
+        except Unsupported as construct:
+            raise NotKept(str(construct)) from None
+        symbols, env = Symbols.of(fakes.values), fakes.mode.shape_env
+        told = {
+            "versions": [*_versions(), pipeline.cache_key()],
+            "machine": [platform.machine(), torch.backends.cpu.get_cpu_capability(), *_devices(given, options)],
+            "torch": compat.global_state(),
+            "options": _options(options),
+            "engine": _engine(engine, options),
+            "graph": list(_graph(module)),
+            "inputs": [_input(x, fake, symbols) for x, fake in zip(given, fakes.values, strict=True)],
+            "static": sorted(captured.static_inputs()),
+            "sizes": _sizes(env, symbols),
+        }
+        return Question(json.dumps(told), fakes, symbols, len(env.guards) if env is not None else 0)
+
+    def answer(self, store: Store) -> Entry | None:
+        """What an earlier compile left."""
+        return self._found(store, self.key, lambda data: read(data, self.fakes, self.symbols))
+
+    def keep(self, entry: Entry, store: Store) -> None:
+        store.put(self.key, write(entry, self.symbols))
+
+    def cut(self, whole: GraphModule, defined: Sequence[bool], store: Store) -> tuple[GraphModule, list[bool]] | None:
+        """A backward for calls in which only these gradients are defined, and which it gives."""
+        key = self._key_of_cut(whole, defined)
+        return self._found(
+            store, key, lambda data: (graph_from_data(data["graph"], self.symbols, self.fakes.mode), data["present"])
+        )
+
+    def keep_cut(
+        self, whole: GraphModule, defined: Sequence[bool], module: GraphModule, present: list[bool], store: Store
+    ) -> None:
+        data = {"graph": graph_to_data(module, self.symbols), "present": present}
+        store.put(self._key_of_cut(whole, defined), data)
+
+    def _key_of_cut(self, whole: GraphModule, defined: Sequence[bool]) -> str:
+        """With the graph that is cut: what it takes is what this very forward saves."""
+        return f"{self.key} {structural_hash(whole.graph)} cut to {list(defined)}"
+
+    def _found(self, store: Store, key: str, read: Callable[[Any], T]) -> T | None:
+        """What is under a key; what cannot be read is left alone, with a warning."""
+        data = store.get(key)
+        try:
+            return None if data is None else read(data)
+        except Exception as error:
+            store.complain(key, f"it cannot be read: {type(error).__name__}: {error}")
+            return None
+
+    def guards(self) -> tuple[Any, ...]:
+        """What was assumed of sizes since."""
+        env = self.fakes.mode.shape_env
+        if env is None:
+            return ()
+        if env.deferred_runtime_asserts:
+            raise NotKept("a check of sizes while it runs")
+        return tuple(guard.expr for guard in env.guards[self.assumed :])
+
+
+@functools.cache
+def _versions() -> tuple[str, ...]:
+    """Of Python, of torch, and of this package: a hash of its whole source, for helpers count as well as passes."""
+    digest = hashlib.sha256()
+    home = Path(eductor.__file__).parent
+    for path in sorted(home.rglob("*.py")):
+        digest.update(str(path.relative_to(home)).encode())
+        digest.update(path.read_bytes())
+    return platform.python_version(), torch.__version__, str(torch.version.git_version), digest.hexdigest()
+
+
+def _devices(values: Sequence[Any], options: Options) -> Iterator[str]:
+    devices = sorted({str(x.device) for x in values if isinstance(x, torch.Tensor)} | {"cpu"})
+    for name in devices:
+        yield f"{name}: {device_of(torch.device(name), options)}"
+        if name.startswith("cuda"):
+            yield str(torch.cuda.get_device_capability(name))
+
+
+def _options(options: Options) -> dict[str, str]:
+    fields = [f.name for f in dataclasses.fields(options) if f.name not in _ELSEWHERE]
+    return {name: spelled(getattr(options, name)) for name in fields}
+
+
+def _engine(engine: Engine, options: Options) -> list[str]:
+    given: Mapping[Any, Any] | None = options.decompositions
+    if given is None:
+        table = source_hash(engine.decompositions)
+    else:
+        table = " ".join(sorted(f"{path_of(op)} {source_hash(fn)}" for op, fn in given.items()))
+    facts = (engine.fuses, engine.seeded_random, engine.takes_numbers)
+    return [engine.name, table, str(facts), engine.state()]
+
+
+def _graph(module: GraphModule) -> Iterator[str]:
+    """A captured graph and those that its operators run, with the contents of constants."""
+    text = to_function(module.graph)
+    if "unprintable(" in text:
+        raise NotKept("an argument or a function that has no text")
+    yield text
+    for node in module.graph.nodes:
+        if node.op == "call_module" or (node.op == "call_function" and not _is_torchs(node.target)):
+            raise NotKept(f"a call of {node.target}")
+        if node.op == "get_attr":
+            yield from _attribute(module, node)
+
+
+def _attribute(module: GraphModule, node: Node) -> Iterator[str]:
+    value = attribute(module, str(node.target))
+    yield str(node.target)
+    if isinstance(value, GraphModule):
+        yield from _graph(value)
+    elif isinstance(value, torch.nn.Parameter):
+        yield type_of(value)
+    elif isinstance(value, torch.Tensor):
+        yield json.dumps(constant_to_data(value))
+    else:
+        raise NotKept(f"the attribute {node.target} of a graph")
+
+
+_REGIONS = (torch.ops.higher_order.tag_activation_checkpoint,)
+
+
+def _is_torchs(target: Any) -> bool:
+    """Whether the version of torch tells what a function does."""
+    if isinstance(target, OpOverload):
+        return target.namespace in NAMESPACES
+    if isinstance(target, HigherOrderOperator):
+        return target in _REGIONS
+    return (getattr(target, "__module__", None) or "torch").partition(".")[0] in (
+        "torch",
+        "_operator",
+        "math",
+        "builtins",
+    )
+
+
+def _input(value: Any, fake: Any, symbols: Symbols) -> list[Any]:
+    if not isinstance(value, torch.Tensor):
+        return [type(value).__name__, spell_size(fake, symbols.names)]
+    flags = (
+        isinstance(value, torch.nn.Parameter),
+        value.is_leaf,
+        value._is_view(),
+        value.is_inference(),
+        value.is_conj(),
+        value.is_neg(),
+        compat.made_without_grad_mode(value),
+    )
+    return [type_of(fake, symbols.names), *map(int, flags)]
+
+
+def _sizes(env: ShapeEnv | None, symbols: Symbols) -> list[str]:
+    """What is known of the symbols of sizes, and what they are now: costs are reckoned with that."""
+    if env is None:
+        return []
+    ranges = [
+        f"{name}: {hint_of(size)} of {env.var_to_range.get(size.node.expr)}" for name, size in symbols.known.items()
+    ]
+    return [*ranges, *(spell_size(guard.expr, symbols.names) for guard in env.guards)]

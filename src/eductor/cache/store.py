@@ -1,0 +1,128 @@
+"""Entries as files: written at once or not at all, checked when they are read, the oldest removed when they are too many."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import time
+import warnings
+import zlib
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eductor.errors import BadOption, EductorWarning
+
+FORMAT = "eductor.cache/1"
+FOLDER, SIZE = "EDUCTOR_CACHE_DIR", "EDUCTOR_CACHE_MIB"
+"""The environment variables that say where entries are kept, and how many MiB of them; 0 keeps none."""
+DEFAULT_MIB = 512
+_SUFFIX, _UNFINISHED = ".entry", ".unfinished-"
+_GIVEN_UP = 3600.0
+"""After so many seconds a file that nobody finished is one of a process that died."""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A folder of entries that holds so many bytes at most. Any number of processes may use it at the same time."""
+
+    folder: Path
+    limit: int
+
+    @staticmethod
+    def default() -> Store:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+        given = os.environ.get(SIZE) or str(DEFAULT_MIB)
+        if not given.isdecimal():
+            raise BadOption(f"{SIZE}={given}: it must be a number of MiB, 0 to keep nothing.")
+        return Store(Path(os.environ.get(FOLDER) or home / "eductor" / "graphs"), int(given) << 20)
+
+    def get(self, key: str) -> Any | None:
+        """What was kept under a key; what is damaged or belongs to another key is left alone, with a warning."""
+        path = self._path(key)
+        try:
+            packed = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            _ignored(path, f"it cannot be read: {error}")
+            return None
+        try:
+            header, _, body = zlib.decompress(packed).partition(b"\n")
+            told = json.loads(header)
+            if told != {"format": FORMAT, "key": _digest(key.encode()), "contents": _digest(body)}:
+                is_damaged = told.get("contents") != _digest(body)
+                _ignored(path, "it is damaged" if is_damaged else "it was made for something else")
+                return None
+            found = json.loads(body)
+        except (zlib.error, ValueError, AttributeError) as error:
+            _ignored(path, f"it is damaged: {error}")
+            return None
+        with suppress(OSError):
+            os.utime(path)  # it was used just now
+        return found
+
+    def put(self, key: str, data: Any) -> None:
+        """Keeps something under a key; a folder that cannot be written is warned of."""
+        body = json.dumps(data, separators=(",", ":")).encode()
+        header = json.dumps({"format": FORMAT, "key": _digest(key.encode()), "contents": _digest(body)}).encode()
+        packed = zlib.compress(header + b"\n" + body, level=1)
+        if len(packed) > self.limit:
+            return
+        path = self._path(key)
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=self.folder, prefix=_UNFINISHED, delete=False) as file:
+                file.write(packed)
+            os.replace(file.name, path)
+        except OSError as error:
+            _ignored(self.folder, f"it cannot be written: {error}")
+            return
+        self._make_room()
+
+    def complain(self, key: str, reason: str) -> None:
+        """Says why the entry of a key is left alone."""
+        _ignored(self._path(key), reason)
+
+    def entries(self) -> list[tuple[Path, os.stat_result]]:
+        """The files with their sizes and times, the one that was used longest ago first."""
+        found = []
+        for path in self.folder.glob(f"*{_SUFFIX}"):
+            with suppress(OSError):  # another process may have removed it
+                found.append((path, path.stat()))
+        return sorted(found, key=lambda entry: entry[1].st_mtime)
+
+    def clear(self) -> int:
+        """Removes all entries; how many there were."""
+        entries = self.entries()
+        for path, _ in entries:
+            path.unlink(missing_ok=True)
+        return len(entries)
+
+    def _make_room(self) -> None:
+        for path in self.folder.glob(f"{_UNFINISHED}*"):
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > _GIVEN_UP:
+                    path.unlink()
+        entries = self.entries()
+        total = sum(stat.st_size for _, stat in entries)
+        for path, stat in entries:
+            if total <= self.limit:
+                break
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+            total -= stat.st_size
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{_digest(key.encode())[:32]}{_SUFFIX}"
+
+
+def _digest(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
+
+
+def _ignored(path: Path, reason: str) -> None:
+    warnings.warn(f"the cache of compiled graphs leaves {path} alone: {reason}.", EductorWarning, stacklevel=3)

@@ -1,0 +1,48 @@
+"""`eductor::cut_mm`: the first columns of a matrix product, computed a piece of its rows after the other.
+
+It is `(a @ b + bias)[:, :n].contiguous()`. All pieces share one buffer, so that the whole product, which is as large as
+the result, is never in memory.
+"""
+
+from __future__ import annotations
+
+import torch
+
+torch.library.define(
+    "eductor::cut_mm",
+    "(Tensor a, Tensor b, SymInt n, Tensor? bias=None) -> Tensor",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+
+cut_mm = torch.ops.eductor.cut_mm
+
+_BYTES = 32 << 20
+_FEWEST, _STEP = 256, 128
+"""Fewer rows would not fill a device; tiles of a product are so many rows high, and each piece of a begins aligned."""
+
+
+def rows_of_a_piece(row: int) -> int:
+    """How many rows of so many bytes are computed at once."""
+    return max(_BYTES // max(row, 1) // _STEP * _STEP, _FEWEST)
+
+
+def _cut_mm(a: torch.Tensor, b: torch.Tensor, n: int, bias: torch.Tensor | None = None) -> torch.Tensor:
+    height, width = a.shape[0], b.shape[1]
+    rows = rows_of_a_piece(width * a.element_size())
+    result, buffer = a.new_empty(height, n), a.new_empty(min(rows, height), width)
+    for piece, cut in zip(a.split(rows), result.split(rows), strict=True):
+        product = buffer[: piece.shape[0]]
+        if bias is None:
+            torch.mm(piece, b, out=product)
+        else:
+            torch.addmm(bias, piece, b, out=product)
+        cut.copy_(product[:, :n])
+    return result
+
+
+@torch.library.register_fake("eductor::cut_mm")  # type: ignore[untyped-decorator]
+def _fake(a: torch.Tensor, b: torch.Tensor, n: int, bias: torch.Tensor | None = None) -> torch.Tensor:
+    return a.new_empty(a.shape[0], n)
+
+
+torch.library.impl("eductor::cut_mm", "CompositeExplicitAutograd", _cut_mm)

@@ -1,0 +1,154 @@
+"""Computes a product whose last columns are cut off piece by piece, so that the whole of it is never in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor import ops
+from eductor.cost import bytes_of, device_of
+from eductor.cost.operators import size_of
+from eductor.graph.bind import Bound
+from eductor.graph.meta import is_row_major, known_equal, tensor_of, value_of
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.view import GraphView
+from eductor.ops.cut_mm import rows_of_a_piece
+from eductor.passes.post_grad.back_to_back import PRODUCTS, Product, read_product
+from eductor.passes.post_grad.products import fuses_into_users, unlike
+from eductor.pipeline.base import Context, f32, graph_pass
+
+aten = torch.ops.aten
+
+_MIB = 1 << 20
+_LEAST = 32 * _MIB
+
+
+@graph_pass(stage="post_grad", numerics="reassociates")
+def cut_padded_mm(graph: GraphView, rewrite: Rewriter, context: Context, *, force: bool = False) -> None:
+    """Computes a product whose last columns are cut off piece by piece, so that the whole of it is never in memory.
+
+    `pad_mm` leaves such products where their strides are seen: the whole product, then a copy of what is not padding.
+    With `force` they are computed so on any device, however small they are.
+
+    It pays on CUDA, in memory: for the logits of a language model, nearly half of what the two take together.
+    """
+    for node in graph.find(*PRODUCTS):
+        cut = next((user for user in node.users if graph.is_call(user, aten.slice)), None)
+        if cut is None:
+            continue
+        found = _read(graph, node, cut)
+        if isinstance(found, str):
+            rewrite.reject(found, node, cut)
+        elif reason := _why_not(graph, found, context, force=force):
+            rewrite.reject(reason, node, cut)
+        else:
+            rewrite.replace(found.copy, ops.cut_mm.cut_mm.default, *found.arguments)
+            rewrite.note(f"it needs {_saved(node) // _MIB} MiB less")
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A product of which nobody reads more than a copy of its first columns."""
+
+    product: Product
+    columns: Any
+    copy: Node
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        bias = () if self.product.bias is None else (self.product.bias,)
+        return self.product.left, self.product.right, self.columns, *bias
+
+
+def _read(graph: GraphView, node: Node, cut: Node) -> _Cut | str:
+    """The copy of a product's first columns, or why it is none."""
+    if len(node.users) > 1:
+        return f"{node.name} is used elsewhere"
+    if tensor_of(node) is None or tensor_of(cut) is None:
+        return "its fake values are not known"
+    columns = _first_columns(graph, cut)
+    if isinstance(columns, str):
+        return columns
+    copy = next((user for user in cut.users if graph.is_call(user, aten.clone)), None)
+    if copy is None:
+        return f"{cut.name} is not copied"
+    if len(cut.users) > 1:
+        return f"{cut.name} is used elsewhere"
+    if not is_row_major(value_of(copy)):
+        return "the copy does not lie in memory row by row"
+    product = read_product(graph, node)
+    return product if isinstance(product, str) else _Cut(product, columns, copy)
+
+
+def _first_columns(graph: GraphView, cut: Node) -> Any:
+    """How many columns a slice leaves of a matrix: a number or a node. A sentence says why it does something else."""
+    bound = graph.bind(cut)
+    if not isinstance(bound, Bound):
+        return bound.reason
+    if bound["dim"] not in (1, -1):
+        return f"{cut.name} cuts rows"
+    start, step, end = (value_of(bound[name]) for name in ("start", "step", "end"))
+    if not (start is None or known_equal(start, 0)) or not known_equal(step, 1):
+        return f"{cut.name} does not take the first columns"
+    columns = value_of(cut).shape[1]
+    if isinstance(columns, int):
+        return columns
+    return bound["end"] if known_equal(columns, end) else f"how many columns {cut.name} takes is not known"
+
+
+def _why_not(graph: GraphView, found: _Cut, context: Context, *, force: bool) -> str:
+    product, node = found.product, found.product.nodes[0]
+    value = value_of(node)
+    if value.device.type != "cuda" and not force:
+        return f"products on the device {value.device.type!r} stay whole"
+    reason = unlike(node, *product.operands)
+    if reason:
+        return reason
+    if any(value_of(x).layout is not torch.strided for x in product.operands):
+        return "its factors are not plain tensors"
+    if device_of(value.device, context.options).fuses and fuses_into_users(graph, found.copy):
+        return "its copy fuses into what reads it, and takes no memory"
+    if _saved(node) < _LEAST and not force:
+        return f"it would need {_saved(node) // _MIB} MiB less, which is below {_LEAST // _MIB}"
+    return graph.effects.unwritten(product.operands, node, found.copy).reason
+
+
+def _saved(node: Node) -> int:
+    """The bytes of a product without those of one piece of it."""
+    whole, rows = bytes_of(node), size_of(value_of(node).shape[0])
+    row = whole // max(rows, 1)
+    return max(whole - rows_of_a_piece(row) * row, 0)
+
+
+@cut_padded_mm.example(options={"force": True})
+def padded_product(x: torch.Tensor = f32(6, 7), w: torch.Tensor = f32(7, 8)) -> torch.Tensor:
+    return (x @ w)[:, :5].contiguous()
+
+
+@cut_padded_mm.example(options={"force": True})
+def with_a_bias(b: torch.Tensor = f32(8), x: torch.Tensor = f32(6, 7), w: torch.Tensor = f32(7, 8)) -> torch.Tensor:
+    return torch.addmm(b, x, w)[:, :5].reshape(2, 15)
+
+
+@cut_padded_mm.refuses("products on the device 'cpu' stay whole")
+def on_a_cpu(x: torch.Tensor = f32(6, 7), w: torch.Tensor = f32(7, 8)) -> torch.Tensor:
+    return (x @ w)[:, :5].contiguous()
+
+
+@cut_padded_mm.refuses("is not copied", options={"force": True})
+def returned_as_it_is(x: torch.Tensor = f32(6, 7), w: torch.Tensor = f32(7, 8)) -> torch.Tensor:
+    return (x @ w)[:, :5]
+
+
+@cut_padded_mm.refuses("mm is used elsewhere", options={"force": True})
+def read_as_a_whole(x: torch.Tensor = f32(6, 7), w: torch.Tensor = f32(7, 8)) -> tuple[torch.Tensor, torch.Tensor]:
+    product = x @ w
+    return product[:, :5].contiguous(), product.sum()
+
+
+@cut_padded_mm.refuses("fuses into what reads it", options={"force": True})
+def read_by_a_kernel_that_fuses(x: torch.Tensor = f32(6, 7), w: torch.Tensor = f32(7, 8)) -> torch.Tensor:
+    return (x @ w)[:, :5].contiguous().amax(-1)
