@@ -1,8 +1,9 @@
 """The captured graph once more, under eager's autograd: for what the compiled backward does not cover.
 
 That is a gradient of a gradient (`create_graph=True`: gradient penalties, Hessian-vector products, any order), gradients
-in batches (`is_grads_batched`), and, in the profile `exact`, a backward under autocast, where eager's would cast, or of
-gradients in another layout than the backward was traced for, where eager's kernels would round otherwise.
+in batches (`is_grads_batched`), and a backward under autocast, where eager's would cast: of a `torch.autograd.Function`, and of
+anything in the profile `exact`. There it is also for gradients in another layout than the backward was traced for, where
+eager's kernels would round otherwise.
 """
 
 from __future__ import annotations

@@ -154,7 +154,8 @@ def _differentiable(
                     )
                 return handed_back(again.backward(kept, gradients))
             otherwise = exact and any(_lies_otherwise(g, t) for g, t in zip(gradients, tangents, strict=True))
-            as_eager = otherwise or (exact and compat.any_autocast()) or (has_function and not all(defined))
+            casts = (exact or has_function) and compat.any_autocast()
+            as_eager = otherwise or casts or (has_function and not all(defined))
             if as_eager and again is not None and again.can_run(kept):
                 return handed_back(again.backward(kept, gradients))
             del kept
