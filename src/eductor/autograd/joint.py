@@ -173,10 +173,9 @@ class _Trace:
         if self._tangents:
             sources = [i for i, given in enumerate(self._analysis.inputs) if given.requires_grad]
             results = [returns[t.of] for t in self._tangents]
-            forward.tie(results)
             fx_traceback.current_meta = {"partitioner_tag": BACKWARD}
             starts = [primals[i] for i in sources]
-            with compat.without_autocast():
+            with forward.tied(results), compat.without_autocast():
                 found = (gradients_by_use if self._by_use else gradients_in_sum)(results, starts, tangents)
             for i, parts in zip(sources, found, strict=True):
                 gradients[i] = parts

@@ -73,17 +73,26 @@ class ForwardRun(Interpreter):
             if of:
                 node.meta[CAME_FROM] = (of,)
 
-    def tie(self, results: Sequence[torch.Tensor]) -> None:
-        """Puts a hook on each step of the backward that leads to these results."""
+    @contextmanager
+    def tied(self, results: Sequence[torch.Tensor]) -> Iterator[None]:
+        """Meanwhile, a hook is on each step of the backward that leads to these results.
+
+        Steps and hooks hold each other, and no garbage collector sees the steps: hooks that stayed would stay for ever.
+        """
         pending = [x.grad_fn for x in results if x.grad_fn is not None]
-        seen = set(pending)
+        seen, hooks = set(pending), []
         while pending:
             step = pending.pop()
-            step.register_prehook(self._hook(step))
+            hooks.append(step.register_prehook(self._hook(step)))
             for following, _ in step.next_functions:
                 if following is not None and following not in seen:
                     seen.add(following)
                     pending.append(following)
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def _hook(self, step: Any) -> Any:
         number = step._sequence_nr()
