@@ -427,13 +427,49 @@ def global_state() -> list[Any]:
         str(torch.get_default_dtype()),
         str(torch.get_default_device()),
         torch.get_deterministic_debug_mode(),
-        torch.get_float32_matmul_precision(),
-        [cudnn.enabled, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark],
+        float32_precisions(),
+        [cudnn.enabled, cudnn.deterministic, cudnn.benchmark],
         [cuda.matmul.allow_bf16_reduced_precision_reduction, cuda.matmul.allow_fp16_reduced_precision_reduction],
         [cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled(), cuda.cudnn_sdp_enabled()],
         torch.backends.mkldnn.enabled,
+        [
+            torch.backends.opt_einsum.is_available(),
+            torch.backends.opt_einsum.enabled,
+            torch.backends.opt_einsum.strategy,
+        ],
         torch.get_num_threads(),
     ]
+
+
+def float32_precisions() -> list[str]:
+    """In what precision products and convolutions of float32 are computed, by all settings that torch has for it.
+
+    `torch.get_float32_matmul_precision` raises where somebody used the settings of a single backend.
+    """
+    backends: Any = torch.backends
+    cudnn, mkldnn = backends.cudnn, backends.mkldnn
+    places = (
+        backends,
+        backends.cuda.matmul,
+        cudnn,
+        cudnn.conv,
+        cudnn.rnn,
+        mkldnn,
+        mkldnn.conv,
+        mkldnn.matmul,
+        mkldnn.rnn,
+    )
+    return [_precision(place) for place in places]
+
+
+def uses_tf32() -> bool:
+    """Whether products of float32 may be computed by the matrix units of a CUDA device."""
+    own = _precision(torch.backends.cuda.matmul)
+    return (own if own != "none" else _precision(torch.backends)) not in ("none", "ieee")
+
+
+def _precision(place: Any) -> str:
+    return str(getattr(place, "fp32_precision", "none"))
 
 
 def without_autocast() -> Any:
@@ -444,6 +480,11 @@ def without_autocast() -> Any:
 def any_autocast() -> bool:
     """Whether autocast is on for some device."""
     return bool(torch._C._is_any_autocast_enabled())
+
+
+def has_checkpoint_policy(region: GraphModule) -> bool:
+    """Whether a checkpointed region has a function that says of each operator whether to save it."""
+    return "_checkpoint_context_fn" in region.meta
 
 
 def wants_recompute(node: Node) -> bool:

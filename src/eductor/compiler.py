@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -33,7 +33,7 @@ from eductor.cache import Entry, NotKept, Question, Store
 from eductor.compat import compile_id, is_traced
 from eductor.engines import ATEN, INDUCTOR, Compiled, Engine, Job, find_engine, has_code_generator
 from eductor.engines.legalize.numbers import without_numbers
-from eductor.errors import BadOption, EductorError, EductorWarning, Unsupported, see_more
+from eductor.errors import BadOption, EductorError, EductorWarning, Unsupported, see_more, warn, warnings_until_now
 from eductor.graph.evaluate import correct_captured
 from eductor.graph.held import tensors_of
 from eductor.graph.meta import requires_grad
@@ -45,7 +45,7 @@ from eductor.options import Options
 from eductor.packing import Hoisted, can_pack, hoist
 from eductor.partition import NoPlanFits, Plan, explain_saved, memory_curve, partition_fn, plan_for, plans_of, timeline
 from eductor.pipeline.base import Context, GraphName, Role, Stage
-from eductor.pipeline.instruments import PLACE, FlowStage, Instrument, PassRun, StageRun, watched
+from eductor.pipeline.instruments import PLACE, FlowStage, StageRun, watched
 from eductor.pipeline.pipeline import Pipeline
 from eductor.pipeline.runner import skip_steps
 
@@ -105,7 +105,7 @@ class Flow:
     pipeline: Pipeline
     engine: Engine
     graph: GraphName = field(default_factory=lambda: GraphName(next(_numbers), compile_id()))
-    warned: Warned = field(default_factory=lambda: Warned())
+    warned_before: int = field(default_factory=warnings_until_now)
     question: Question | None = None
     """What to look for on disk, and to leave there; None where this compile is not to be kept, or cannot be."""
 
@@ -134,24 +134,22 @@ class Flow:
     ) -> None:
         graph = replace(self.graph, role=role)
         context = Context(stage, self.options, is_inference, graph, packs, fuses=self.engine.fuses)
-        self.pipeline.run(stage, module, context, (*self.options.instruments, self.warned))
+        self.pipeline.run(stage, module, context, self.options.instruments)
 
     def skip_passes(self, stage: Stage, reason: str) -> None:
         context = Context(stage, self.options, is_inference=False, graph=self.graph)
         skip_steps(self.pipeline.stage(stage), stage, self.module, context, self.options.instruments, reason)
 
 
-@dataclass
-class Warned(Instrument):
-    """Whether a pass failed or could not run, of which the user is told: a compile that nobody sees again would not."""
-
-    of_passes: bool = False
-
-    def failed_pass(self, run: PassRun, error: Exception) -> None:
-        self.of_passes = True
-
-    def skipped_pass(self, run: PassRun) -> None:
-        self.of_passes = self.of_passes or run.step.source == "options"
+@contextmanager
+def without_cache_on_failure(flow: Flow) -> Iterator[None]:
+    """What is kept on disk saves time and nothing else: a compile goes on without it, whatever is wrong with it."""
+    try:
+        yield
+    except NotKept as reason:
+        _log.info("the %s is not kept on disk: it has %s", flow.graph, reason)
+    except Exception as error:
+        warnings.warn(f"the {flow.graph} is not kept on disk: {error!r}", EductorWarning, stacklevel=3)
 
 
 def ask(flow: Flow, inputs: Sequence[Any]) -> Flow:
@@ -159,20 +157,25 @@ def ask(flow: Flow, inputs: Sequence[Any]) -> Flow:
     options = flow.options
     if not options.cache or options.verify is not None or options.debug or options.plans or not Store.default().limit:
         return flow
-    try:
+    with without_cache_on_failure(flow):
         return replace(flow, question=Question.of(flow.module, inputs, options, flow.pipeline, flow.engine))
-    except NotKept as reason:
-        _log.info("the %s is not kept on disk: it has %s", flow.graph, reason)
-        return flow
+    return flow
 
 
 def resume(flow: Flow, inputs: Sequence[Any]) -> Callable[..., Any] | None:
     """From the graphs that an earlier compile left, without a pass; None where there are none, or somebody looks on."""
     if flow.question is None or flow.options.instruments:
         return None
-    entry = flow.question.answer(Store.default())
-    if entry is None:
+    try:
+        entry = flow.question.answer(Store.default())
+        return None if entry is None else from_entry(flow, entry, inputs)
+    except Exception as error:
+        flow.question.give_up(Store.default(), error)
         return None
+
+
+def from_entry(flow: Flow, entry: Entry, inputs: Sequence[Any]) -> Callable[..., Any] | None:
+    """What an entry holds, compiled; None where it does not hold for these inputs."""
     module, given, hoisted = flow.module, inputs, entry.hoisted(flow.module)
     if hoisted is not None:
         if hoisted.is_overwritten(inputs):
@@ -234,12 +237,10 @@ def dispatch_settings(flow: Flow, facts: dict[str, Any]) -> dict[str, Any]:
 
 def keep_on_disk(flow: Flow, question: Question, hoisted: Hoisted | None, program: Program) -> None:
     """Leaves the final graphs to later processes, unless the user was warned of something that they would not see."""
-    if flow.warned.of_passes:
+    if warnings_until_now() > flow.warned_before:
         return
-    try:
+    with without_cache_on_failure(flow):
         question.keep(Entry.of(program, hoisted, question.guards()), Store.default())
-    except NotKept as reason:
-        _log.info("the %s is not kept on disk: it has %s", flow.graph, reason)
 
 
 def partition(flow: Flow, traced: dict[str, Any], graph: Joint) -> Parts:
@@ -306,12 +307,13 @@ def cut(flow: Flow, functional: Callable[[], GraphModule], defined: Sequence[boo
     known = flow.question.cut(whole, defined, Store.default()) if flow.question is not None else None
     if known is not None:
         return known
+    warned_before = warnings_until_now()
     module, present = without_undefined(whole, defined)
     name = replace(flow.graph, role="backward")
     context = Context("post_grad", flow.options, is_inference=False, graph=name, fuses=flow.engine.fuses)
-    flow.pipeline.run("post_grad", module, context, (flow.warned,))
-    if flow.question is not None and not flow.warned.of_passes:
-        with suppress(NotKept):
+    flow.pipeline.run("post_grad", module, context)
+    if flow.question is not None and warnings_until_now() == warned_before:
+        with without_cache_on_failure(flow):
             flow.question.keep_cut(whole, defined, module, present, Store.default())
     return module, present
 
@@ -352,7 +354,7 @@ def as_captured(flow: Flow, inputs: Sequence[Any], error: Exception) -> Callable
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, EductorWarning, stacklevel=3)
+    warn(message, stacklevel=3)
 
 
 def choose_engine(options: Options) -> Engine:

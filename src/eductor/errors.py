@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import shlex
 import sys
+import warnings
 from collections.abc import Iterable
+from contextvars import ContextVar
 from pathlib import Path
 
 
@@ -79,6 +81,20 @@ class NotInstalled(EductorError):
 
 class EductorWarning(UserWarning):
     """Something is not supported or went wrong, and a simpler path with eager's result was taken."""
+
+
+_warnings: ContextVar[int] = ContextVar("warnings", default=0)
+
+
+def warn(message: str, stacklevel: int = 2) -> None:
+    """Warns the user of something in a compile; `warnings_until_now` counts it."""
+    _warnings.set(_warnings.get() + 1)
+    warnings.warn(message, EductorWarning, stacklevel=stacklevel + 1)
+
+
+def warnings_until_now() -> int:
+    """How many there were in this thread; a filter may have silenced them."""
+    return _warnings.get()
 
 
 def see_more() -> str:

@@ -320,3 +320,31 @@ def test_a_gradient_of_eigenvalues_alone_is_compiled():
     (expected,) = torch.autograd.grad(torch.linalg.eigvals(x).abs().sum(), x)
     (got,) = torch.autograd.grad(aten(torch.linalg.eigvals)(x).abs().sum(), x)
     torch.testing.assert_close(got, expected)
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(w)
+        return x @ w
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (w,) = ctx.saved_tensors
+        return gradient.to(w.dtype) @ w.t(), None
+
+
+@pytest.mark.parametrize("double_backward", [True, False])
+def test_a_users_backward_under_autocast_casts_or_warns(double_backward):
+    x, w = torch.randn(3, 4, requires_grad=True), torch.randn(4, 2)
+    compiled = eductor.compile(Product.apply, engine="aten", double_backward=double_backward)
+
+    def gradient(fn):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return torch.autograd.grad(fn(x, w).float().sum(), x)[0]
+
+    if double_backward:
+        assert torch.equal(gradient(compiled), gradient(Product.apply))
+    else:
+        with pytest.warns(eductor.EductorWarning, match="runs under autocast"):
+            gradient(compiled)

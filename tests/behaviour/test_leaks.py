@@ -32,7 +32,9 @@ def test_graphs_go_with_the_compiled_function(profile):
     x, w = (torch.randn(4, 4, requires_grad=True) for _ in range(2))
 
     def step():
-        compiled = eductor.compile(lambda: (x @ w).relu().sum(), engine="aten", profile=profile, instruments=[looking_on])
+        compiled = eductor.compile(
+            lambda: (x @ w).relu().sum(), engine="aten", profile=profile, instruments=[looking_on]
+        )
         compiled().backward()
 
     step()

@@ -283,6 +283,9 @@ CALLS = {
     "a function of another module": ("torch.ops.aten.sin.default", "os.system"),
     "a function of torch that is no operator": ("torch.ops.aten.sin.default", "torch.hub.load"),
     "an operator that is not there": ("torch.ops.aten.sin.default", "torch.ops.aten.no_such.default"),
+    "a function that calls another": ("torch.ops.aten.sin.default(", "operator.call(torch.sin, "),
+    "a function as an argument": ("torch.ops.aten.sin.default(", "operator.getitem(torch.sin, "),
+    "a file": ("torch.ops.aten.sin.default(", "torch.ops.aten.from_file.default('/tmp/eductor_test', True, "),
     "no code": ("def forward", "dif forward"),
 }
 
@@ -304,6 +307,23 @@ def test_what_an_entry_calls_is_known_or_it_is_left_alone(store, resumed, edit):
     with pytest.warns(eductor.EductorWarning, match=f"leaves {path} alone: it cannot be read"):
         assert torch.equal(eductor.compile(torch.sin, engine="aten")(x), x.sin())
     assert resumed() == 1  # when it was asked for the key
+
+
+def test_an_entry_that_cannot_be_run_is_given_up(store, resumed):
+    """Made for other inputs than its key says: the next compile is a cold one, and keeps another in its place."""
+    x = torch.linspace(0, 1, 3)
+    eductor.compile(torch.sin, engine="aten")(x)
+    key = asked_key()
+    data = store.get(key)
+    data["signature"]["inputs"] *= 2
+    store.put(key, data)
+    torch._dynamo.reset()
+    with pytest.warns(eductor.EductorWarning, match="it cannot be run: BadGraph: it was made for 2 inputs, not for 1"):
+        assert torch.equal(eductor.compile(torch.sin, engine="aten")(x), x.sin())
+    before = resumed()
+    torch._dynamo.reset()
+    assert torch.equal(eductor.compile(torch.sin, engine="aten")(x), x.sin())
+    assert resumed() == before + 1
 
 
 def asked_key():

@@ -111,10 +111,6 @@ class Again:
         self._refusal = needs.refusal
         self._joint = function_graph
 
-    @property
-    def has_function(self) -> bool:
-        return self._joint is not None
-
     def keep(self, inputs: Sequence[Any]) -> Kept | None:
         """Called by each forward; what it keeps is let go with the saved values."""
         if self._refusal:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -21,7 +20,7 @@ from eductor.autograd.layouts import lay_out_gradients
 from eductor.autograd.program import Program
 from eductor.autograd.runtime import assemble
 from eductor.autograd.views import base_node
-from eductor.errors import EductorWarning, Unsupported
+from eductor.errors import BadGraph, Unsupported, warn
 from eductor.graph.meta import known_equal, output_of, value_of
 
 _MOST_VARIANTS = 4
@@ -91,9 +90,11 @@ def aot_resume_autograd(
     exact: bool = False,
 ) -> Callable[..., Any] | None:
     """The same from what was kept of it; None for inputs that overlap. `again` compiles anew, for those of later calls."""
-    captured = Captured(module)
-    written = program.signature.written
-    if written and overlapping([*captured.held, *inputs], written):
+    captured, signature = Captured(module), program.signature
+    given, written = [*captured.held, *inputs], signature.written
+    if len(given) != len(signature.analysis.inputs):
+        raise BadGraph(f"it was made for {len(signature.analysis.inputs)} inputs, not for {len(given)}")
+    if written and overlapping(given, written):
         return None
     run = _compiled(captured, program, compile, exact=exact)
     variants = _Variants(partial(again, module), module, inputs)
@@ -146,9 +147,8 @@ class _Variants:
                 with self._state.entered():
                     self._made[pairs] = self._compile(args)
             except Unsupported as construct:
-                warnings.warn(
+                warn(
                     f"ahead-of-time autograd does not support {construct}; the captured graph runs uncompiled, as in eager.",
-                    EductorWarning,
                     stacklevel=3,
                 )
                 self._made[pairs] = self._module

@@ -16,13 +16,14 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from eductor import compat
-from eductor.autograd.again import Again
+from eductor.autograd.again import Again, has_function
 from eductor.autograd.backwards import Backwards
 from eductor.autograd.captured import Captured
 from eductor.autograd.handoff import Compiled, Parts, Run
 from eductor.autograd.joint import Signature, Tangent
 from eductor.autograd.views import base_node
 from eductor.compat import FakeTensor
+from eductor.errors import warn
 from eductor.graph.meta import output_of
 
 
@@ -39,7 +40,9 @@ def assemble(
     """The function that stands in for the captured graph."""
     call = _without_autocast(forward.run) if compat.any_autocast() else forward.run
     call = _detaching(call, parts.forward)
-    call = call if backwards is None else _differentiable(signature, parts, call, backwards, again, exact=exact)
+    if backwards is not None:
+        given = has_function(captured.module)
+        call = _differentiable(signature, parts, call, backwards, again, runs_users_backward=given, exact=exact)
     call = _in_grad_mode(call, signature, trains=backwards is not None)
     call = _keeping_versions(call, signature, forward.counts_writes) if signature.writes.forward else call
     call = _counting_idle_writes(call, signature)
@@ -101,10 +104,16 @@ def _counting_together(view: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
 
 
 def _differentiable(
-    signature: Signature, parts: Parts, forward: Run, backwards: Backwards, again: Again | None, *, exact: bool
+    signature: Signature,
+    parts: Parts,
+    forward: Run,
+    backwards: Backwards,
+    again: Again | None,
+    *,
+    runs_users_backward: bool,
+    exact: bool,
 ) -> Run:
     """The two graphs as one step of autograd."""
-    has_function = again is not None and again.has_function
     analysis, tangents = signature.analysis, signature.tangents
     count, total, given_inputs = len(analysis.returns), len(analysis.inputs), len(analysis.inputs)
     fixed = [
@@ -154,10 +163,16 @@ def _differentiable(
                     )
                 return handed_back(again.backward(kept, gradients))
             otherwise = exact and any(_lies_otherwise(g, t) for g, t in zip(gradients, tangents, strict=True))
-            casts = (exact or has_function) and compat.any_autocast()
-            as_eager = otherwise or casts or (has_function and not all(defined))
+            casts = (exact or runs_users_backward) and compat.any_autocast()
+            as_eager = otherwise or casts or (runs_users_backward and not all(defined))
             if as_eager and again is not None and again.can_run(kept):
                 return handed_back(again.backward(kept, gradients))
+            if casts:
+                warn(
+                    "a backward runs under autocast, where eager's casts, and the compiled one may not: its forward cannot run "
+                    "again, for it draws random numbers of its own, its inputs were written, or the option double_backward "
+                    "is off. Call backward() outside of autocast, as torch advises."
+                )
             del kept
             inputs = [*ctx.sizes, *values, *ctx.destinations]
             del values

@@ -47,9 +47,11 @@ def gradients_by_use(
     counted = Counter(edge for step in steps for edge in step.next_functions)
     several = {place for place, found in parts.items() if counted[place] + len(found) > 1}
     hooks = [step.register_hook(_noting(step, parts)) for step in steps if several & set(step.next_functions)]
-    sums = gradients_in_sum(results, inputs, tangents, create_graph=create_graph)
-    for hook in hooks:
-        hook.remove()
+    try:
+        sums = gradients_in_sum(results, inputs, tangents, create_graph=create_graph)
+    finally:
+        for hook in hooks:
+            hook.remove()
     found = zip(places, inputs, sums, strict=True)
     return [
         parts[place] if place in several and _can_be_summed(parts[place], x) else total for place, x, total in found

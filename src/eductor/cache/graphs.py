@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from eductor.cache.known import is_known
 from eductor.cache.values import (
     NotKept,
     Symbols,
@@ -17,7 +17,7 @@ from eductor.cache.values import (
     value_from_data,
     value_to_data,
 )
-from eductor.compat import FakeTensorMode, OpOverload
+from eductor.compat import FakeTensorMode
 from eductor.errors import BadGraph
 from eductor.graph.held import attribute
 from eductor.graph.meta import AHEAD, UNKNOWN, value_of
@@ -26,11 +26,6 @@ from eductor.graph.printer import statement, without_shadows
 
 HOMES = ("torch", "operator", "math")
 """Where the functions that an entry calls are looked for."""
-NAMESPACES = ("aten", "prim", "prims", "eductor")
-"""Operators of torch and of ours: those of other packages may change what they do, and no version tells."""
-BUILTINS = ("torch", "torch._C._nn", "_operator", "math")
-WRITTEN = ("torch.functional", "torch.nn.functional")
-"""The modules of the functions that may be called, those in C++ and those in Python."""
 
 
 def graph_to_data(module: GraphModule, symbols: Symbols) -> dict[str, Any]:
@@ -88,21 +83,6 @@ def _code(graph: Graph) -> str:
 def _check(node: Node) -> None:
     if not is_known(node):
         raise NotKept(f"a call of {node.target}")
-
-
-def is_known(node: Node) -> bool:
-    """Whether a node does what this version of torch, or of ours, says that it does."""
-    target: Any = node.target
-    if node.op == "call_method":
-        return isinstance(getattr(torch.Tensor, target, None), (FunctionType, MethodDescriptorType))
-    if node.op != "call_function":
-        return node.op != "call_module"
-    if isinstance(target, OpOverload):
-        return target.namespace in NAMESPACES
-    if isinstance(target, BuiltinFunctionType):
-        return target.__module__ in BUILTINS
-    home, name = getattr(target, "__module__", ""), getattr(target, "__name__", "")
-    return isinstance(target, FunctionType) and (home in WRITTEN or (home == "torch" and "sym_" in name))
 
 
 def _constant(module: GraphModule, path: str) -> torch.Tensor:

@@ -19,10 +19,11 @@ import eductor
 from eductor import compat
 from eductor.autograd.captured import Captured, Fakes
 from eductor.cache.entry import Entry, read, write
-from eductor.cache.graphs import NAMESPACES, graph_from_data, graph_to_data
+from eductor.cache.graphs import graph_from_data, graph_to_data
+from eductor.cache.known import is_told_by_torch
 from eductor.cache.store import Store
 from eductor.cache.values import NotKept, Symbols, constant_to_data
-from eductor.compat import HigherOrderOperator, OpOverload, ShapeEnv
+from eductor.compat import ShapeEnv
 from eductor.cost import device_of
 from eductor.engines import Engine
 from eductor.errors import Unsupported
@@ -33,7 +34,7 @@ from eductor.graph.sizes import spell_size
 from eductor.graph.structure import structural_hash
 from eductor.options import Options
 from eductor.pipeline.pipeline import Pipeline
-from eductor.pipeline.versions import source_hash, spelled
+from eductor.pipeline.versions import is_ours, spelled, unwrapped
 
 T = TypeVar("T")
 
@@ -73,7 +74,8 @@ class Question:
     def of(
         module: GraphModule, inputs: Sequence[Any], options: Options, pipeline: Pipeline, engine: Engine
     ) -> Question:
-        """Raises `NotKept` for a graph that no text tells all of."""
+        """Raises `NotKept` for a graph that no text tells all of, and for passes and tables that no version does."""
+        _check_passes(pipeline)
         captured = Captured(module)
         given = [*captured.held, *inputs]
         try:
@@ -97,6 +99,10 @@ class Question:
     def answer(self, store: Store) -> Entry | None:
         """What an earlier compile left."""
         return self._found(store, self.key, lambda data: read(data, self.fakes, self.symbols))
+
+    def give_up(self, store: Store, error: Exception) -> None:
+        """Where an entry could be read, but what it holds cannot be made to run."""
+        store.give_up(self.key, f"it cannot be run: {type(error).__name__}: {error}")
 
     def keep(self, entry: Entry, store: Store) -> None:
         store.put(self.key, write(entry, self.symbols))
@@ -124,7 +130,7 @@ class Question:
         try:
             return None if data is None else read(data)
         except Exception as error:
-            store.complain(key, f"it cannot be read: {type(error).__name__}: {error}")
+            store.give_up(key, f"it cannot be read: {type(error).__name__}: {error}")
             return None
 
     def guards(self) -> tuple[Any, ...]:
@@ -145,7 +151,24 @@ def _versions() -> tuple[str, ...]:
     for path in sorted(home.rglob("*.py")):
         digest.update(str(path.relative_to(home)).encode())
         digest.update(path.read_bytes())
-    return platform.python_version(), torch.__version__, str(torch.version.git_version), digest.hexdigest()
+    torchs = torch.__version__, str(torch.version.git_version)
+    return platform.python_version(), *torchs, eductor.__version__, digest.hexdigest()
+
+
+def _check_passes(pipeline: Pipeline) -> None:
+    """What other packages write may depend on anything, unless its author says by a version when it changes.
+
+    Before autograd not even that is enough: gradients of gradients come from the captured graph, which no pass of a warm
+    start rewrites; so what those passes do must not change what it computes.
+    """
+    for step in pipeline.steps:
+        if step.is_slot:
+            continue
+        pass_ = step.load()
+        if not pass_.is_told:
+            raise NotKept(f"the pass {step.address}, which is not Eductor's and states no `version=`")
+        if step.stage == "pre_grad" and (not is_ours(pass_.fn) or pass_.contract.numerics == "changes"):
+            raise NotKept(f"the pass {step.address}, which may change what the captured graph computes")
 
 
 def _devices(values: Sequence[Any], options: Options) -> Iterator[str]:
@@ -164,11 +187,22 @@ def _options(options: Options) -> dict[str, str]:
 def _engine(engine: Engine, options: Options) -> list[str]:
     given: Mapping[Any, Any] | None = options.decompositions
     if given is None:
-        table = source_hash(engine.decompositions)
+        if not is_ours(engine.decompositions):
+            raise NotKept(f"the decompositions of the engine {engine.name}, which are not Eductor's")
+        table = spelled(engine.decompositions)
     else:
-        table = " ".join(sorted(f"{path_of(op)} {source_hash(fn)}" for op, fn in given.items()))
+        foreign = next((op for op, fn in given.items() if not (is_ours(fn) or is_told_by_torch(unwrapped(fn)))), None)
+        if foreign is not None:
+            raise NotKept(f"a decomposition of {foreign}, which is not torch's")
+        table = " ".join(sorted(f"{path_of(op)} {_named(fn)}" for op, fn in given.items()))
     facts = (engine.fuses, engine.seeded_random, engine.takes_numbers)
     return [engine.name, table, str(facts), engine.state()]
+
+
+def _named(fn: Any) -> str:
+    if isinstance(fn, functools.partial):
+        return f"{_named(fn.func)} {fn.args} {fn.keywords}"
+    return f"{fn.__module__}.{fn.__qualname__}"
 
 
 def _graph(module: GraphModule) -> Iterator[str]:
@@ -178,7 +212,7 @@ def _graph(module: GraphModule) -> Iterator[str]:
         raise NotKept("an argument or a function that has no text")
     yield text
     for node in module.graph.nodes:
-        if node.op == "call_module" or (node.op == "call_function" and not _is_torchs(node.target)):
+        if node.op == "call_module" or (node.op == "call_function" and not is_told_by_torch(node.target)):
             raise NotKept(f"a call of {node.target}")
         if node.op == "get_attr":
             yield from _attribute(module, node)
@@ -188,6 +222,8 @@ def _attribute(module: GraphModule, node: Node) -> Iterator[str]:
     value = attribute(module, str(node.target))
     yield str(node.target)
     if isinstance(value, GraphModule):
+        if compat.has_checkpoint_policy(value):
+            raise NotKept("a checkpointed region with a policy of its own")
         yield from _graph(value)
     elif isinstance(value, torch.nn.Parameter):
         yield type_of(value)
@@ -195,23 +231,6 @@ def _attribute(module: GraphModule, node: Node) -> Iterator[str]:
         yield json.dumps(constant_to_data(value))
     else:
         raise NotKept(f"the attribute {node.target} of a graph")
-
-
-_REGIONS = (torch.ops.higher_order.tag_activation_checkpoint,)
-
-
-def _is_torchs(target: Any) -> bool:
-    """Whether the version of torch tells what a function does."""
-    if isinstance(target, OpOverload):
-        return target.namespace in NAMESPACES
-    if isinstance(target, HigherOrderOperator):
-        return target in _REGIONS
-    return (getattr(target, "__module__", None) or "torch").partition(".")[0] in (
-        "torch",
-        "_operator",
-        "math",
-        "builtins",
-    )
 
 
 def _input(value: Any, fake: Any, symbols: Symbols) -> list[Any]:

@@ -83,9 +83,12 @@ class Store:
             return
         self._make_room()
 
-    def complain(self, key: str, reason: str) -> None:
-        """Says why the entry of a key is left alone."""
-        _ignored(self._path(key), reason)
+    def give_up(self, key: str, reason: str) -> None:
+        """Removes the entry of a key, and says why."""
+        path = self._path(key)
+        _ignored(path, reason)
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
 
     def entries(self) -> list[tuple[Path, os.stat_result]]:
         """The files with their sizes and times, the one that was used longest ago first."""

@@ -111,7 +111,9 @@ def value_from_data(data: Any, symbols: Symbols, mode: FakeTensorMode) -> Any:
             value = torch.empty_strided(shape, strides, dtype=dtype_called(dtype), device=device)
         else:
             start = symbols.read(offset)
-            last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+            last = (
+                sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if 0 not in shape else 0
+            )
             whole = torch.empty(start + last + 1, dtype=dtype_called(dtype), device=device)
             value = whole.as_strided(shape, strides, start)
     return value.requires_grad_() if requires_grad else value
@@ -120,8 +122,10 @@ def value_from_data(data: Any, symbols: Symbols, mode: FakeTensorMode) -> Any:
 def constant_to_data(value: torch.Tensor) -> Any:
     """A tensor with its contents."""
     is_plain = type(value) is torch.Tensor and value.layout is torch.strided and value.is_contiguous()
-    if not is_plain or isinstance(value, FakeTensor) or value.nbytes > LARGEST_CONSTANT:
-        raise NotKept(f"a constant of type {type(value).__name__} and {value.nbytes} bytes")
+    if not is_plain or isinstance(value, FakeTensor) or value.is_conj() or value.is_neg():
+        raise NotKept(f"a constant of type {type(value).__name__} that does not lie plainly in memory")
+    if value.nbytes > LARGEST_CONSTANT:
+        raise NotKept(f"a constant of {value.nbytes} bytes")
     contents = bytes(value.detach().cpu().reshape(-1).view(torch.uint8).tolist())
     return [
         str(value.dtype).removeprefix("torch."),

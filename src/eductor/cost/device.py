@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from eductor.compat import uses_tf32
 from eductor.options import Options
 
 TERA, GIB = 1e12, 1 << 30
@@ -88,8 +89,7 @@ def device_of(device: torch.device, options: Options | None = None) -> Device:
     engine = options.engine
     fuses = engine != "aten" if engine is None or isinstance(engine, str) else bool(getattr(engine, "fuses", False))
     if device.type == "cuda":
-        tf32 = torch.get_float32_matmul_precision() != "highest"
-        return _cuda(device.index, options.mode == "reduce-overhead", fuses, tf32)
+        return _cuda(device.index, options.mode == "reduce-overhead", fuses, uses_tf32())
     return _cpu(torch.get_num_threads(), fuses)
 
 

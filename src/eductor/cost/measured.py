@@ -8,14 +8,13 @@ import os
 import statistics
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from eductor.errors import EductorWarning
+from eductor.errors import warn
 
 _WARM_UP, _ROUNDS, _CALLS = 3, 11, 5
 
@@ -75,7 +74,7 @@ def _read(path: Path, key: str, count: int) -> list[float] | None:
         return None
     except (OSError, ValueError, TypeError, KeyError):
         pass
-    warnings.warn(f"{path} is damaged, so its times are measured anew.", EductorWarning, stacklevel=2)
+    warn(f"{path} is damaged, so its times are measured anew.")
     return None
 
 
@@ -87,4 +86,4 @@ def _write(path: Path, key: str, times: list[float]) -> None:
             json.dump({"key": key, "seconds": times}, file)
         os.replace(file.name, path)
     except OSError as error:
-        warnings.warn(f"measured times cannot be kept in {path.parent}: {error}.", EductorWarning, stacklevel=2)
+        warn(f"measured times cannot be kept in {path.parent}: {error}.")

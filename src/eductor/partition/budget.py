@@ -7,12 +7,11 @@ choice on the hull, then value by value; or an integer program finds the best th
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import get_args
 
-from eductor.errors import BadOption, EductorWarning, UnknownName
+from eductor.errors import BadOption, UnknownName, warn
 from eductor.options import Solver
 from eductor.partition import integer
 from eductor.partition.cut import cheapest
@@ -52,7 +51,7 @@ def within(
     if solver == "integer" and integer.is_available():
         choice, _ = integer.solve(problem, budget, seconds, choice)
     elif solver == "integer":
-        warnings.warn("SciPy is not installed, so the greedy solver is taken.", EductorWarning, stacklevel=1)
+        warn("SciPy is not installed, so the greedy solver is taken.", stacklevel=1)
     return choice
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from torch.fx import Node
 
-from eductor.errors import EductorWarning
+from eductor.errors import warn
 from eductor.options import Solver
 from eductor.partition.budget import least_bytes, within
 from eductor.partition.prices import Priced
@@ -53,11 +52,9 @@ def _regions(found: Priced, budgets: Mapping[str, float]) -> list[tuple[float, s
         if (k := next(fits, None)) is not None:
             regions[k][1].add(number)
     if not any(region for _, region in regions):
-        warnings.warn(
+        warn(
             f"option memory_budget={dict(budgets)!r}: no module of this graph has such a name; it has "
-            f"{', '.join(sorted(known)) or 'no modules'}.",
-            EductorWarning,
-            stacklevel=2,
+            f"{', '.join(sorted(known)) or 'no modules'}."
         )
     return [(budget, region) for budget, region in regions if region]
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import inspect
 import os
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
-from eductor.errors import BadPass, BadPattern, EductorWarning
+from eductor.errors import BadPass, BadPattern, warn
 from eductor.graph.printer import type_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
@@ -56,7 +55,7 @@ class PatternPass(Pass):
             raise BadPattern(problem)
         if problem is not None and problem not in self._warned:
             self._warned.add(problem)
-            warnings.warn(f"the pass {context.stage}/{self.name}: {problem}", EductorWarning, stacklevel=2)
+            warn(f"the pass {context.stage}/{self.name}: {problem}")
 
     def check_rules(self) -> None:
         """Runs each replacement against its search function, once; one that computes something else is an error."""

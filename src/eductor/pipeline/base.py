@@ -18,7 +18,7 @@ from eductor.errors import BadPass, UnknownName
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView, key_of
 from eductor.options import Options
-from eductor.pipeline.versions import digest, source_hash, spelled
+from eductor.pipeline.versions import digest, is_ours, source_hash, spelled
 
 Stage = Literal["pre_grad", "joint", "post_grad"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
@@ -210,6 +210,14 @@ class Pass:
         return self._version or self._source
 
     @property
+    def is_told(self) -> bool:
+        """Whether its version tells all that it does, so that graphs may be kept: its author states one, or it is ours.
+
+        A hash of the source knows no helpers in other files, and no globals.
+        """
+        return self._version is not None or is_ours(self.fn)
+
+    @property
     def parameters(self) -> dict[str, inspect.Parameter]:
         """The options of the pass: the keyword-only parameters of its function."""
         found = inspect.signature(self.fn).parameters
@@ -338,6 +346,10 @@ class RulePass(Pass):
     @property
     def version(self) -> str:
         return self._version or digest(self._source, *(f"{r.name} {r.version}" for r in self.rules))
+
+    @property
+    def is_told(self) -> bool:
+        return super().is_told and (self._version is not None or all(is_ours(rule.fn) for rule in self.rules))
 
     def rule(self, *operators: Any, name: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Declares a rule for the calls of the operators: a function of the graph, the rewriter and the node.

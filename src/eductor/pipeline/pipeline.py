@@ -17,6 +17,7 @@ from eductor.pipeline.instruments import Instrument
 from eductor.pipeline.registry import Registry
 from eductor.pipeline.runner import run_steps
 from eductor.pipeline.steps import Extra, Step, numbered, place
+from eductor.pipeline.versions import spelled
 
 
 @dataclass(frozen=True, repr=False)
@@ -157,12 +158,13 @@ class Pipeline:
         return Pipeline(tuple(new))
 
     def cache_key(self) -> str:
-        """Changes with the name, the place, the version or the options of any pass."""
+        """Changes with the name, the place, the version, the contract or the options of any pass."""
         parts = []
         for step in self.steps:
             if not step.is_slot:
                 p = step.load()
-                parts.append(f"{step.address} {p.version} {sorted(p.options.items())!r} {step.limit}")
+                said = (p.version, p.contract, spelled(p.when), sorted(p.options.items()), step.limit)
+                parts.append(f"{step.address} {said!r}")
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
     def run(self, stage: Stage, module: GraphModule, context: Context, instruments: Sequence[Instrument] = ()) -> None:

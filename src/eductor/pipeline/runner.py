@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule
 
-from eductor.errors import EductorWarning, PassFailed
+from eductor.errors import PassFailed, warn
 from eductor.graph import meta
 from eductor.graph.bodies import inner_first
 from eductor.graph.compare import is_as_before
@@ -83,10 +82,9 @@ def _warn_of_laws(module: GraphModule, stage: Stage, *, in_place: bool) -> None:
     broken = violations(module.graph, stage, in_place=in_place)
     if broken:
         first = broken[0]
-        warnings.warn(
+        warn(
             f"after the stage {stage}, {first.node.name} breaks the law {first.law!r} ({len(broken)} violations in all): "
             f"{first.text}\n{around(module.graph, first.node)}",
-            EductorWarning,
             stacklevel=3,
         )
 
@@ -157,7 +155,7 @@ class _Runner:
         for instrument in self.instruments:
             instrument.skipped_pass(run)
         if self.step.source == "options":
-            warnings.warn(f"the pass {run.address} did not run: {reason}.", EductorWarning, stacklevel=2)
+            warn(f"the pass {run.address} did not run: {reason}.")
         return before
 
     def _timed(self, pass_: Pass, rewriter: Rewriter, run: PassRun) -> Snapshot:
@@ -224,7 +222,7 @@ class _Runner:
             raise PassFailed(f"{message}\nIt wrote tensors of the module, which cannot be undone.") from error
         if self.context.options.strict:
             raise PassFailed(message) from error
-        warnings.warn(f"{message}\nThe compile goes on without it.", EductorWarning, stacklevel=2)
+        warn(f"{message}\nThe compile goes on without it.")
 
 
 @dataclass

@@ -19,6 +19,16 @@ def source_hash(fn: Any) -> str:
     return digest(source, spelled(fn))
 
 
+def is_ours(fn: Any) -> bool:
+    """Whether a function is one of this package's, whose whole source tells what it does."""
+    return str(getattr(unwrapped(fn), "__module__", "")).partition(".")[0] == __name__.partition(".")[0]
+
+
+def unwrapped(fn: Any) -> Any:
+    """The function of which some arguments are given."""
+    return unwrapped(fn.func) if isinstance(fn, functools.partial) else fn
+
+
 def spelled(value: Any, depth: int = 8) -> str:
     """A value as text that is the same in every process; the state of objects is spelled as far as the depth goes."""
     if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):

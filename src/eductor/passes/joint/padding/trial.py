@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from eductor.compat import without_autocast
+from eductor.compat import uses_tf32, without_autocast
 from eductor.cost.measured import kept, seconds
 from eductor.passes.joint.padding.plan import NO_PADS, Dim, Matrix, Pads, Product
 
@@ -22,8 +22,8 @@ def measure_product(product: Product, pads: Pads, *, where: torch.device) -> tup
 def key_of(product: Product, pads: Pads) -> dict[str, Any]:
     """All that the times depend on: the product, the device, and the library that computes it."""
     given = {name: repr(getattr(product, name)) for name in Product.__slots__ if name != "device"}
-    precision = torch.get_float32_matmul_precision()
-    return {**given, "pads": repr(pads), "device": product.device.name, "torch": torch.__version__, "f32": precision}
+    told = {"pads": repr(pads), "device": product.device.name, "torch": torch.__version__, "tf32": uses_tf32()}
+    return {**given, **told}
 
 
 def _measure(product: Product, pads: Pads, where: torch.device) -> list[float]:
