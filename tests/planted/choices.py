@@ -23,7 +23,7 @@ def _applies(host: Host, fault: Fault) -> bool:
 
 
 def _quick() -> Iterator[tuple[Host, Fault]]:
-    """Every kind before autograd, where all of them have victims; gradients once behind it; two kinds in each pass."""
+    """Every kind before autograd, where all of them have victims; gradients once behind it; another kind in each pass."""
     hosts = all_hosts()
     first = [host for host in hosts if host.stage == "pre_grad"]
     behind = list({host.step.address: host for host in reversed(hosts) if host.stage != "pre_grad"}.values())
@@ -33,7 +33,7 @@ def _quick() -> Iterator[tuple[Host, Fault]]:
     everywhere = [fault for fault in FAULTS.values() if fault.about in ("", "draws")]
     for i, host in enumerate(behind):
         turned = [*everywhere[2 * i % len(everywhere) :], *everywhere]
-        yield from [(host, fault) for fault in turned if _applies(host, fault)][:2]
+        yield next((host, fault) for fault in turned if _applies(host, fault))
 
 
 QUICK = {(str(host), fault.name): (host, fault) for host, fault in _quick()}
