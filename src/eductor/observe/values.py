@@ -10,6 +10,8 @@ from eductor.graph.printer import type_of
 
 FACTOR = 4.0
 """How much further from a float64 run than before may a result be that need not be exact."""
+OF_SUMS = 16.0
+"""How many roundings of its dtype may part a result from a wider run: sums of many terms, taken in another order."""
 ROUNDINGS = 64.0
 """How many roundings of its dtype may part a result from a run that is no wider than itself, and rounds as much."""
 UNRELIABLE = {torch.float16: 1.0, torch.bfloat16: 1.0}
@@ -152,16 +154,17 @@ def _grown(a: torch.Tensor, b: torch.Tensor, truth: torch.Tensor, narrowest: tor
     old, new = (float((v - t)[finite].abs().max()) for v in (x, y))
     scale = float(t[finite].abs().max())
     rounding = _rounding(a.dtype, truth.dtype, narrowest) * scale
-    if old > UNRELIABLE.get(a.dtype, 0.1) * scale and new > rounding:
+    # What is off by more than its size is noise in both: of such numbers only the errors can be compared.
+    if UNRELIABLE.get(a.dtype, 0.1) * scale < old <= scale and new > rounding:
         return _not_close(x[finite], y[finite], 0.1)
     allowed = FACTOR * old + rounding
     return "" if new <= allowed else f"its error against float64 grew from {old:.3g} to {new:.3g}"
 
 
 def _rounding(dtype: torch.dtype, judge: torch.dtype, narrowest: torch.dtype | None) -> float:
-    """By which part of its size a result may be off, however near it was: a sum and its addend are rounded, both."""
+    """By which part of its size a result may be off, however near it was: one number has luck, and others are sums, too."""
     own = torch.finfo(dtype).eps
-    own *= 2.0 if torch.finfo(judge).eps < own else ROUNDINGS
+    own *= OF_SUMS if torch.finfo(judge).eps < own else ROUNDINGS
     return max(own, torch.finfo(narrowest).eps) if narrowest is not None else own
 
 
