@@ -9,8 +9,9 @@ import re
 from eductor.observe.manual import run_example
 from eductor.observe.table import as_markdown
 from eductor.options import Options
-from eductor.pipeline.base import NUMERICS, Contract, Example, Pass, RulePass, Stage, describe_options
+from eductor.pipeline.base import NUMERICS, Contract, Example, Pass, Stage, describe_options
 from eductor.pipeline.registry import Registry, Step
+from eductor.pipeline.rule_pass import RulePass
 
 PAYS = "It pays "
 """How the paragraph of a docstring begins that says when a pass pays: it is a section of the page."""

@@ -17,11 +17,12 @@ from eductor.observe.table import described, indent
 from eductor.options import Options
 from eductor.patterns.pattern_pass import PatternPass
 from eductor.patterns.why_not import WhyNot, why_not
-from eductor.pipeline.base import Pass, RulePass
+from eductor.pipeline.base import Pass
 from eductor.pipeline.instruments import Instrument, PassRun
 from eductor.pipeline.pipeline import Pipeline
 from eductor.pipeline.recorder import PassRecord
 from eductor.pipeline.registry import Registry
+from eductor.pipeline.rule_pass import RulePass
 from eductor.pipeline.steps import Step
 
 

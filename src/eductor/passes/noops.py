@@ -13,7 +13,7 @@ from eductor.graph.bind import Bound
 from eductor.graph.meta import difference, known_equal, known_true, tensor_of, value_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
-from eductor.pipeline.base import RulePass
+from eductor.pipeline.rule_pass import RulePass
 
 aten = torch.ops.aten
 

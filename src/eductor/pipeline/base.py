@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, GraphModule
 
 from eductor.errors import BadPass, UnknownName
 from eductor.graph.rewriter import Rewriter
-from eductor.graph.view import GraphView, key_of
+from eductor.graph.view import GraphView
 from eductor.options import Options
-from eductor.pipeline.versions import digest, is_ours, source_hash, spelled
+from eductor.pipeline.versions import is_ours, source_hash
 
 Stage = Literal["pre_grad", "joint", "post_grad"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
@@ -146,7 +146,7 @@ class Pass:
         version: str | None = None,
     ) -> None:
         self.fn = fn
-        self.name = _name_of(fn) if name is None else name
+        self.name = name_of(fn) if name is None else name
         self.stages = stages
         self.contract = contract
         self.on = on
@@ -265,7 +265,7 @@ class Pass:
         _check_result(view, self.fn(view, rewriter, **self._wanted(context), **self.options))
 
     def _wanted(self, context: Context | None) -> dict[str, Any]:
-        return {"context": context} if _takes_context(self.fn) else {}
+        return {"context": context} if takes_context(self.fn) else {}
 
     def _with(self, **changed: Any) -> Pass:
         copy = object.__new__(type(self))
@@ -311,114 +311,6 @@ class Pass:
 
     def __repr__(self) -> str:
         return f"<pass {'|'.join(self.stages)}/{self.name}>"
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One rule of a rule pass: called for each call of one of its operators."""
-
-    name: str
-    operators: tuple[Any, ...]
-    fn: Callable[..., Any]
-    version: str
-
-    def __call__(self, view: GraphView, rewriter: Rewriter, node: Node, context: Context) -> None:
-        """Looks at a call: with the graph and the rewriter, and with the context if the rule asks for it."""
-        self.fn(view, rewriter, node, **({"context": context} if _takes_context(self.fn) else {}))
-
-    @functools.cached_property
-    def keys(self) -> frozenset[Any]:
-        """Under what the calls of its operators are filed."""
-        return frozenset(map(key_of, self.operators))
-
-
-class RulePass(Pass):
-    """A pass made of rules, each tried on the calls of its operators: `stage/pass:rule@match`."""
-
-    def __init__(self, fn: Callable[..., Any], **declared: Any) -> None:
-        super().__init__(fn, **declared)
-        self.rules: list[Rule] = []
-
-    def _check_function(self) -> None:
-        if inspect.signature(self.fn).parameters:
-            raise BadPass(f"pass {self.name!r}: its rules do the work, so its own function takes no parameters.")
-
-    @property
-    def version(self) -> str:
-        return self._version or digest(self._source, *(f"{r.name} {r.version}" for r in self.rules))
-
-    @property
-    def is_told(self) -> bool:
-        return super().is_told and (self._version is not None or all(is_ours(rule.fn) for rule in self.rules))
-
-    def rule(self, *operators: Any, name: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Declares a rule for the calls of the operators: a function of the graph, the rewriter and the node.
-
-        It may take `context`, too.
-        """
-
-        def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
-            rule = Rule(
-                _name_of(fn) if name is None else name, operators, fn, digest(spelled(operators), source_hash(fn))
-            )
-            if not is_name(rule.name):
-                raise BadPass(f"pass {self.name!r}: a rule needs a name that is an identifier, not {rule.name!r}.")
-            if any(r.name == rule.name for r in self.rules):
-                raise BadPass(
-                    f"pass {self.name!r} has two rules called {rule.name!r}: give one of them another `name=`."
-                )
-            if not operators:
-                raise BadPass(
-                    f"pass {self.name!r}: the rule {rule.name!r} needs the operators whose calls it looks at."
-                )
-            self.rules.append(rule)
-            return fn
-
-        return declare
-
-    def run(self, view: GraphView, rewriter: Rewriter, context: Context) -> None:
-        by_keys: dict[tuple[Any, ...], list[tuple[Rule, bool]]] = {}
-        left: dict[Node, int] = {}
-        for node in view.find(*(op for rule in self.rules for op in rule.operators)):
-            refusals = len(rewriter.rejects)
-            keys = view.keys(node)
-            rules = by_keys.get(keys)
-            if rules is None:
-                # A node may be filed under several keys; each rule is tried once, in the order of declaration. One that
-                # asks for a key itself takes all that is filed there; of others, each call has to be looked at.
-                rules = by_keys[keys] = [
-                    (rule, any(key in rule.operators for key in keys))
-                    for rule in self.rules
-                    if not rule.keys.isdisjoint(keys)
-                ]
-            for rule, takes_all in rules:
-                if not takes_all and not view.is_call(node, *rule.operators):
-                    continue
-                edits = len(rewriter.matches)
-                with rewriter.rule(rule.name):
-                    rule(view, rewriter, node, context)
-                if len(rewriter.matches) > edits:
-                    break
-            if len(rewriter.rejects) > refusals:
-                left[node] = len(rewriter.matches)
-        if any(made < len(rewriter.matches) for made in left.values()):
-            self._look_again(view, rewriter, context, left)
-
-    def _look_again(self, view: GraphView, rewriter: Rewriter, context: Context, left: Mapping[Node, int]) -> None:
-        """What was refused may be allowed after a later match; the first refusal of what then is rewritten is void."""
-        edits = -1
-        while edits < len(rewriter.matches):
-            edits = len(rewriter.matches)
-            for node in view.candidates(list(left)):
-                refusals, before = len(rewriter.rejects), len(rewriter.matches)
-                name = node.name
-                for rule in self.rules:
-                    if len(rewriter.matches) == before and view.is_call(node, *rule.operators):
-                        with rewriter.rule(rule.name):
-                            rule(view, rewriter, node, context)
-                del rewriter.rejects[refusals:]
-                if len(rewriter.matches) > before:
-                    rewriter.rejects[:] = [r for r in rewriter.rejects if r.nodes[:1] != (name,)]
 
 
 class ForeignPass(Pass):
@@ -468,24 +360,11 @@ def graph_pass(
     return lambda fn: Pass(fn, stages=words(stage), contract=contract, **declared)
 
 
-def rule_pass(
-    *,
-    stage: Stage | Iterable[Stage],
-    numerics: Numerics,
-    devices: str | Iterable[str] = (),
-    inference_only: bool = False,
-    **declared: Any,
-) -> Callable[[Callable[..., Any]], RulePass]:
-    """Makes a pass of rules; the decorated function only names and documents it."""
-    contract = Contract(numerics, words(devices), inference_only)
-    return lambda fn: RulePass(fn, stages=words(stage), contract=contract, **declared)
-
-
 def as_pass(given: Pass | Callable[..., Any]) -> Pass:
     """A pass as it is; a plain callable as a pass of any stage, whose roundings nobody vouches for."""
     if isinstance(given, Pass):
         return given
-    name = _name_of(given)
+    name = name_of(given)
     return ForeignPass(
         given, stages=STAGES, contract=Contract("reassociates"), name=name if is_name(name) else "custom_pass"
     )
@@ -500,7 +379,7 @@ def describe_options(options: Mapping[str, Any]) -> str:
 
 
 @functools.lru_cache(maxsize=1 << 10)
-def _takes_context(fn: Callable[..., Any]) -> bool:
+def takes_context(fn: Callable[..., Any]) -> bool:
     return "context" in inspect.signature(fn).parameters
 
 
@@ -515,7 +394,7 @@ def words(given: Any) -> tuple[Any, ...]:
     return (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(dict.fromkeys(given))
 
 
-def _name_of(fn: Any) -> str:
+def name_of(fn: Any) -> str:
     return str(getattr(fn, "__name__", type(fn).__name__))
 
 
@@ -541,7 +420,7 @@ def _example(
     inputs = [p.default for p in inspect.signature(fn).parameters.values()]
     if not all(isinstance(spec, TensorSpec) for spec in inputs):
         raise BadPass(
-            f"pass {pass_.name!r}, example {_name_of(fn)!r}: give each parameter a default such as f32(2, 3), its dtype "
+            f"pass {pass_.name!r}, example {name_of(fn)!r}: give each parameter a default such as f32(2, 3), its dtype "
             "and shape."
         )
-    return Example(_name_of(fn), fn, tuple(inputs), because, prepare, dict(options or {}))
+    return Example(name_of(fn), fn, tuple(inputs), because, prepare, dict(options or {}))

@@ -18,7 +18,8 @@ from eductor.passes.noops import (
     rounded_integers,
     same_view,
 )
-from eductor.pipeline.base import f32, i64, rule_pass
+from eductor.pipeline.base import f32, i64
+from eductor.pipeline.rule_pass import rule_pass
 
 aten = torch.ops.aten
 prims = torch.ops.prims

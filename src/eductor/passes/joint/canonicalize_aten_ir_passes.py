@@ -13,7 +13,8 @@ from eductor.graph.rewriter import Rewriter
 from eductor.graph.snapshot import attribute, copy_of
 from eductor.graph.view import GraphView
 from eductor.passes.joint.uniform_values import literal_of
-from eductor.pipeline.base import f32, rule_pass
+from eductor.pipeline.base import f32
+from eductor.pipeline.rule_pass import rule_pass
 
 aten = torch.ops.aten
 hops = torch.ops.higher_order

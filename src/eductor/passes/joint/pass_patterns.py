@@ -8,7 +8,8 @@ from eductor.passes.functional.indexing import IOTAS, fix_iota_device, randperm_
 from eductor.passes.joint.rewrites.conversions import CONVERSIONS, one_conversion
 from eductor.passes.joint.rewrites.one_hot import scatter_upon_const_tensor
 from eductor.passes.joint.rewrites.views import PERMUTATIONS, RESHAPES, SQUEEZES, one_permutation, one_reshape
-from eductor.pipeline.base import f32, i64, rule_pass
+from eductor.pipeline.base import f32, i64
+from eductor.pipeline.rule_pass import rule_pass
 
 aten = torch.ops.aten
 

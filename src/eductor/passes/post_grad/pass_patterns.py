@@ -9,7 +9,8 @@ import torch
 from eductor.passes.functional.indexing import randperm_index, randperm_index_add
 from eductor.passes.post_grad.rewrites.cats import cat_slice_cat, cat_splitwithsizes, splitwithsizes_cat
 from eductor.passes.post_grad.rewrites.cumsum import pointless_cumsum
-from eductor.pipeline.base import f32, rule_pass
+from eductor.pipeline.base import f32
+from eductor.pipeline.rule_pass import rule_pass
 
 aten = torch.ops.aten
 

@@ -13,7 +13,8 @@ from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 from eductor.passes.pre_grad.products.compress import insert_expanded, may_be_product
 from eductor.passes.pre_grad.products.swaps import swapped
-from eductor.pipeline.base import f32, rule_pass
+from eductor.pipeline.base import f32
+from eductor.pipeline.rule_pass import rule_pass
 
 aten = torch.ops.aten
 

@@ -27,7 +27,8 @@ from eductor.passes.noops import (
     same_view,
     times_one,
 )
-from eductor.pipeline.base import f32, i64, rule_pass
+from eductor.pipeline.base import f32, i64
+from eductor.pipeline.rule_pass import rule_pass
 
 aten = torch.ops.aten
 
