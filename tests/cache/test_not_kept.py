@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -141,18 +142,22 @@ def test_a_compile_that_warned_of_anything(store):
     assert store.entries() == []
 
 
-@pytest.mark.parametrize("setting", ["matmul", "all"])
-def test_settings_of_precision_that_torchs_old_question_refuses(store, monkeypatch, setting):
+@contextmanager
+def precise_products(precision):
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    matmul.fp32_precision = precision
+    yield
+    matmul.fp32_precision = before
+
+
+@pytest.mark.parametrize("setting", [precise_products, torch.backends.flags], ids=["products", "all"])
+def test_settings_of_precision_that_torchs_old_question_refuses(store, setting):
     with warnings.catch_warnings():
         warnings.simplefilter("error", eductor.EductorWarning)
         run(torch.sin, torch.ones(1))
-        place = torch.backends.cuda.matmul if setting == "matmul" else torch.backends
-        before = place.fp32_precision
-        try:
-            place.fp32_precision = "tf32"
+        with setting("tf32"):
             run(torch.sin, torch.ones(1))
-        finally:
-            place.fp32_precision = before
     assert len(store.entries()) == 2
 
 
