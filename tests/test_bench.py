@@ -78,6 +78,7 @@ def test_a_steep_stage_is_reported(bench: ModuleType) -> None:
     assert bench.Report(steep, [], {}).too_steep() == [steep[1]]
 
 
+@pytest.mark.slow
 def test_matching_is_measured_beside_torch_and_does_not_grow_with_the_square(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
     patterns = load("patterns")

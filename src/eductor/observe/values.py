@@ -16,6 +16,8 @@ ROUNDINGS = 64.0
 """How many roundings of its dtype may part a result from a run that is no wider than itself, and rounds as much."""
 UNRELIABLE = {torch.float16: 1.0, torch.bfloat16: 1.0}
 """A result that is further than this part of its size from a float64 run says little about rounding; 0.1 for others."""
+NOISE = 10.0
+"""A result that is off by so many times its size says nothing: only how far it is off can be compared."""
 TOLERANCES = {
     torch.float16: 2e-2,
     torch.bfloat16: 2e-2,
@@ -154,8 +156,7 @@ def _grown(a: torch.Tensor, b: torch.Tensor, truth: torch.Tensor, narrowest: tor
     old, new = (float((v - t)[finite].abs().max()) for v in (x, y))
     scale = float(t[finite].abs().max())
     rounding = _rounding(a.dtype, truth.dtype, narrowest) * scale
-    # What is off by more than its size is noise in both: of such numbers only the errors can be compared.
-    if UNRELIABLE.get(a.dtype, 0.1) * scale < old <= scale and new > rounding:
+    if UNRELIABLE.get(a.dtype, 0.1) * scale < old <= NOISE * scale and new > rounding:
         return _not_close(x[finite], y[finite], 0.1)
     allowed = FACTOR * old + rounding
     return "" if new <= allowed else f"its error against float64 grew from {old:.3g} to {new:.3g}"
