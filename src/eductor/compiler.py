@@ -9,7 +9,8 @@
     post_grad   passes on each graph alone
     engine      makes each graph runnable
 
-What stands before the engine is kept on disk: where the same was compiled before, `resume` goes on from there. A graph that ahead-of-time autograd cannot take runs as it was captured, with a warning that names the reason.
+What stands before the engine is kept on disk: where the same was compiled before, `resume` goes on from there. A graph that
+ahead-of-time autograd cannot take runs as it was captured, with a warning that names the reason.
 """
 
 from __future__ import annotations

@@ -147,8 +147,10 @@ def precise_products(precision):
     matmul = torch.backends.cuda.matmul
     before = matmul.fp32_precision
     matmul.fp32_precision = precision
-    yield
-    matmul.fp32_precision = before
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = before
 
 
 @pytest.mark.parametrize("setting", [precise_products, torch.backends.flags], ids=["products", "all"])

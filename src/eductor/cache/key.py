@@ -126,8 +126,8 @@ class Question:
 
     def _found(self, store: Store, key: str, read: Callable[[Any], T]) -> T | None:
         """What is under a key; what cannot be read is left alone, with a warning."""
-        data = store.get(key)
         try:
+            data = store.get(key)
             return None if data is None else read(data)
         except Exception as error:
             store.give_up(key, f"it cannot be read: {type(error).__name__}: {error}")
