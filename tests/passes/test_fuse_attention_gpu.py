@@ -58,7 +58,27 @@ def test_gradients(dtype):
         torch.testing.assert_close(a.double(), b, rtol=close, atol=close)
 
 
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(1, 1, 1, 57), (2, 1, 1, 57), (1, 4, 1, 57), (64, 57)])
+def test_masks_that_are_broadcast(shape, dtype, training):
+    """Kernels broadcast them by themselves; a number of keys that is not a multiple of 8 is padded for some."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    made = [torch.randn(2, 4, n, 32, device="cuda", dtype=dtype, generator=generator) for n in (64, 57, 57)]
+    mask = torch.zeros(shape, device="cuda", dtype=dtype)
+    mask[..., 40:] = torch.finfo(dtype).min
+    recorder = eductor.Recorder()
+    compiled, wide = eductor.compile(attention, instruments=[recorder]), [x.double() for x in made]
+    if training:
+        got, expected = step(compiled, made, mask), step(attention, wide, mask.double())
+    else:
+        got, expected = [compiled(*made, mask)], [attention(*wide, mask.double())]
+    assert "joint/fuse_attention" in recorder.changed()
+    assert_close(got, expected, dtype)
+
+
 HIDDEN = {
+    "all": ((1, 1, 1, 56), (0,)),
     "keys": ((2, 1, 1, 56), (0,)),
     "rows": ((2, 1, 64, 56), (0, 0, slice(3, 9))),
     "queries": ((2, 1, 64, 1), (0, 0, slice(3, 9))),

@@ -97,7 +97,7 @@ class Fused:
                 query,
                 key,
                 value,
-                attn_mask=self._mask(bias, query, key),
+                attn_mask=self._mask(bias, key),
                 dropout_p=self.dropout,
                 is_causal=self.is_causal,
                 scale=self.scale,
@@ -111,13 +111,12 @@ class Fused:
             out = out + _no_numbers(query, key, self.has_groups).to(out.dtype)
         return self._laid(out.to(self.result), inputs)
 
-    def _mask(self, bias: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor | None:
+    def _mask(self, bias: torch.Tensor | None, key: torch.Tensor) -> torch.Tensor | None:
         if bias is None:
             return None
         if bias.dtype != self.dtype and self.rows != "marked":
             bias = bias.clamp(min=torch.finfo(self.dtype).min)
-        bias = bias.to(self.dtype)
-        return bias.expand(-1, -1, query.shape[-2], key.shape[-2])
+        return _widened(bias.to(self.dtype), key.shape[-2])
 
     def _laid(self, out: torch.Tensor, inputs: Sequence[Any]) -> torch.Tensor:
         """As the region's result lies."""
