@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
 import torch
 
 from eductor.cli import main
-from eductor.measure.bench import Measured
+from eductor.errors import BadScript
+from eductor.measure.bench import Bench, Measured
 from eductor.measure.bench_html import as_page
 from eductor.measure.bench_text import as_table
 from eductor.measure.cases import case
@@ -68,6 +70,45 @@ def test_a_model_of_a_file_in_all_ways(models, tmp_path, capsys):
     assert "<svg" in page.read_text()
 
 
+def test_first_steps_at_a_time(models, monkeypatch):
+    """So many as asked for, on caches of their own; the steps that are compared run alone, and after those before them."""
+    running, most, caches = [], {"first": 0, "steady": 0}, []
+    meet = threading.Barrier(2)
+
+    def child(job, cache):
+        kind = "first" if job["way"] else "steady"
+        running.append(kind)
+        most[kind] = max(most[kind], len(running))
+        if job["way"]:
+            caches.append((str(cache), job["records"]))
+            meet.wait(timeout=60)
+        running.pop()
+        return {"seconds": 1.0, "stages": {}, "nodes": {}} if job["way"] else {way: figures(1.0) for way in job["ways"]}
+
+    monkeypatch.setattr(
+        "eductor.measure.bench._child", lambda job, cache: (cache.mkdir(exist_ok=True), child(job, cache))[1]
+    )
+    measured = Bench(models, jobs=2).run()
+    assert list(measured.rows) == ["mine, inference", "mine, training"]
+    assert all(row["eductor"]["cold"] == row["inductor"]["warm"] == 1.0 for row in measured.rows.values())
+    assert most == {"first": 2, "steady": 1}
+    assert len(caches) == 8
+    assert len({cache for cache, _ in caches}) == 4
+
+
+def test_a_first_step_that_fails_costs_its_row_alone(models, monkeypatch):
+    def child(job, cache):
+        if job["training"] and job["way"] == "inductor":
+            raise BadScript("mine with inductor ended with code 1")
+        cache.mkdir(exist_ok=True)
+        return {"seconds": 1.0, "stages": {}, "nodes": {}} if job["way"] else {way: figures(1.0) for way in job["ways"]}
+
+    monkeypatch.setattr("eductor.measure.bench._child", child)
+    measured = Bench(models, jobs=2).run()
+    assert list(measured.rows) == ["mine, inference"]
+    assert measured.failures == {"mine, training": "mine with inductor ended with code 1"}
+
+
 def test_means_are_geometric():
     assert MEASURED.mean("milliseconds") == pytest.approx(1.0)
     assert MEASURED.mean("cold") == pytest.approx(0.5)
@@ -111,6 +152,7 @@ BAD = {
     "no dictionary MODELS": ["EMPTY"],
     "unknown model": ["MODELS", "--only", "other"],
     "unknown model of": ["MODELS:other"],
+    "--jobs 0: it must be 1 or more": ["MODELS", "--jobs", "0"],
     "ended with code": ["BROKEN", "--no-compile-times", "--kinds", "inference"],
 }
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -37,6 +38,8 @@ class Bench:
     compile_times: bool = True
     beside: Sequence[str] = ()
     """The ways to compare; all of them where none is named. Eager, Inductor and Eductor are always there."""
+    jobs: int = 1
+    """So many first steps are taken at a time."""
     say: Callable[[str], None] = lambda text: None
 
     def names(self) -> list[str]:
@@ -48,16 +51,19 @@ class Bench:
 
     def run(self, keep: Callable[[Measured], None] = lambda measured: None) -> Measured:
         """Row by row; `keep` is called after each, with all that there are: what takes long may be cut off."""
-        names, compared = self.names(), self.ways()
-        rows = [(name, kind) for name in names for kind in self.kinds]
-        measured = Measured(self.device)
-        for i, (name, kind) in enumerate(rows):
-            row = f"{name}, {kind}"
-            try:
-                measured.rows[row] = self._measure(name, kind, compared, f"{i + 1} of {len(rows)}: {row}")
-            except BadScript as error:  # a crash of one way is no reason to lose all other figures
-                measured.failures[row] = str(error)
-            keep(measured)
+        pairs = [(name, kind) for name in self.names() for kind in self.kinds]
+        rows = [Row(name, kind, f"{i} of {len(pairs)}") for i, (name, kind) in enumerate(pairs, 1)]
+        measured, compared = Measured(self.device), self.ways()
+        for start in range(0, len(rows), self.jobs):
+            some = rows[start : start + self.jobs]
+            with tempfile.TemporaryDirectory(prefix="eductor-bench-") as folder:
+                firsts = self._first_steps(some, compared, Path(folder))
+                for row in some:
+                    try:  # a crash of one way is no reason to lose all other figures
+                        measured.rows[row.name] = self._measure(row, compared, firsts, Path(folder))
+                    except BadScript as error:
+                        measured.failures[row.name] = str(error)
+                    keep(measured)
         if not measured.rows:
             raise BadScript("\n".join(measured.failures.values()))
         return measured
@@ -69,24 +75,60 @@ class Bench:
                 raise UnknownName(f"way on {self.device}", way, known)
         return [way for way in known if not self.beside or way in (EAGER, STOCK, OURS, *self.beside)]
 
-    def _measure(self, name: str, kind: str, compared: Sequence[str], row: str) -> dict[str, dict[str, Any]]:
-        job = {"source": self.source, "model": name, "device": self.device, "training": kind == "training"}
-        with tempfile.TemporaryDirectory(prefix="eductor-bench-") as folder:
-            caches, firsts = Path(folder), dict[str, dict[str, Any]]()
-            for way in [w for w in compared if w != EAGER and self.compile_times]:
-                own = caches / way.replace(", ", "-")
-                self.say(f"{row}: first step with {way}, cold")
-                firsts[way] = _child({**job, "way": way, "records": way == OURS}, own)
-                self.say(f"{row}: first step with {way}, warm")
-                firsts[way]["warm"] = _child({**job, "way": way, "records": False}, own)["seconds"]
-                shutil.copytree(own, caches / "all", dirs_exist_ok=True)
-            self.say(f"{row}: all ways in turns")
-            found = _child({**job, "way": None, "ways": compared, "rounds": self.rounds}, caches / "all")
-        for way, first in firsts.items():
+    def _first_steps(self, rows: Sequence[Row], compared: Sequence[str], folder: Path) -> FirstSteps:
+        """Those of all ways, so many at a time."""
+        ways = [way for way in compared if way != EAGER and self.compile_times]
+        with ThreadPoolExecutor(self.jobs) as pool:
+            return {(row, way): pool.submit(self._first_step, row, way, folder) for row in rows for way in ways}
+
+    def _first_step(self, row: Row, way: str, folder: Path) -> dict[str, Any]:
+        own, job = row.caches(folder, way), {**self._job(row), "way": way}
+        self.say(f"{row}: first step with {way}, cold")
+        first = _child({**job, "records": way == OURS}, own)
+        self.say(f"{row}: first step with {way}, warm")
+        return first | {"warm": _child({**job, "records": False}, own)["seconds"]}
+
+    def _measure(
+        self, row: Row, compared: Sequence[str], firsts: FirstSteps, folder: Path
+    ) -> dict[str, dict[str, Any]]:
+        own = {way: first.result() for (of, way), first in firsts.items() if of == row}
+        for way in own:
+            shutil.copytree(row.caches(folder, way), row.caches(folder, "all"), dirs_exist_ok=True)
+        self.say(f"{row}: all ways in turns")
+        job = {**self._job(row), "way": None, "ways": compared, "rounds": self.rounds}
+        found = _child(job, row.caches(folder, "all"))
+        for way, first in own.items():
             found[way] |= {"cold": first["seconds"], "warm": first["warm"]}
             if first["stages"]:
                 found[way] |= {"stages": first["stages"], "nodes": first["nodes"]}
         return found
+
+    def _job(self, row: Row) -> dict[str, Any]:
+        training = row.kind == "training"
+        return {"source": self.source, "model": row.model, "device": self.device, "training": training}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model, trained or not."""
+
+    model: str
+    kind: str
+    place: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.model}, {self.kind}"
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.name}"
+
+    def caches(self, folder: Path, way: str) -> Path:
+        """Where its first steps leave what they compiled."""
+        return folder / f"{self.name}, {way}".replace(", ", "-")
+
+
+FirstSteps = dict[tuple[Row, str], Future[dict[str, Any]]]
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only this way beside eager, inductor and eductor, as `inductor, reduce-overhead`; may be given again",
     )
     parser.add_argument("--rounds", type=int, default=20, help="steps of each way; the median counts")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="first steps at a time; default: 1, for which nothing waits"
+    )
     parser.add_argument("--no-compile-times", action="store_true", help="leave out the first steps, which take longest")
     parser.add_argument("--json", metavar="FILE", help="all figures, as JSON")
     parser.add_argument("--html", metavar="FILE", help="a page with plots")
@@ -48,13 +51,25 @@ def run(args: argparse.Namespace) -> int:
         raise BadOption(f"--kinds {args.kinds}: it must be one or more of {', '.join(KINDS)}.")
     if args.rounds < 1:
         raise BadOption(f"--rounds {args.rounds}: it must be 1 or more.")
+    if args.jobs < 1:
+        raise BadOption(f"--jobs {args.jobs}: it must be 1 or more.")
     if args.device == "cuda" and not torch.cuda.is_available():
         raise BadOption("--device cuda: there is no CUDA device that torch can use here; leave it out for the CPU.")
     check_can_write(args.json)
     check_can_write(args.html)
     progress = Progress(sys.stderr)
     only = [name for name in args.only.split(",") if name]
-    bench = Bench(args.source, args.device, only, kinds, args.rounds, not args.no_compile_times, args.way, progress.say)
+    bench = Bench(
+        args.source,
+        args.device,
+        only,
+        kinds,
+        args.rounds,
+        not args.no_compile_times,
+        args.way,
+        args.jobs,
+        say=progress.say,
+    )
 
     def keep(measured: Measured) -> None:
         if args.json:
