@@ -13,7 +13,17 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 import eductor
 from eductor.cache import Store
 from eductor.engines import Engine
+from eductor.patterns import (
+    Arg,
+    CallFunction,
+    PatternMatcherPass,
+    op,
+    pattern_pass,
+    register_graph_pattern,
+    var,
+)
 from eductor.pipeline.base import graph_pass
+from eductor.pipeline.rule_pass import rule_pass
 
 aten = torch.ops.aten
 number = 3.0
@@ -43,6 +53,69 @@ def test_a_pass_that_states_no_version(store, resumed, other_number):
     other_number(4.0)
     assert run(lambda x: x * 2, torch.ones(1), passes=[pass_]).item() == 4
     assert store.entries() == []
+
+
+def elsewhere(fn):
+    """As if it came with another package."""
+    fn.__module__ = "elsewhere.passes"
+    return fn
+
+
+def a_pass_of_a_package(kind, whose):
+    """A pass that states a version, with a rule of somebody who reads a global."""
+
+    @(rule_pass if kind == "rules" else pattern_pass)(stage="joint", numerics="changes", on=False, version="1")
+    @elsewhere
+    def factors():
+        """Multiplies by other numbers."""
+
+    if kind == "rules":
+
+        @factors.rule(aten.mul)
+        @whose
+        def other(graph, rewrite, node):
+            if node.args[1] != number:
+                rewrite.replace(node, aten.mul.Tensor, node.args[0], number)
+
+    else:
+
+        @factors.rule(op(aten.mul, var("x"), 2))
+        @whose
+        def another(match, graph, rewrite):
+            rewrite.replace(match.output, aten.mul.Tensor, match["x"], number)
+
+    return factors
+
+
+@pytest.mark.parametrize("kind", ["rules", "patterns"])
+def test_a_rule_that_is_added_to_a_pass_of_a_package(store, resumed, other_number, kind):
+    """The version of a pass tells nothing of what others add to it."""
+    pass_ = a_pass_of_a_package(kind, lambda fn: fn)
+    assert run(lambda x: x * 2, torch.ones(1), passes=[pass_]).item() == 3
+    other_number(4.0)
+    assert run(lambda x: x * 2, torch.ones(1), passes=[pass_]).item() == 4
+    assert store.entries() == []
+
+
+def test_patterns_that_are_declared_by_torchs_names(store, resumed, other_number):
+    patterns = PatternMatcherPass(pass_name="factors")
+
+    @register_graph_pattern(CallFunction(aten.mul.Tensor, Arg(), 2), pass_dict=patterns)
+    def other(match, x):
+        match.replace_by_example(lambda x: x * number, [x])
+
+    assert run(lambda x: x * 2, torch.ones(1), joint_custom_post_pass=[patterns]).item() == 3
+    other_number(4.0)
+    assert run(lambda x: x * 2, torch.ones(1), joint_custom_post_pass=[patterns]).item() == 4
+    assert store.entries() == []
+
+
+@pytest.mark.parametrize("kind", ["rules", "patterns"])
+def test_a_rule_that_comes_with_its_pass_is_told_by_its_version(store, resumed, kind):
+    pass_ = a_pass_of_a_package(kind, elsewhere)
+    for _ in range(2):
+        assert run(lambda x: x * 2, torch.ones(1), passes=[pass_]).item() == 3
+    assert len(store.entries()) == 1
 
 
 def test_a_plain_function_in_a_slot_runs_each_time(store):

@@ -20,7 +20,7 @@ from eductor.patterns.selftest import check_rule
 from eductor.patterns.sources import Traced
 from eductor.patterns.trace import signature
 from eductor.pipeline.base import Context, Contract, Numerics, Pass, Stage, is_name, words
-from eductor.pipeline.versions import digest, source_hash, spelled
+from eductor.pipeline.versions import digest, package_of, source_hash, spelled
 
 DEBUG = "EDUCTOR_DEBUG"
 """The environment variable that has each rule tested where it is declared."""
@@ -42,6 +42,10 @@ class PatternPass(Pass):
     @property
     def version(self) -> str:
         return self._version or digest(self._source, *(f"{r.name} {r.version}" for r in self.rules.rules))
+
+    @property
+    def is_told(self) -> bool:
+        return super().is_told and all(rule.package == package_of(self.fn) for rule in self.rules.rules)
 
     def enters_bodies(self, stage: Stage) -> bool:
         return True
@@ -93,7 +97,7 @@ class PatternPass(Pass):
             known = names_in(search)
             action = Replaced(replacement, parameters_of(replacement, known, in_order=False))
             version = _version(listing(search), replacement, check, allowed)
-            rule = Rule(called, Said(search), action, check, allowed, version)
+            rule = Rule(called, Said(search), action, check, allowed, version, package_of(replacement))
         else:
             given = signature(search, inputs, joint=joint)
             taken = parameters_of(replacement, given.names, in_order=True)
@@ -103,7 +107,7 @@ class PatternPass(Pass):
             version = _version(
                 source_hash(search), replacement, check, allowed, spelled((joint, _forms(given.examples)))
             )
-            rule = Rule(called, source, action, check, allowed, version)
+            rule = Rule(called, source, action, check, allowed, version, package_of(replacement))
         return self._add(rule)
 
     def rule(
@@ -119,7 +123,8 @@ class PatternPass(Pass):
         def declare(fn: Handler) -> Handler:
             allowed = tolerances(tolerate)
             version = _version(listing(pattern), fn, check, allowed)
-            self._add(Rule(name or fn.__name__, Said(pattern), Handled(fn), check, allowed, version))
+            rule = Rule(name or fn.__name__, Said(pattern), Handled(fn), check, allowed, version, package_of(fn))
+            self._add(rule)
             return fn
 
         return declare

@@ -14,7 +14,7 @@ from eductor.errors import BadPass
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView, key_of
 from eductor.pipeline.base import Context, Contract, Numerics, Pass, Stage, is_name, name_of, takes_context, words
-from eductor.pipeline.versions import digest, is_ours, source_hash, spelled
+from eductor.pipeline.versions import digest, package_of, source_hash, spelled
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class RulePass(Pass):
 
     @property
     def is_told(self) -> bool:
-        return super().is_told and (self._version is not None or all(is_ours(rule.fn) for rule in self.rules))
+        return super().is_told and all(package_of(rule.fn) == package_of(self.fn) for rule in self.rules)
 
     def rule(self, *operators: Any, name: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Declares a rule for the calls of the operators: a function of the graph, the rewriter and the node.

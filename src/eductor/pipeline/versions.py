@@ -21,7 +21,12 @@ def source_hash(fn: Any) -> str:
 
 def is_ours(fn: Any) -> bool:
     """Whether a function is one of this package's, whose whole source tells what it does."""
-    return str(getattr(unwrapped(fn), "__module__", "")).partition(".")[0] == __name__.partition(".")[0]
+    return package_of(fn) == package_of(is_ours)
+
+
+def package_of(fn: Any) -> str:
+    """The package that a function comes with: its author states the versions of passes for what stands there."""
+    return str(getattr(unwrapped(fn), "__module__", "")).partition(".")[0]
 
 
 def unwrapped(fn: Any) -> Any:
