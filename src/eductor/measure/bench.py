@@ -158,13 +158,16 @@ class Measured:
             "eductor": eductor.__version__,
             "torch": str(torch.__version__),
             "device": self.device,
-            "machine": torch.cuda.get_device_name()
-            if self.device == "cuda"
-            else f"CPU, {torch.get_num_threads()} threads",
+            "machine": torch.cuda.get_device_name() if self.device == "cuda" else _processor(),
             "rows": self.rows,
             "failures": self.failures,
             "means": {figure: self.mean(figure) for figure in ("milliseconds", "cold", "warm", "memory", "error")},
         }
+
+
+def _processor() -> str:
+    threads = torch.get_num_threads()
+    return f"CPU, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def _child(job: dict[str, Any], cache: Path) -> dict[str, Any]:
