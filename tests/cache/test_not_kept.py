@@ -22,7 +22,7 @@ from eductor.patterns import (
     register_graph_pattern,
     var,
 )
-from eductor.pipeline.base import graph_pass
+from eductor.pipeline.base import f32, graph_pass
 from eductor.pipeline.rule_pass import rule_pass
 
 aten = torch.ops.aten
@@ -108,6 +108,51 @@ def test_patterns_that_are_declared_by_torchs_names(store, resumed, other_number
     other_number(4.0)
     assert run(lambda x: x * 2, torch.ones(1), joint_custom_post_pass=[patterns]).item() == 4
     assert store.entries() == []
+
+
+@elsewhere
+def shipped(x):
+    return x * 3
+
+
+@elsewhere
+def any_search(x):
+    return x * 2
+
+
+SHIPPED = {
+    "search": lambda p: p.replace(lambda x: x * 2, shipped, inputs=[f32(1)]),
+    "check": lambda p: p.replace(any_search, shipped, inputs=[f32(1)], check=lambda match: number == 3.0),
+    "where": lambda p: p.replace(op(aten.mul, var("x", lambda x: number == 3.0), 2), shipped),
+}
+
+
+@pytest.mark.parametrize("whose", SHIPPED)
+def test_a_rule_with_one_function_of_another_package(store, caplog, whose):
+    @pattern_pass(stage="joint", numerics="changes", on=False, version="1")
+    @elsewhere
+    def factors():
+        """Multiplies by other numbers."""
+
+    caplog.set_level("INFO", logger="eductor")
+    SHIPPED[whose](factors)
+    assert run(lambda x: x * 2, torch.ones(1), passes=[factors]).item() == 3
+    assert store.entries() == []
+    assert "the pass joint/factors, whose rule shipped has a function of another package" in caplog.text
+
+
+def test_one_rule_more_is_another_key(store, resumed):
+    """Also where its functions come with the pass, whose version stays."""
+
+    @pattern_pass(stage="joint", numerics="changes", on=False, version="1")
+    @elsewhere
+    def factors():
+        """Multiplies by other numbers."""
+
+    assert run(lambda x: x * 2, torch.ones(1), passes=[factors]).item() == 2
+    factors.replace(any_search, shipped, inputs=[f32(1)])
+    assert run(lambda x: x * 2, torch.ones(1), passes=[factors]).item() == 3
+    assert len(store.entries()) == 2
 
 
 @pytest.mark.parametrize("kind", ["rules", "patterns"])

@@ -6,6 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
+from torch._inductor import config, debug
+from torch._inductor.debug import record_and_log_graph_execution_order
 from torch._inductor.output_code import CompiledFxGraph
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from torch.utils._debug_mode import DebugMode
@@ -49,11 +52,23 @@ class Kernel:
         return self.launchers[0](*args, stream=stream)
 
 
+def generated(kernel, looks=lambda: False):
+    """The names of a generated module, after its kernels are launched directly; its code calls `run` of them."""
+    scope = {"kernel": kernel, "other": 5}
+    launch_directly(scope, Kernel, looks)
+    assert scope["other"] == 5
+    return scope
+
+
+def launch(scope, n=20, **settings):
+    scope["kernel"].run("x", n, stream=3, **settings)
+
+
 def test_the_second_launch_goes_to_the_driver_at_once():
     kernel = Kernel()
-    launch_directly([kernel], lambda: False)
+    scope = generated(kernel)
     for n in (20, 20, 4):
-        kernel.run("x", n, stream=3)
+        launch(scope, n)
     assert kernel.whole == 1
     assert kernel.static.seen == [
         ("slowly", 3, 1, 1, 3, "x", 20),
@@ -64,19 +79,19 @@ def test_the_second_launch_goes_to_the_driver_at_once():
 
 def test_who_looks_on_sees_each_launch():
     kernel, looks = Kernel(), [False]
-    launch_directly([kernel], lambda: looks[0])
+    scope = generated(kernel, lambda: looks[0])
     for looks[0] in (False, True, False):
-        kernel.run("x", 20, stream=3)
-    kernel.run("x", 20, stream=3, benchmark_run=True)
+        launch(scope)
+    launch(scope, benchmark_run=True)
     assert kernel.whole == 3
 
 
 @pytest.mark.parametrize("setting", ["triton_interpret", "dump_launch_params", "dump_launch_tensors"])
 def test_what_is_done_at_each_launch_is_done(setting):
     kernel = Kernel(**{setting: True})
-    launch_directly([kernel], lambda: False)
+    scope = generated(kernel)
     for _ in range(3):
-        kernel.run("x", 20, stream=3)
+        launch(scope)
     assert kernel.whole == 3
 
 
@@ -84,17 +99,24 @@ def test_a_kernel_that_torch_does_not_launch_itself_stays():
     """Triton's own launcher may ask for memory that is set up at each launch."""
     kernel = Kernel()
     kernel.launchers[0].__globals__["runner"] = lambda *args: None
-    launch_directly([kernel], lambda: False)
+    scope = generated(kernel)
     for _ in range(3):
-        kernel.run("x", 20, stream=3)
+        launch(scope)
     assert kernel.whole == 3
 
 
-def test_graphs_that_share_a_kernel():
+def test_the_kernel_itself_stays_as_it_is():
+    """Torch copies it for graphs that share it, pickles it for its cache, and asks it for more than launches."""
     kernel = Kernel()
-    for _ in range(3):
-        launch_directly([kernel], lambda: False)
-        kernel.run("x", 20, stream=3)
+    before = dict(vars(kernel))
+    scope = generated(kernel)
+    launch(scope)
+    assert vars(kernel).keys() == before.keys()
+    assert kernel.run.__self__ is kernel
+    assert scope["kernel"].launchers is kernel.launchers
+    for _ in range(2):  # a second graph of the same text
+        launch_directly(scope, Kernel, lambda: False)
+        launch(scope)
     assert kernel.whole == 1
 
 
@@ -117,6 +139,17 @@ def test_from_the_second_call_on_only_a_profiler_gets_the_whole(calls):
         compiled(x)
     assert len(calls) == 2
     assert any("Call CompiledFxGraph" in event.key for event in profile.key_averages())
+
+
+def test_torchs_record_of_graphs_has_later_calls():
+    compiled = eductor.compile(lambda x: (x * 2).cos(), engine="inductor")
+    x = torch.randn(5)
+    for _ in range(2):
+        compiled(x)
+    with record_and_log_graph_execution_order():
+        for _ in range(2):
+            compiled(x)
+        assert len(debug.GRAPH_EXECUTION_ORDER) == 2
 
 
 def test_a_first_call_that_fails_is_not_the_first_one(calls):
@@ -162,6 +195,19 @@ def test_kernels_on_a_gpu_are_launched_at_once(monkeypatch):
     for _ in range(5):
         compiled(x)
     assert len(seen) == 1
+
+
+@pytest.mark.gpu
+def test_graphs_that_share_a_kernel_are_kept_in_torchs_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    counters.clear()
+    with config.patch(compile_threads=1):
+        for _ in range(2):
+            torch._dynamo.reset()
+            compiled = eductor.compile(lambda x: (x * 3 + 1).sin())
+            for n in (32, 48):
+                compiled(torch.randn(n, device="cuda"))
+    assert counters["inductor"]["fxgraph_cache_pickle_error"] == 0
 
 
 @pytest.mark.skipif(torch.__version__ < "2.13", reason="older versions do not")

@@ -165,8 +165,8 @@ def _check_passes(pipeline: Pipeline) -> None:
         if step.is_slot:
             continue
         pass_ = step.load()
-        if not pass_.is_told:
-            raise NotKept(f"the pass {step.address}, which is not Eductor's and states no `version=`")
+        if pass_.untold:
+            raise NotKept(f"the pass {step.address}, {pass_.untold}")
         if step.stage == "pre_grad" and (not is_ours(pass_.fn) or pass_.contract.numerics == "changes"):
             raise NotKept(f"the pass {step.address}, which may change what the captured graph computes")
 

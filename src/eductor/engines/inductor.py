@@ -1,4 +1,5 @@
-"""The engine `inductor`: torch's code generator, with none of its FX passes. All of its private API is used here.
+"""The engine `inductor`: torch's code generator, with none of its FX passes. All of its private API is used here, that of
+its kernels in `launches`.
 
 The graph comes functional and final; what its lowering needs beyond that, `legalize` does. Its caches work: the same
 graph in another process compiles in no time.
@@ -109,7 +110,7 @@ def compile(job: Job) -> Compiled:
             cudagraphs=shared["graphs"],
             boxed_forward_device_index=shared["device"],
         )
-    call = _call_of(compiled)
+    call = compiled if graphs else _call_of(compiled)  # CUDA graphs are recorded in later calls, which are logged
     run = call if not _has_signs(job) else lambda inputs: call(_with_signs(inputs))
     kernels = kernels_of(compiled) if job.tells_kernels else ()
     return Compiled(run, _strides(compiled, mode), counts_writes=False, kernels=kernels)
@@ -120,17 +121,16 @@ def _call_of(compiled: Any) -> Run:
     from torch._inductor import debug
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
-    if debug.RECORD_GRAPH_EXECUTION or not hasattr(compiled, "current_callable"):
-        return cast(Run, compiled)
-    runner = compiled.compiled_fn_runner
+    runner = getattr(compiled, "compiled_fn_runner", None)
     if runner is not None and torch.version.cuda and not hasattr(CachingAutotuner, "_build_fast_launcher"):
-        found = runner.call.__func__.__globals__.values()
-        launch_directly([k for k in found if type(k) is CachingAutotuner], _somebody_looks_on)
+        launch_directly(runner.call.__func__.__globals__, CachingAutotuner, _somebody_looks_on)
+    if not hasattr(compiled, "current_callable"):
+        return cast(Run, compiled)
     is_settled = False
 
     def run(inputs: list[Any]) -> Sequence[Any]:
         nonlocal is_settled
-        if is_settled and not torch.autograd.profiler._is_profiler_enabled:
+        if is_settled and not (torch.autograd.profiler._is_profiler_enabled or debug.RECORD_GRAPH_EXECUTION):
             return cast("Sequence[Any]", compiled.current_callable(inputs))
         results = compiled(inputs)
         is_settled = True

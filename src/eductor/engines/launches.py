@@ -1,41 +1,51 @@
 """Launches of Triton kernels without what torch does around each of them, which takes longer than many a kernel.
 
-From version 2.13 on torch does the same. The kernels are its own objects; nothing of it is imported here.
+From version 2.13 on torch does the same. What is known here of its kernels is what version 2.11 and 2.12 have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
 
-def launch_directly(kernels: Iterable[Any], somebody_looks_on: Callable[[], bool]) -> None:
-    """From its second launch on a kernel is launched at once, unless somebody looks on, as a profiler does."""
-    for kernel in kernels:
-        if "run" not in vars(kernel):  # graphs of one text share their kernels
-            kernel.run = _settling(kernel, kernel.run, somebody_looks_on)
+def launch_directly(scope: dict[str, Any], kind: type, somebody_looks_on: Callable[[], bool]) -> None:
+    """From its second launch on a kernel of a generated module is launched at once, unless somebody looks on.
+
+    The kernel itself stays as it is: torch copies and pickles it.
+    """
+    for name, value in list(scope.items()):
+        if type(value) is kind:
+            scope[name] = Launcher(value, somebody_looks_on)
 
 
-def _settling(kernel: Any, whole: Callable[..., Any], somebody_looks_on: Callable[[], bool]) -> Callable[..., Any]:
-    """The first launch chooses among the forms of a kernel; then there is one."""
+class Launcher:
+    """Stands for a kernel in the code that calls it: the first launch chooses among its forms; then there is one."""
 
-    def first(*args: Any, stream: int, **settings: Any) -> Any:
-        result = whole(*args, stream=stream, **settings)
-        launch = _direct(kernel)
-        if launch is not None:
-            kernel.run = later(launch)
+    def __init__(self, kernel: Any, somebody_looks_on: Callable[[], bool]) -> None:
+        self._kernel = kernel
+        self._somebody_looks_on = somebody_looks_on
+        self.run: Callable[..., Any] = self._first
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kernel, name)
+
+    def _first(self, *args: Any, stream: int, **settings: Any) -> Any:
+        result = self._kernel.run(*args, stream=stream, **settings)
+        launch = _direct(self._kernel)
+        self.run = self._kernel.run if launch is None else self._later(launch)
         return result
 
-    def later(launch: Callable[..., Any]) -> Callable[..., Any]:
+    def _later(self, launch: Callable[..., Any]) -> Callable[..., Any]:
+        whole, somebody_looks_on = self._kernel.run, self._somebody_looks_on
+
         def run(*args: Any, stream: int, **settings: Any) -> Any:
             if settings or somebody_looks_on():
                 return whole(*args, stream=stream, **settings)
             return launch(*args, stream=stream)
 
         return run
-
-    return first
 
 
 def _direct(kernel: Any) -> Callable[..., Any] | None:

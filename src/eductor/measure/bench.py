@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -76,10 +76,16 @@ class Bench:
         return [way for way in known if not self.beside or way in (EAGER, STOCK, OURS, *self.beside)]
 
     def _first_steps(self, rows: Sequence[Row], compared: Sequence[str], folder: Path) -> FirstSteps:
-        """Those of all ways, so many at a time."""
+        """Those of all ways, so many at a time; each way comes first as often as last, when others are done already."""
         ways = [way for way in compared if way != EAGER and self.compile_times]
-        with ThreadPoolExecutor(self.jobs) as pool:
-            return {(row, way): pool.submit(self._first_step, row, way, folder) for row in rows for way in ways}
+        tasks = [(row, way) for i, row in enumerate(rows) for way in ways[:: -1 if i % 2 else 1]]
+        pool = ThreadPoolExecutor(self.jobs)
+        try:
+            firsts = {(row, way): pool.submit(self._first_step, row, way, folder) for row, way in tasks}
+            wait(firsts.values())
+            return firsts
+        finally:
+            pool.shutdown(cancel_futures=True)  # of an interrupted bench, nothing more is begun
 
     def _first_step(self, row: Row, way: str, folder: Path) -> dict[str, Any]:
         own, job = row.caches(folder, way), {**self._job(row), "way": way}

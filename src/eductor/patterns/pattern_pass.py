@@ -13,14 +13,14 @@ from eductor.errors import BadPass, BadPattern, warn
 from eductor.graph.printer import type_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
-from eductor.patterns.language import ROUNDING, Pattern, Tolerance, listing, tolerances
+from eductor.patterns.language import ROUNDING, Pattern, Tolerance, listing, tolerances, walk
 from eductor.patterns.program import compiled
 from eductor.patterns.rules import Check, Handled, Handler, Replaced, Rule, Rules, Said, names_in, of_all, parameters_of
 from eductor.patterns.selftest import check_rule
 from eductor.patterns.sources import Traced
 from eductor.patterns.trace import signature
 from eductor.pipeline.base import Context, Contract, Numerics, Pass, Stage, is_name, words
-from eductor.pipeline.versions import digest, package_of, source_hash, spelled
+from eductor.pipeline.versions import digest, packages_of, source_hash, spelled
 
 DEBUG = "EDUCTOR_DEBUG"
 """The environment variable that has each rule tested where it is declared."""
@@ -41,11 +41,11 @@ class PatternPass(Pass):
 
     @property
     def version(self) -> str:
-        return self._version or digest(self._source, *(f"{r.name} {r.version}" for r in self.rules.rules))
+        return digest(self._version or self._source, *(f"{r.name} {r.version}" for r in self.rules.rules))
 
     @property
-    def is_told(self) -> bool:
-        return super().is_told and all(rule.package == package_of(self.fn) for rule in self.rules.rules)
+    def untold(self) -> str:
+        return super().untold or self._untold_rules((rule.name, rule.packages) for rule in self.rules.rules)
 
     def enters_bodies(self, stage: Stage) -> bool:
         return True
@@ -97,7 +97,8 @@ class PatternPass(Pass):
             known = names_in(search)
             action = Replaced(replacement, parameters_of(replacement, known, in_order=False))
             version = _version(listing(search), replacement, check, allowed)
-            rule = Rule(called, Said(search), action, check, allowed, version, package_of(replacement))
+            packages = packages_of(*_conditions(search), replacement, check)
+            rule = Rule(called, Said(search), action, check, allowed, version, packages)
         else:
             given = signature(search, inputs, joint=joint)
             taken = parameters_of(replacement, given.names, in_order=True)
@@ -107,7 +108,7 @@ class PatternPass(Pass):
             version = _version(
                 source_hash(search), replacement, check, allowed, spelled((joint, _forms(given.examples)))
             )
-            rule = Rule(called, source, action, check, allowed, version, package_of(replacement))
+            rule = Rule(called, source, action, check, allowed, version, packages_of(search, replacement, check))
         return self._add(rule)
 
     def rule(
@@ -123,8 +124,8 @@ class PatternPass(Pass):
         def declare(fn: Handler) -> Handler:
             allowed = tolerances(tolerate)
             version = _version(listing(pattern), fn, check, allowed)
-            rule = Rule(name or fn.__name__, Said(pattern), Handled(fn), check, allowed, version, package_of(fn))
-            self._add(rule)
+            packages = packages_of(*_conditions(pattern), fn, check)
+            self._add(Rule(name or fn.__name__, Said(pattern), Handled(fn), check, allowed, version, packages))
             return fn
 
         return declare
@@ -147,6 +148,11 @@ class PatternPass(Pass):
 
 def _version(pattern: str, fn: Any, check: Any, allowed: frozenset[Tolerance], rest: str = "") -> str:
     return digest(pattern, source_hash(fn), source_hash(check) if check is not None else "", *sorted(allowed), rest)
+
+
+def _conditions(pattern: Pattern) -> list[Any]:
+    """What the variables of an expression ask."""
+    return [getattr(part, "where", None) for part in walk(pattern)]
 
 
 def _forms(examples: Sequence[Any]) -> list[str]:

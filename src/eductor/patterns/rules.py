@@ -91,8 +91,8 @@ class Rule:
     check: Check | None = None
     tolerated: frozenset[Tolerance] = frozenset()
     version: str = ""
-    package: str = ""
-    """What it comes with; empty where that is not known."""
+    packages: frozenset[str] = frozenset()
+    """Those that its functions come with."""
 
     @functools.cached_property
     def parts(self) -> tuple[Part, ...]:

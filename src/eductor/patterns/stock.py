@@ -36,7 +36,7 @@ from eductor.patterns.stock_patterns import PatternExpr, translated
 from eductor.patterns.stock_rules import Check, ExtraCheck, Handler, Replacement, TraceFn, always, is_joint, name_of
 from eductor.patterns.store import Store, dumps
 from eductor.pipeline.base import STAGES, Contract, is_name
-from eductor.pipeline.versions import digest, source_hash
+from eductor.pipeline.versions import digest, packages_of, source_hash
 
 
 class PatternMatcherPass(PatternPass):
@@ -223,7 +223,8 @@ def register_graph_pattern(
         name = _free_name(passes, handler)
         version = digest(listing(said), source_hash(handler), source_hash(extra_check))
         action = Handled(Handler(name, handler, captures))
-        rule = Rule(name, Said(said), action, Check(captures, extra_check), version=version)
+        packages = packages_of(handler, extra_check)
+        rule = Rule(name, Said(said), action, Check(captures, extra_check), version=version, packages=packages)
         for p in passes:
             p.rules.add(rule, first=prepend)
         return handler
@@ -258,7 +259,8 @@ def _register(
     wanted = [p for p in passes if p not in seen]
     check = Check(captures, extra_check)
     full = digest(version, source_hash(extra_check))
-    rule = Rule(_free_name(passes, given.replace), source, given.action, check, version=full)
+    packages = packages_of(given.search, given.replace, extra_check)
+    rule = Rule(_free_name(passes, given.replace), source, given.action, check, version=full, packages=packages)
     for p in wanted:
         p.rules.add(rule)
         p.seen.add(version)

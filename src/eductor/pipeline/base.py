@@ -18,7 +18,7 @@ from eductor.errors import BadPass, UnknownName
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 from eductor.options import Options
-from eductor.pipeline.versions import is_ours, source_hash
+from eductor.pipeline.versions import is_ours, package_of, source_hash
 
 Stage = Literal["pre_grad", "joint", "post_grad"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
@@ -210,12 +210,20 @@ class Pass:
         return self._version or self._source
 
     @property
-    def is_told(self) -> bool:
-        """Whether its version tells all that it does, so that graphs may be kept: its author states one, or it is ours.
+    def untold(self) -> str:
+        """Why its version does not tell all that it does, so that graphs are not kept; empty where its author states one, or it is
+        ours.
 
         A hash of the source knows no helpers in other files, and no globals.
         """
-        return self._version is not None or is_ours(self.fn)
+        is_told = self._version is not None or is_ours(self.fn)
+        return "" if is_told else "which is not Eductor's and states no `version=`"
+
+    def _untold_rules(self, rules: Iterable[tuple[str, frozenset[str]]]) -> str:
+        """The same for a pass made of rules, given as names and the packages of their functions: others may have added some."""
+        own = {package_of(self.fn)}
+        added = next((name for name, packages in rules if not packages <= own), None)
+        return "" if added is None else f"whose rule {added} has a function of another package"
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:

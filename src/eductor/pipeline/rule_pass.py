@@ -14,7 +14,7 @@ from eductor.errors import BadPass
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView, key_of
 from eductor.pipeline.base import Context, Contract, Numerics, Pass, Stage, is_name, name_of, takes_context, words
-from eductor.pipeline.versions import digest, package_of, source_hash, spelled
+from eductor.pipeline.versions import digest, packages_of, source_hash, spelled
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class RulePass(Pass):
 
     @property
     def version(self) -> str:
-        return self._version or digest(self._source, *(f"{r.name} {r.version}" for r in self.rules))
+        return digest(self._version or self._source, *(f"{r.name} {r.version}" for r in self.rules))
 
     @property
-    def is_told(self) -> bool:
-        return super().is_told and all(package_of(rule.fn) == package_of(self.fn) for rule in self.rules)
+    def untold(self) -> str:
+        return super().untold or self._untold_rules((rule.name, packages_of(rule.fn)) for rule in self.rules)
 
     def rule(self, *operators: Any, name: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Declares a rule for the calls of the operators: a function of the graph, the rewriter and the node.

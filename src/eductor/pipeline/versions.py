@@ -29,6 +29,11 @@ def package_of(fn: Any) -> str:
     return str(getattr(unwrapped(fn), "__module__", "")).partition(".")[0]
 
 
+def packages_of(*fns: Any) -> frozenset[str]:
+    """The packages that functions come with; some may be None."""
+    return frozenset(package_of(fn) for fn in fns if fn is not None)
+
+
 def unwrapped(fn: Any) -> Any:
     """The function of which some arguments are given."""
     return unwrapped(fn.func) if isinstance(fn, functools.partial) else fn
