@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
-from judging import FACTOR, assert_near, differing, excess, together
+from judging import FACTOR, assert_near, assert_usually_near, differing, excess, together
 from zoo import DECODERS, MODELS
 from zoo.decoding import decode
 from zoo.training import as_it_is, train
@@ -29,6 +29,9 @@ the same but for roundings, which differ on some processors. Of these models, ea
 NOT_NEAR_ON_INDUCTOR = {
     "resnet": "its kernels sum gradients of batch norms one by one, with 4.4 times eager's error, as with torch's own passes"
 }
+ROUTED = ("qwen2_moe",)
+"""Under autocast a rounding sends a token to another expert now and then, in eager too (9 times in 16 runs): what counts is
+the median of several runs."""
 SEEDS = 5
 ON_INDUCTOR = ("gpt2", "recommender")
 """Those that `make test` takes through the code generator; `make test-slow` takes all."""
@@ -68,7 +71,10 @@ def fast_training(name, engine, *, autocast=False, sizes=(2, 2)):
     runs = [three(0)]
     if max(excess(*runs[0], dtype).values()) > FACTOR:
         runs += map(three, range(1, SEEDS))
-    assert_near(*map(together, zip(*runs, strict=True)), dtype)
+    if name in ROUTED and autocast:
+        assert_usually_near(runs, dtype)
+    else:
+        assert_near(*map(together, zip(*runs, strict=True)), dtype)
 
 
 @pytest.mark.parametrize("name", MODELS)
