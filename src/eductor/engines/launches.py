@@ -29,6 +29,8 @@ class Launcher:
         self.run: Callable[..., Any] = self._first
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # asked of a copy that is not filled yet
+            raise AttributeError(name)
         return getattr(self._kernel, name)
 
     def _first(self, *args: Any, stream: int, **settings: Any) -> Any:

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--rounds", type=int, default=20, help="steps of each way; the median counts")
     parser.add_argument(
-        "--jobs", type=int, default=1, help="first steps at a time; default: 1, for which nothing waits"
+        "--jobs", type=int, default=1, help="first steps at a time, which slow each other down; default: 1"
     )
     parser.add_argument("--no-compile-times", action="store_true", help="leave out the first steps, which take longest")
     parser.add_argument("--json", metavar="FILE", help="all figures, as JSON")
