@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from attention_spellings import LOOK_ALIKES, SPELLINGS, Spelling
-from attention_table import PAGE, written
+from attention_table import BEGIN, PAGE, written
 
 import eductor
 from eductor import Recorder
@@ -76,7 +76,8 @@ def test_the_lists_are_long_enough():
 
 
 def test_the_page_names_all_spellings():
-    rows = {line.split("|")[1].strip() for line in PAGE.read_text().splitlines() if line.startswith("| ")}
+    table = PAGE.read_text().partition(BEGIN)[2]
+    rows = {line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")}
     assert {s.name.replace("_", " ") for s in SPELLINGS} == rows - {"spelling", "---"}
 
 
