@@ -6,14 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch._dynamo.utils import counters
-from torch._inductor import config, debug
+from torch._inductor import debug
 from torch._inductor.debug import record_and_log_graph_execution_order
 from torch._inductor.output_code import CompiledFxGraph
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from torch.utils._debug_mode import DebugMode
 
 import eductor
+from eductor.engines.inductor import _somebody_looks_on
 from eductor.engines.launches import launch_directly
 
 TORCH_DOES = hasattr(CachingAutotuner, "_build_fast_launcher")
@@ -86,19 +86,24 @@ def test_who_looks_on_sees_each_launch():
     assert kernel.whole == 3
 
 
-@pytest.mark.parametrize("setting", ["triton_interpret", "dump_launch_params", "dump_launch_tensors"])
-def test_what_is_done_at_each_launch_is_done(setting):
-    kernel = Kernel(**{setting: True})
-    scope = generated(kernel)
-    for _ in range(3):
-        launch(scope)
-    assert kernel.whole == 3
-
-
-def test_a_kernel_that_torch_does_not_launch_itself_stays():
+def by_triton():
     """Triton's own launcher may ask for memory that is set up at each launch."""
     kernel = Kernel()
     kernel.launchers[0].__globals__["runner"] = lambda *args: None
+    return kernel
+
+
+EACH_TIME = {
+    "interpreted": lambda: Kernel(triton_interpret=True),
+    "arguments_dumped": lambda: Kernel(dump_launch_params=True),
+    "tensors_dumped": lambda: Kernel(dump_launch_tensors=True),
+    "by_triton": by_triton,
+}
+
+
+@pytest.mark.parametrize("kind", EACH_TIME)
+def test_what_is_done_at_each_launch_is_done(kind):
+    kernel = EACH_TIME[kind]()
     scope = generated(kernel)
     for _ in range(3):
         launch(scope)
@@ -197,17 +202,12 @@ def test_kernels_on_a_gpu_are_launched_at_once(monkeypatch):
     assert len(seen) == 1
 
 
-@pytest.mark.gpu
-def test_graphs_that_share_a_kernel_are_kept_in_torchs_cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    counters.clear()
-    with config.patch(compile_threads=1):
-        for _ in range(2):
-            torch._dynamo.reset()
-            compiled = eductor.compile(lambda x: (x * 3 + 1).sin())
-            for n in (32, 48):
-                compiled(torch.randn(n, device="cuda"))
-    assert counters["inductor"]["fxgraph_cache_pickle_error"] == 0
+def test_who_looks_on_is_seen():
+    assert not _somebody_looks_on()
+    with torch.profiler.profile():
+        assert _somebody_looks_on()
+    with DebugMode():
+        assert _somebody_looks_on()
 
 
 @pytest.mark.skipif(torch.__version__ < "2.13", reason="older versions do not")

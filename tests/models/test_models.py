@@ -71,7 +71,7 @@ def fast_training(name, engine, *, autocast=False, sizes=(2, 2)):
     runs = [three(0)]
     if max(excess(*runs[0], dtype).values()) > FACTOR:
         runs += map(three, range(1, SEEDS))
-    if name in ROUTED and autocast:
+    if name in ROUTED and autocast and engine == "inductor":
         assert_usually_near(runs, dtype)
     else:
         assert_near(*map(together, zip(*runs, strict=True)), dtype)

@@ -20,7 +20,7 @@ from eductor.patterns.selftest import check_rule
 from eductor.patterns.sources import Traced
 from eductor.patterns.trace import signature
 from eductor.pipeline.base import Context, Contract, Numerics, Pass, Stage, is_name, words
-from eductor.pipeline.versions import digest, packages_of, source_hash, spelled
+from eductor.pipeline.versions import added_by_others, digest, packages_of, source_hash, spelled
 
 DEBUG = "EDUCTOR_DEBUG"
 """The environment variable that has each rule tested where it is declared."""
@@ -45,7 +45,7 @@ class PatternPass(Pass):
 
     @property
     def untold(self) -> str:
-        return super().untold or self._untold_rules((rule.name, rule.packages) for rule in self.rules.rules)
+        return super().untold or added_by_others(self.fn, ((rule.name, rule.packages) for rule in self.rules.rules))
 
     def enters_bodies(self, stage: Stage) -> bool:
         return True

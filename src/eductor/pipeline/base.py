@@ -18,7 +18,7 @@ from eductor.errors import BadPass, UnknownName
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 from eductor.options import Options
-from eductor.pipeline.versions import is_ours, package_of, source_hash
+from eductor.pipeline.versions import is_ours, source_hash
 
 Stage = Literal["pre_grad", "joint", "post_grad"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
@@ -218,12 +218,6 @@ class Pass:
         """
         is_told = self._version is not None or is_ours(self.fn)
         return "" if is_told else "which is not Eductor's and states no `version=`"
-
-    def _untold_rules(self, rules: Iterable[tuple[str, frozenset[str]]]) -> str:
-        """The same for a pass made of rules, given as names and the packages of their functions: others may have added some."""
-        own = {package_of(self.fn)}
-        added = next((name for name, packages in rules if not packages <= own), None)
-        return "" if added is None else f"whose rule {added} has a function of another package"
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:

@@ -14,7 +14,7 @@ from eductor.errors import BadPass
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView, key_of
 from eductor.pipeline.base import Context, Contract, Numerics, Pass, Stage, is_name, name_of, takes_context, words
-from eductor.pipeline.versions import digest, packages_of, source_hash, spelled
+from eductor.pipeline.versions import added_by_others, digest, packages_of, source_hash, spelled
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class RulePass(Pass):
 
     @property
     def untold(self) -> str:
-        return super().untold or self._untold_rules((rule.name, packages_of(rule.fn)) for rule in self.rules)
+        return super().untold or added_by_others(self.fn, ((rule.name, packages_of(rule.fn)) for rule in self.rules))
 
     def rule(self, *operators: Any, name: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Declares a rule for the calls of the operators: a function of the graph, the rewriter and the node.

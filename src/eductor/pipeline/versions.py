@@ -6,6 +6,7 @@ import functools
 import hashlib
 import inspect
 import types
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -32,6 +33,12 @@ def package_of(fn: Any) -> str:
 def packages_of(*fns: Any) -> frozenset[str]:
     """The packages that functions come with; some may be None."""
     return frozenset(package_of(fn) for fn in fns if fn is not None)
+
+
+def added_by_others(fn: Any, rules: Iterable[tuple[str, frozenset[str]]]) -> str:
+    """Why the version of a pass does not tell of its rules, given as names and the packages of their functions; or nothing."""
+    added = next((name for name, packages in rules if not packages <= packages_of(fn)), None)
+    return "" if added is None else f"whose rule {added} has a function of another package"
 
 
 def unwrapped(fn: Any) -> Any:
