@@ -27,8 +27,10 @@ OTHER_WHEN_TRACED = ("llama", "mistral", "mixtral", "qwen2_moe", "phi", "gemma2"
 """While they are traced, these build a mask where they otherwise ask the kernel for a causal one, or scan step by step:
 the same but for roundings, which differ on some processors. Of these models, eager runs what Dynamo captured."""
 NOT_NEAR_ON_INDUCTOR = {
-    "resnet": "its kernels sum gradients of batch norms one by one, with 4.4 times eager's error, as with torch's own passes"
+    "resnet": "gradients of batch norms, with 4.4 times eager's error",
+    "wav2vec2": "the gradient of projector.bias, with 4.7 times eager's error",
 }
+"""The code generator sums up to 4096 rows one by one, where eager sums parts first; so it does with torch's own passes."""
 ROUTED = ("qwen2_moe",)
 """Under autocast a rounding sends a token to another expert now and then, in eager too (9 times in 16 runs): what counts is
 the median of several runs."""

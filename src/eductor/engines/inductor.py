@@ -27,6 +27,7 @@ from torch.fx import GraphModule
 from eductor import ops
 from eductor.autograd.handoff import Compiled, Job, Kernel, Run
 from eductor.compat import FakeTensor, FakeTensorMode, OpOverload
+from eductor.engines.batch_norms import in_precision_of_parameters
 from eductor.engines.kernels import kernels_in
 from eductor.engines.launches import launch_directly
 from eductor.engines.legalize import legalize
@@ -65,7 +66,8 @@ def decompositions(*, fallback_random: bool) -> Mapping[Any, Any]:
     from torch._inductor.decomposition import select_decomp_table
 
     with config.patch(fallback_random=fallback_random):
-        return dict(select_decomp_table())
+        table = dict(select_decomp_table())
+    return table | in_precision_of_parameters(table)
 
 
 def settings() -> str:
@@ -97,6 +99,7 @@ def compile(job: Job) -> Compiled:
     # The lowering edits what it gets; the graph is needed again for other forms of the backward.
     module = GraphModule(job.module, copy_of(job.module.graph))
     legalize(module)
+    _refuse_unseen_writes(module)
     module.graph.output_node().meta["user_visible_output_idxs"] = sorted(job.visible)
     mode = next((x.fake_mode for x in job.inputs if isinstance(x, FakeTensor)), None)
     with _configured(mode, job, graphs=graphs):
@@ -114,6 +117,17 @@ def compile(job: Job) -> Compiled:
     run = call if not _has_signs(job) else lambda inputs: call(_with_signs(inputs))
     kernels = kernels_of(compiled) if job.tells_kernels else ()
     return Compiled(run, _strides(compiled, mode), counts_writes=False, kernels=kernels)
+
+
+def _refuse_unseen_writes(module: GraphModule) -> None:
+    """Where it calls a kernel of eager's that returns the operand it writes, later nodes may read the old value."""
+    from torch._inductor.lowering import fallbacks, lowerings
+    from torch._library.utils import mutates_and_returns_first_arg
+
+    graphs = (m.graph for m in module.modules() if isinstance(m, GraphModule))
+    for op in {node.target for graph in graphs for node in graph.nodes if isinstance(node.target, OpOverload)}:
+        if mutates_and_returns_first_arg(op) and (op not in lowerings or op in fallbacks):
+            raise Unsupported(f"{op}, of which there is no kernel but eager's")
 
 
 def _call_of(compiled: Any) -> Run:

@@ -16,9 +16,11 @@ from eductor.passes.post_grad.inplace.work import Work
 
 aten = torch.ops.aten
 
+CALLED = (aten.index_copy, aten.index_add, aten.index_fill, aten.index_reduce, aten.masked_scatter, aten.put)
+"""Where an engine makes kernels of its own, it takes these apart or calls eager's."""
 INDEXED = (
-    *(aten.index_put, aten._unsafe_index_put, aten.index_copy, aten.index_add, aten.index_fill, aten.index_reduce),
-    *(aten.scatter, aten.scatter_add, aten.scatter_reduce, aten.masked_scatter, aten.put),
+    *(aten.index_put, aten._unsafe_index_put, aten.scatter, aten.scatter_add, aten.scatter_reduce),
+    *CALLED,
 )
 """They write some elements, and copy all others."""
 WHOLE = (aten.copy, aten.fill, aten.masked_fill)
@@ -31,6 +33,9 @@ def write_operand(work: Work, node: Node, bound: Bound) -> None:
     op, operand = _writing(bound.op), bound["self"]
     tensor = tensor_of(operand)
     if op is None or tensor is None:
+        return
+    if bound.packet in CALLED and work.fuses:
+        work.reject("the engine calls eager's kernel, and would not see that it writes", node)
         return
     if bound.packet in WHOLE and not work.is_stored(operand):
         work.reject("the engine computes it inside of the kernel that reads it", node)

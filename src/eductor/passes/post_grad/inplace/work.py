@@ -33,7 +33,7 @@ class Work:
         self.places = Places(graph)
         self.parts = Parts(graph)
         self.safety = Safety(graph, self.places, self.parts, inputs_apart=inputs_apart)
-        self._fuses = fuses
+        self.fuses = fuses
 
     def reject(self, reason: str, node: Node) -> None:
         self.rewrite.reject(reason, node)
@@ -57,7 +57,7 @@ class Work:
 
     def is_stored(self, operand: Node) -> bool:
         """Whether a value is in memory anyway; an engine that fuses may never store what is computed element by element."""
-        if not self._fuses or self.places.held_outside(operand) or self.places.is_written(operand):
+        if not self.fuses or self.places.held_outside(operand) or self.places.is_written(operand):
             return True
         maker = self.places.root(operand)[0]
         op = maker.target

@@ -1,0 +1,41 @@
+"""Batch norms of the CPU, taken apart as its kernels compute them: in the precision of their parameters.
+
+Torch's decompositions round the mean and the deviation that the backward takes to the input's dtype. The kernels keep
+them in float32 beside parameters of float32, as under autocast: over few rows, a gradient is the small difference of
+numbers that such a rounding moves.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+
+FORWARDS = (
+    aten.native_batch_norm.default,
+    aten._native_batch_norm_legit.default,
+    aten._native_batch_norm_legit.no_stats,
+    aten._native_batch_norm_legit_functional.default,
+    aten._native_batch_norm_legit_no_training.default,
+    aten._batch_norm_with_update.default,
+    aten._batch_norm_with_update_functional.default,
+    aten._batch_norm_no_update.default,
+)
+
+
+def in_precision_of_parameters(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    """The decompositions of batch norms in a table, which keep what the kernels keep."""
+    return {op: functools.partial(_norm, table[op]) for op in FORWARDS if op in table}
+
+
+def _norm(decomposition: Callable[..., Any], input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    parameters = (x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor))
+    precision = next((x.dtype for x in parameters if x.dtype != input.dtype), input.dtype)
+    if input.device.type != "cpu" or precision == input.dtype:
+        return decomposition(input, *args, **kwargs)
+    result, *kept = decomposition(input.to(precision), *args, **kwargs)
+    return result.to(input.dtype), *kept
