@@ -114,3 +114,9 @@ def test_compiled(engine):
     for a, b in zip(eductor.compile(same, engine=engine, instruments=[recorder])(x), same(x), strict=True):
         assert torch.equal(a, b)
     assert any(r.changed for r in recorder.records if r.name == "partial_reduction_reuse")
+
+
+def test_a_number_is_nothing_to_reduce():
+    """torch takes the dimensions 0 and -1 of a tensor that has none."""
+    run = ran(lambda x: (x.amax(0), x.amax(), x.amin(-1, keepdim=True)), torch.tensor(2.0))
+    assert not run.record.changed

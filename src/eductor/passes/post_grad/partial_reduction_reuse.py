@@ -71,12 +71,12 @@ def _reuse(rewrite: Rewriter, wide: _Reduction, part: _Reduction) -> None:
 
 
 def _read(graph: GraphView, node: Node) -> _Reduction | None:
-    """A call as a reduction; None for any other call, and for a maximum that says where it found it."""
+    """A call as a reduction; None for any other call, of a single number, or of a maximum that says where it found it."""
     bound = graph.bind(node) if graph.is_call(node, *_REDUCTIONS) else None
     if not isinstance(bound, Bound) or tensor_of(node) is None:
         return None
     operand = tensor_of(bound["self"])
-    if operand is None or (bound.packet in (aten.max, aten.min) and bound.given != {"self"}):
+    if operand is None or operand.dim() == 0 or (bound.packet in (aten.max, aten.min) and bound.given != {"self"}):
         return None
     rank = operand.dim()
     dims = frozenset(d % rank for d in bound.get("dim") or range(rank))
