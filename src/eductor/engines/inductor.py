@@ -23,6 +23,7 @@ from unittest.mock import patch
 import torch
 from torch._guards import TracingContext, tracing
 from torch.fx import GraphModule
+from torch.fx.node import has_side_effect
 
 from eductor import ops
 from eductor.autograd.handoff import Compiled, Job, Kernel, Run
@@ -285,6 +286,7 @@ def _install_lowerings() -> None:
     register(ops.addmm_activation.addmm_activation.default)(activated)
     register(ops.cut_mm.cut_mm.default)(fallback_handler(ops.cut_mm.cut_mm.default, add_to_fallback_set=False))
     register(ops.wide_cat.wide_cat.default)(fallback_handler(torch.ops.aten.cat.default, add_to_fallback_set=False))
+    has_side_effect(torch.ops.aten._linalg_check_errors.default)  # torch 2.11 drops it: nobody takes its result
 
 
 def _order(draws: Sequence[Any]) -> None:
