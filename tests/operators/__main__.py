@@ -1,4 +1,4 @@
-"""The whole sweep and its figures: `PYTHONPATH=tests python -m operators [--profile exact] [--json FILE] [NAME ...]`.
+"""The whole sweep and its figures: `PYTHONPATH=tests python -m operators [--engine inductor] [--json FILE] [NAME ...]`.
 
 Operators are swept in batches, each in a process of its own: a crash is a difference of the operator that crashed.
 """
@@ -27,15 +27,16 @@ def main() -> None:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="operators of the database; default: all of them")
     parser.add_argument("--profile", default="fast", choices=("fast", "exact"))
+    parser.add_argument("--engine", default="aten", choices=("aten", "inductor"))
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write what was seen of each operator")
     parser.add_argument("--in-process", action="store_true", help="no batches: one line of JSON an operator")
     given = parser.parse_args()
     names = given.names or list(OPERATORS)
     if given.in_process:
-        return run_here(names, given.profile)
+        return run_here(names, given.profile, given.engine)
     start = time.monotonic()
     reports = []
-    for report in in_batches(names, given.profile):
+    for report in in_batches(names, given.profile, given.engine):
         reports.append(report)
         print(f"\r{len(reports)} of {len(names)}  {report.name:60}", end="", file=sys.stderr, flush=True)
         for difference in report.differences:
@@ -46,19 +47,20 @@ def main() -> None:
     return None
 
 
-def run_here(names: Sequence[str], profile: str) -> None:
+def run_here(names: Sequence[str], profile: str, engine: str) -> None:
     logging.disable(logging.CRITICAL)  # torch logs each error of an operator on fake tensors
     for name in names:
         print(json.dumps({"begins": name}), flush=True)
-        print(json.dumps(sweep(name, profile).as_json()), flush=True)
+        print(json.dumps(sweep(name, profile, engine).as_json()), flush=True)
 
 
-def in_batches(names: Sequence[str], profile: str) -> Iterator[Report]:
+def in_batches(names: Sequence[str], profile: str, engine: str) -> Iterator[Report]:
     """Reports in the order of the names; what comes after a crash goes to the next process."""
     left = list(names)
     while left:
         batch = left[:BATCH]
-        command = [sys.executable, "-m", "operators", "--in-process", "--profile", profile, "--", *batch]
+        ways = ["--profile", profile, "--engine", engine]
+        command = [sys.executable, "-m", "operators", "--in-process", *ways, "--", *batch]
         current = None
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             for line in process.stdout:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
@@ -38,13 +38,13 @@ class Report:
 
 
 def sweep(name: str, profile: str, engine: Any = "aten") -> Report:
-    """Each call of an operator, in eager and through all stages."""
+    """Each call of an operator, in eager and through all stages; a few of them where each costs a C++ compiler's time."""
     report, op = Report(name), OPERATORS[name]
 
     def compile(fn: Any) -> Any:
-        return eductor.compile(fn, engine=engine, profile=profile, dynamic=False)
+        return eductor.compile(fn, engine=engine, profile=profile, dynamic=False, fallback_random=engine == "inductor")
 
-    for number, call in enumerate(calls(op)):
+    for number, call in among_others(op) if engine == "inductor" else enumerate(calls(op)):
         program = as_program(op, call)
         expected = observe(lambda fn: fn, program)
         if call.form == "error" and expected.raised is None:
@@ -57,7 +57,18 @@ def sweep(name: str, profile: str, engine: Any = "aten") -> Report:
         if op.name in UNREPEATABLE:
             found = [d for d in found if "values differ" not in d]
         report.differences += [f"call {number}, {call.form}: {d}" for d in found]
+    report.differences += [warning for warning in report.fallbacks if warning.startswith("the pass ")]
     return report
+
+
+def among_others(op: Any) -> Iterator[tuple[int, Call]]:
+    """The first calls among other operators and in place, with a gradient and without: what a kernel is made of."""
+    seen = set()
+    for number, call in enumerate(calls(op)):
+        kind = (call.form, call.requires_grad)
+        if call.form in ("in a program", "in place") and kind not in seen:
+            seen.add(kind)
+            yield number, call
 
 
 def watched_for_warnings(compile: Callable, program: Program, report: Report) -> Observation:

@@ -13,12 +13,14 @@ from eductor.engines import Job
 from eductor.engines.aten import aten
 
 from .database import OPERATORS
-from .exclusions import EXCLUDED
+from .exclusions import EXCLUDED, ROUNDED
 from .sweep import sweep
 
 PROFILES = ("fast", "exact")
 # Drawn once: the whole takes a quarter of an hour, and is for the slow tests.
 SAMPLE = sorted(random.Random(0).sample(sorted(OPERATORS), 60))
+FEW = [name for name in SAMPLE[::6] if name not in ROUNDED]
+"""Those that go through the C++ compiler, too."""
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
 
@@ -39,6 +41,25 @@ def test_operator_does_what_it_does_in_eager(name: str, profile: str) -> None:
     assert sweep(name, profile).differences == []
 
 
+@pytest.mark.parametrize("name", FEW)
+def test_sampled_operator_on_the_code_generator(name: str) -> None:
+    assert sweep(name, "fast", "inductor").differences == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(OPERATORS.keys() - set(FEW) - ROUNDED.keys()))
+def test_operator_on_the_code_generator(name: str) -> None:
+    assert sweep(name, "fast", "inductor").differences == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ROUNDED)
+def test_rounded_operator_differs_in_values_alone(name: str) -> None:
+    found = sweep(name, "fast", "inductor").differences
+    assert found, f"{name}: take it off the table of roundings"
+    assert all("values differ" in difference for difference in found)
+
+
 @pytest.mark.parametrize("name", EXCLUDED)
 def test_excluded_operator_still_differs(name: str) -> None:
     for profile in EXCLUDED[name].profiles:
@@ -46,8 +67,9 @@ def test_excluded_operator_still_differs(name: str) -> None:
 
 
 def test_few_operators_are_excluded() -> None:
-    assert EXCLUDED.keys() <= OPERATORS.keys()
-    assert len(EXCLUDED) <= 0.02 * len(OPERATORS)
+    for table in (EXCLUDED, ROUNDED):
+        assert table.keys() <= OPERATORS.keys()
+        assert len(table) <= 0.02 * len(OPERATORS)
 
 
 def spoiled(spoil: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Job], Any]:

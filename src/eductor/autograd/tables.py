@@ -19,11 +19,8 @@ def for_autograd(table: Mapping[Any, Callable[..., Any]], *, later: bool, exact:
     with `exact` their roundings.
     """
     rounded = {op: fn for op, fn in eagers_dropouts().items() if op not in table} if exact else {}
-    return (
-        as_laid_out(table)
-        | rounded
-        | ({} if later else {op: fn for op, fn in table.items() if not _writes_by_name(op)})
-    )
+    now = {} if later else {op: fn for op, fn in table.items() if not _writes_by_name(op)}
+    return as_laid_out(table, rounded | now)
 
 
 def _writes_by_name(op: Any) -> bool:

@@ -6,17 +6,30 @@ traced as what their kernels do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
+from eductor.compat import memory_format_of
+
 aten = torch.ops.aten
+Table = Mapping[Any, Callable[..., Any]]
 
 
-def as_laid_out(taken_apart: Container[Any]) -> dict[Any, Callable[..., Any]]:
-    """Decompositions for a trace with a backward, but for operators that are taken apart anyway."""
-    return {op: fn for op, fn in _AS_LAID_OUT.items() if op not in taken_apart}
+def as_laid_out(later: Table, now: Table) -> dict[Any, Callable[..., Any]]:
+    """Decompositions for a trace with a backward, beside those of the trace itself and those that come after it.
+
+    What is taken apart anyway needs no layout of a kernel, unless it is what the kernel is seen to return.
+    """
+    inner = {op: fn for op, fn in _INSIDE.items() if op not in later}
+    return inner | dict(now) | {op: functools.partial(_laid_out, fn, now.get(op)) for op, fn in _RETURNED.items()}
+
+
+def _laid_out(as_kernel: Callable[..., Any], otherwise: Callable[..., Any] | None, *args: Any) -> Any:
+    result = as_kernel(*args)
+    return otherwise(*args) if result is NotImplemented and otherwise is not None else result
 
 
 def _dropout_backward(gradient: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
@@ -31,7 +44,17 @@ def _layer_norm_backward(gradient: torch.Tensor, input: torch.Tensor, *rest: Any
     return aten.native_layer_norm_backward.default(gradient.contiguous(), input.contiguous(), *rest)
 
 
-_AS_LAID_OUT: dict[Any, Callable[..., Any]] = {
+def _max_unpool2d(input: torch.Tensor, *rest: Any) -> Any:
+    """The kernel of the CPU keeps the memory format of its input; the fake mode says that its result is contiguous."""
+    memory_format = memory_format_of(input)
+    if input.device.type != "cpu" or memory_format is torch.contiguous_format:
+        return NotImplemented
+    result = aten.max_unpool2d.default(input.clone(memory_format=torch.contiguous_format), *rest)
+    return result.clone(memory_format=memory_format)
+
+
+_INSIDE: dict[Any, Callable[..., Any]] = {
     aten.native_dropout_backward.default: _dropout_backward,
     aten.native_layer_norm_backward.default: _layer_norm_backward,
 }
+_RETURNED: dict[Any, Callable[..., Any]] = {aten.max_unpool2d.default: _max_unpool2d}

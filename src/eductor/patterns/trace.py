@@ -355,7 +355,7 @@ def _joint_graph(
             found = iter(torch.autograd.grad([made[i] for i in differentiable], sources, there, allow_unused=True))
             return [*made, *(next(found) if g else None for g in wanted)]
 
-        module = make_fx(joint, decomposition_table=as_laid_out(table) | table)(*primals, *taken)
+        module = make_fx(joint, decomposition_table=as_laid_out(table, table))(*primals, *taken)
     with torch.no_grad():
         return _tidied(functional(module, [*flat, *taken])), taken
 
