@@ -576,6 +576,16 @@ def memory_format_of(value: torch.Tensor) -> torch.memory_format:
     return suggest_memory_format(value)
 
 
+def check_one_hot(input: torch.Tensor, num_classes: int = -1) -> None:
+    """The check that eager's one_hot makes on a CPU: torch 2.11 leaves it out of a trace, later versions do not."""
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    if key in torch.ops.aten.one_hot.default.py_kernels or input.device.type != "cpu":
+        return
+    torch._assert_async((input >= 0).all(), "Class values must be non-negative.")
+    if num_classes >= 0:
+        torch._assert_async((input < num_classes).all(), "Class values must be smaller than num_classes.")
+
+
 def gets_tokens(target: Any) -> bool:
     """Whether functionalization orders an operator by tokens, checks of ATen included."""
     from torch._higher_order_ops import effects

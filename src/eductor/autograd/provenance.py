@@ -44,6 +44,8 @@ class ForwardRun(Interpreter):
         fx_traceback.current_meta = n.meta
         try:
             args, kwargs = self.fetch_args_kwargs_from_env(n)
+            if n.target is torch.nn.functional.one_hot:
+                compat.check_one_hot(*args, **kwargs)
             with _written(kwargs.get("out"), n):
                 result = getattr(self, n.op)(n.target, args, kwargs)
         finally:
