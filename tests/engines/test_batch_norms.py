@@ -17,35 +17,44 @@ TABLE = decompositions(fallback_random=False)
 KINDS = {"parameters and statistics": (True, True), "statistics": (False, True), "parameters": (True, False)}
 
 
-def call(op, input, precision, parameters, statistics):
+def given_to(op, input, precision, kind, training):
     """What an operator is called with."""
+    parameters, statistics = KINDS[kind]
     names = {"weight": parameters, "bias": parameters, "running_mean": statistics, "running_var": statistics}
-    numbers = {"training": True, "momentum": 0.1, "eps": 1e-5}
+    numbers = {"training": training, "momentum": 0.1, "eps": 1e-5}
     given = {name: torch.linspace(0.5, 1.5, 3).to(precision) if there else None for name, there in names.items()}
     return [(given | numbers | {"input": input})[a.name] for a in op._schema.arguments]
 
 
-def kinds_of(op):
+def ways_to_call(op):
     """With what it can be called: some take statistics always or never, the newer ones are nothing without all."""
     optional = {a.name: isinstance(a.type, torch.OptionalType) for a in op._schema.arguments}
-    yield "parameters and statistics"
-    if "update" in op._schema.name:
-        return
-    if "running_mean" in optional:
-        yield "statistics"
-    if optional.get("running_mean", True):
-        yield "parameters"
+    takes_statistics, is_new = "running_mean" in optional, "update" in op._schema.name
+    if takes_statistics:
+        yield "parameters and statistics", True
+        if "training" in optional:
+            yield "parameters and statistics", False
+        if not is_new:
+            yield "statistics", True
+    if optional.get("running_mean", True) and not is_new:
+        yield "parameters", True
 
 
-@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("op", "kind"), [(op, kind) for op in FORWARDS for kind in kinds_of(op)])
-def test_what_the_backward_takes_is_what_the_kernel_keeps(op, kind, precision):
-    input = torch.randn(2, 3, 4).to(torch.bfloat16)
-    (result, *expected), (ours, *got) = (f(*call(op, input, precision, *KINDS[kind])) for f in (op, TABLE[op]))
+@pytest.mark.parametrize("precision", [torch.float32, None], ids=["float32", "same"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.half])
+@pytest.mark.parametrize(("op", "kind", "training"), [(op, *way) for op in FORWARDS for way in ways_to_call(op)])
+def test_what_the_backward_takes_is_what_the_kernel_keeps(op, kind, training, dtype, precision):
+    input = torch.randn(2, 3, 4).to(dtype)
+    first, second = (given_to(op, input, precision or dtype, kind, training) for _ in range(2))
+    (result, *expected), (ours, *got) = op(*first), TABLE[op](*second)
+    assert (result.dtype, ours.dtype) == (dtype, dtype)
     torch.testing.assert_close(ours, result, rtol=0.02, atol=0.02)  # some kernels round in between
     for kept, taken in zip(expected[:2], got[:2], strict=True):
         assert kept.dtype == taken.dtype
         torch.testing.assert_close(taken, kept)
+    statistics = zip([*first[3:5], *expected[2:]], [*second[3:5], *got[2:]], strict=True)
+    for a, b in ((a, b) for a, b in statistics if isinstance(a, torch.Tensor)):
+        torch.testing.assert_close(b.double(), a.double(), rtol=0.01, atol=0.01)  # torch widens those of narrow ones
 
 
 def test_a_gradient_over_few_rows_under_autocast():

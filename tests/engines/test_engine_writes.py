@@ -9,7 +9,7 @@ import torch
 
 import eductor
 from eductor import EductorWarning, Recorder
-from eductor.passes.post_grad.inplace.operators import CALLED
+from eductor.passes.post_grad.inplace.operators import CALLED, INDEXED, WHOLE
 from eductor.pipeline.base import graph_pass
 
 aten = torch.ops.aten
@@ -23,6 +23,7 @@ WRITES: dict[object, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     aten.index_reduce: lambda x, new: x.index_reduce(0, ROWS, new, "amax"),
     aten.masked_scatter: lambda x, new: x.masked_scatter(MASK, new),
     aten.put: lambda x, new: aten.put(x, ROWS, new[0]),
+    aten.masked_fill: lambda x, new: x.masked_fill(MASK, 3),
 }
 
 
@@ -45,6 +46,16 @@ def program(inputs: list[torch.Tensor], new: torch.Tensor) -> list[torch.Tensor]
 
 def test_all_are_tried():
     assert set(WRITES) == set(CALLED)
+
+
+def test_all_others_have_kernels_that_write():
+    from torch._inductor.lowering import fallbacks, lowerings
+
+    for packet in {*INDEXED, *WHOLE} - {*CALLED, aten._unsafe_index_put}:
+        written = getattr(aten, f"{packet._qualified_op_name.partition('::')[2]}_")
+        for overload in packet.overloads():
+            op = getattr(written, overload, None)
+            assert op is None or (op in lowerings and op not in fallbacks), op
 
 
 @pytest.mark.filterwarnings("ignore:index_reduce")
@@ -91,3 +102,65 @@ def test_a_write_of_somebody_elses_pass_that_would_not_be_seen_goes_to_the_simpl
     with pytest.warns(EductorWarning, match="masked_scatter_.*no kernel but eager's"):
         got = eductor.compile(scattered, engine="inductor", pipeline=pipeline)(x, new)
     assert torch.equal(got, scattered(x, new))
+
+
+# --------------------------------------------------------------------------------------------- who reads before, and after
+
+torch.library.define("written::squared_", "(Tensor(a!) x) -> ()")
+torch.library.impl("written::squared_", "CPU")(lambda x: (x.square_(), None)[1])
+torch.library.impl("written::squared_", "Meta")(lambda x: None)
+squared_ = torch.ops.written.squared_
+
+
+def reads_of_all(write):
+    """A product, and an input, that kernels read before a write and after it."""
+
+    def program(x):
+        product = x @ x
+        doubled = product * 2
+        earlier = doubled + 1, x.cos()
+        product = write(product)
+        write(x)
+        return *earlier, doubled + product, earlier[1] * x
+
+    return program
+
+
+def reads_in_other_loops(write):
+    """Loops over columns and over all are one kernel on a CPU, if nothing stands between; here a write does."""
+
+    def program(x):
+        product = x @ x
+        shares = product.softmax(0)
+        total = shares.sum()
+        return total, shares + write(product)
+
+    return program
+
+
+def in_place(write):
+    return lambda x: (write(x), x)[1]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        in_place(squared_),
+        in_place(lambda x: squared_(x[1:])),
+        in_place(lambda x: x[1].fill_(7)),
+        in_place(lambda x: x[:, 1:3].add_(2)),
+        in_place(lambda x: x.index_put_((ROWS[2:],), torch.tensor(5.0), accumulate=True)),
+        lambda x: x.scatter_add(0, torch.zeros(1, 4, dtype=torch.long), torch.ones(1, 4)),
+        lambda x: x.scatter_reduce(0, torch.zeros(1, 4, dtype=torch.long), torch.ones(1, 4), "prod"),
+        lambda x: torch._foreach_sub([x, x + 1], 2.0)[0],
+        lambda x: torch._foreach_sin([x])[0],
+    ],
+    ids=["custom", "custom on a part", "row", "columns", "put", "scatter_add", "scatter_reduce", "list", "list of one"],
+)
+@pytest.mark.parametrize("reads", [reads_of_all, reads_in_other_loops])
+def test_reads_stay_on_their_side_of_a_write(reads, write):
+    program, x = reads(write), torch.rand(4, 4) + 0.5
+    first, second = x.clone(), x.clone()
+    expected, got = program(first), eductor.compile(program, engine="inductor", strict=True)(second)
+    for i, (a, b) in enumerate(zip([*expected, first], [*got, second], strict=True)):
+        assert torch.allclose(a, b, atol=1e-5), i

@@ -30,3 +30,8 @@ ROUNDED: dict[str, str] = {
     "nn.functional.poisson_nll_loss": _OF_LARGE_NUMBERS,
 }
 """Operators that the code generator rounds otherwise than eager, with torch's own passes as well, and where that shows."""
+
+NOT_GENERATED: dict[str, str] = {
+    "narrow": "from a place that a tensor holds: the lowering misses a symbol, and the engine aten takes over, with a warning",
+}
+"""Operators that the code generator refuses in the sweep's programs; what takes over does what eager does."""

@@ -18,6 +18,7 @@ import eductor
 from programs.comparing import Case, Observation, Program, after_call, differences, observe, versions, watched
 
 from .database import OPERATORS, UNREPEATABLE, Call, calls
+from .exclusions import NOT_GENERATED
 
 
 @dataclass
@@ -57,18 +58,18 @@ def sweep(name: str, profile: str, engine: Any = "aten") -> Report:
         if op.name in UNREPEATABLE:
             found = [d for d in found if "values differ" not in d]
         report.differences += [f"call {number}, {call.form}: {d}" for d in found]
-    report.differences += [warning for warning in report.fallbacks if warning.startswith("the pass ")]
+    faults = ("the pass ",) if name in NOT_GENERATED else ("the pass ", "the engine ")
+    report.differences += [warning for warning in report.fallbacks if warning.startswith(faults)]
     return report
 
 
 def among_others(op: Any) -> Iterator[tuple[int, Call]]:
-    """The first calls among other operators and in place, with a gradient and without: what a kernel is made of."""
-    seen = set()
+    """The first calls among other operators and in place, with a gradient and without; the first one, if there is none."""
+    found = {}
     for number, call in enumerate(calls(op)):
-        kind = (call.form, call.requires_grad)
-        if call.form in ("in a program", "in place") and kind not in seen:
-            seen.add(kind)
-            yield number, call
+        found.setdefault((call.form, call.requires_grad), (number, call))
+    among = [place for (form, _), place in found.items() if form in ("in a program", "in place")]
+    return iter(among or [*found.values()][:1])
 
 
 def watched_for_warnings(compile: Callable, program: Program, report: Report) -> Observation:

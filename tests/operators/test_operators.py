@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from eductor.engines import Job
+from eductor.engines import Job, inductor
 from eductor.engines.aten import aten
+from eductor.errors import Unsupported
 
 from .database import OPERATORS
-from .exclusions import EXCLUDED, ROUNDED
+from .exclusions import EXCLUDED, NOT_GENERATED, ROUNDED
 from .sweep import sweep
 
 PROFILES = ("fast", "exact")
@@ -67,7 +68,7 @@ def test_excluded_operator_still_differs(name: str) -> None:
 
 
 def test_few_operators_are_excluded() -> None:
-    for table in (EXCLUDED, ROUNDED):
+    for table in (EXCLUDED, ROUNDED, NOT_GENERATED):
         assert table.keys() <= OPERATORS.keys()
         assert len(table) <= 0.02 * len(OPERATORS)
 
@@ -99,6 +100,24 @@ def spoiled(spoil: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Job], An
 def test_faults_are_found(fault: str, spoil: Callable[[torch.Tensor], torch.Tensor]) -> None:
     found = sweep("add", "fast", spoiled(spoil)).differences
     assert any(fault in difference for difference in found)
+
+
+def test_who_does_not_generate_code_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(module: Any) -> None:
+        raise Unsupported("everything")
+
+    monkeypatch.setattr(inductor, "legalize", refuse)
+    assert any(
+        "the engine 'inductor' failed" in difference for difference in sweep("sin", "fast", "inductor").differences
+    )
+
+
+def test_each_operator_is_called_on_the_code_generator() -> None:
+    """Those that have no form among others are called as they are."""
+    for name in ("signal.windows.blackman", "logspace", "randint"):
+        report = sweep(name, "fast", "inductor")
+        assert report.forward
+        assert not report.differences
 
 
 def test_a_lost_write_is_found() -> None:

@@ -33,9 +33,9 @@ def in_precision_of_parameters(table: Mapping[Any, Callable[..., Any]]) -> dict[
 
 
 def _norm(decomposition: Callable[..., Any], input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    parameters = (x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor))
-    precision = next((x.dtype for x in parameters if x.dtype != input.dtype), input.dtype)
-    if input.device.type != "cpu" or precision == input.dtype:
+    dtypes = {x.dtype for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)}
+    # The kernels mix no other dtypes than these.
+    if input.device.type != "cpu" or input.dtype not in (torch.bfloat16, torch.half) or torch.float32 not in dtypes:
         return decomposition(input, *args, **kwargs)
-    result, *kept = decomposition(input.to(precision), *args, **kwargs)
+    result, *kept = decomposition(input.to(torch.float32), *args, **kwargs)
     return result.to(input.dtype), *kept

@@ -1,5 +1,5 @@
 """The engine `inductor`: torch's code generator, with none of its FX passes. All of its private API is used here, that of
-its kernels in `launches`.
+its kernels in `launches`, and of what is `mended` there.
 
 The graph comes functional and final; what its lowering needs beyond that, `legalize` does. Its caches work: the same
 graph in another process compiles in no time.
@@ -32,6 +32,7 @@ from eductor.engines.batch_norms import in_precision_of_parameters
 from eductor.engines.kernels import kernels_in
 from eductor.engines.launches import launch_directly
 from eductor.engines.legalize import legalize
+from eductor.engines.mended import mend
 from eductor.errors import Unsupported
 from eductor.graph.snapshot import copy_of
 
@@ -97,6 +98,7 @@ def compile(job: Job) -> Compiled:
     if not shared:
         shared.update(id=next(_graph_ids), graphs=BoxedBool(graphs), device=BoxedDeviceIndex(None))
     _install_lowerings()
+    mend()
     # The lowering edits what it gets; the graph is needed again for other forms of the backward.
     module = GraphModule(job.module, copy_of(job.module.graph))
     legalize(module)
@@ -121,7 +123,7 @@ def compile(job: Job) -> Compiled:
 
 
 def _refuse_unseen_writes(module: GraphModule) -> None:
-    """Where it calls a kernel of eager's that returns the operand it writes, later nodes may read the old value."""
+    """Operators that return what they write, and for which it only calls eager's kernel: it is not made for such calls."""
     from torch._inductor.lowering import fallbacks, lowerings
     from torch._library.utils import mutates_and_returns_first_arg
 
@@ -212,13 +214,14 @@ def _configured(mode: FakeTensorMode | None, job: Job, *, graphs: bool) -> Itera
 
 
 def _cache_key_tag() -> str:
-    """Its caches know nothing of our lowerings: another version of them is another key."""
+    """Its caches know nothing of our lowerings, and what is mended: another version of them is another key."""
     return f"{torch.compiler.config.cache_key_tag}eductor-{_own_version()}"
 
 
 @functools.cache
 def _own_version() -> str:
-    return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
 
 
 def _strides(compiled: Any, mode: FakeTensorMode | None) -> Sequence[Sequence[Any] | None] | None:

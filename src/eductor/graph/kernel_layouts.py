@@ -18,16 +18,17 @@ aten = torch.ops.aten
 Table = Mapping[Any, Callable[..., Any]]
 
 
-def as_laid_out(later: Table, now: Table) -> dict[Any, Callable[..., Any]]:
-    """Decompositions for a trace with a backward, beside those of the trace itself and those that come after it.
+def as_laid_out(taken_apart: Table, now: Table) -> dict[Any, Callable[..., Any]]:
+    """Decompositions for a trace with a backward: layouts beside those that the trace has, which `now` lists.
 
-    What is taken apart anyway needs no layout of a kernel, unless it is what the kernel is seen to return.
+    Of operators that are taken apart, now or afterwards, only those need the layout of their kernel that a user sees.
     """
-    inner = {op: fn for op, fn in _INSIDE.items() if op not in later}
+    inner = {op: fn for op, fn in _INSIDE.items() if op not in taken_apart}
     return inner | dict(now) | {op: functools.partial(_laid_out, fn, now.get(op)) for op, fn in _RETURNED.items()}
 
 
 def _laid_out(as_kernel: Callable[..., Any], otherwise: Callable[..., Any] | None, *args: Any) -> Any:
+    """The one decomposition; where it has nothing to say of a call, the other one, if there is one."""
     result = as_kernel(*args)
     return otherwise(*args) if result is NotImplemented and otherwise is not None else result
 
@@ -57,4 +58,6 @@ _INSIDE: dict[Any, Callable[..., Any]] = {
     aten.native_dropout_backward.default: _dropout_backward,
     aten.native_layer_norm_backward.default: _layer_norm_backward,
 }
+"""Views of their results would fail."""
 _RETURNED: dict[Any, Callable[..., Any]] = {aten.max_unpool2d.default: _max_unpool2d}
+"""Their results may leave the graph as they are, and users see the layout."""

@@ -16,15 +16,18 @@ from eductor.passes.post_grad.inplace.work import Work
 
 aten = torch.ops.aten
 
-CALLED = (aten.index_copy, aten.index_add, aten.index_fill, aten.index_reduce, aten.masked_scatter, aten.put)
-"""Where an engine makes kernels of its own, it takes these apart or calls eager's."""
 INDEXED = (
-    *(aten.index_put, aten._unsafe_index_put, aten.scatter, aten.scatter_add, aten.scatter_reduce),
-    *CALLED,
+    *(aten.index_put, aten._unsafe_index_put, aten.index_copy, aten.index_add, aten.index_fill, aten.index_reduce),
+    *(aten.scatter, aten.scatter_add, aten.scatter_reduce, aten.masked_scatter, aten.put),
 )
 """They write some elements, and copy all others."""
 WHOLE = (aten.copy, aten.fill, aten.masked_fill)
 """They may write all elements, as any pointwise operator does. Functionalization makes them of assignments."""
+CALLED = (
+    *(aten.index_copy, aten.index_add, aten.index_fill, aten.index_reduce),
+    *(aten.masked_scatter, aten.put, aten.masked_fill),
+)
+"""Of these an engine that makes kernels has none that writes: it takes them apart, or calls eager's."""
 _OTHERWISE_CALLED = {aten._unsafe_index_put: aten.index_put_}
 
 
@@ -35,7 +38,7 @@ def write_operand(work: Work, node: Node, bound: Bound) -> None:
     if op is None or tensor is None:
         return
     if bound.packet in CALLED and work.fuses:
-        work.reject("the engine calls eager's kernel, and would not see that it writes", node)
+        work.reject("the engine has no kernel of its own that writes it", node)
         return
     if bound.packet in WHOLE and not work.is_stored(operand):
         work.reject("the engine computes it inside of the kernel that reads it", node)
