@@ -164,3 +164,60 @@ def test_reads_stay_on_their_side_of_a_write(reads, write):
     expected, got = program(first), eductor.compile(program, engine="inductor", strict=True)(second)
     for i, (a, b) in enumerate(zip([*expected, first], [*got, second], strict=True)):
         assert torch.allclose(a, b, atol=1e-5), i
+
+
+def written_whole(x):
+    product = x @ x
+    return product.copy_(x)
+
+
+def written_whole_then_a_part(x):
+    product, other = x @ x, x + 1
+    product.copy_(other)[1] = 7.0
+    return product, other
+
+
+def a_view_of_what_is_written(x):
+    product = x @ x
+    view = product.t()
+    product.copy_(x * 2)
+    return view + 1, product
+
+
+def turned_round(x):
+    product, other = x @ x, x.t() @ x
+    return product.copy_(product.flip(0)), other.copy_(other.t() * 2)
+
+
+def parts_then_the_whole(x):
+    product = x @ x
+    product[1] = 5.0
+    filled = product.clone()
+    product.fill_(2)[0] = 3.0
+    return product * 2, filled
+
+
+def parts_then_a_list(x):
+    scaled = x * 0.25
+    total = scaled.sum(1, keepdim=True)
+    scaled.index_fill_(0, ROWS, 3)
+    torch._foreach_add_([scaled], [x])
+    return scaled, total
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        *(written_whole, written_whole_then_a_part, a_view_of_what_is_written),
+        *(turned_round, parts_then_the_whole, parts_then_a_list),
+    ],
+)
+def test_what_is_written_whole_stays_where_it_is(program):
+    x = torch.rand(4, 4)
+    first, second = x.clone(), x.clone()
+    expected, got = program(first), eductor.compile(program, engine="inductor", strict=True)(second)
+    for a, b in zip(*((r if isinstance(r, tuple) else (r,)) for r in (expected, got)), strict=True):
+        torch.testing.assert_close(b, a)
+        assert b.stride() == a.stride()
+        assert b.untyped_storage().data_ptr() != second.untyped_storage().data_ptr()
+    assert torch.equal(second, x)

@@ -18,12 +18,13 @@ from eductor.compat import OpOverload
 @functools.cache
 def mend() -> None:
     """Puts the mended functions in the place of torch's; to do so twice would do no harm."""
-    from torch._inductor import ir, scheduler
+    from torch._inductor import ir, lowering, scheduler
 
     called: Any = ir.FallbackKernel
     called.create = classmethod(_tells_first(called.create.__func__))
     generated: Any = scheduler.SchedulerNode
     generated.recompute_size_and_body = _keeps_order(generated.recompute_size_and_body)
+    lowering.mutate_to = _writes(lowering.mutate_to)
 
 
 def _tells_first(create: Any) -> Any:
@@ -54,6 +55,25 @@ def _keeps_order(recompute: Any) -> Any:
         self.set_read_writes(self.read_writes.with_read(added).rename(self.mutation_renames))
 
     return kept
+
+
+def _writes(mutate_to: Any) -> Any:
+    """A whole value that is no input is written where it lies.
+
+    To let it be the new value from now on would make one of two tensors, and lead earlier writes of parts to the new one.
+    """
+
+    @functools.wraps(mutate_to)
+    def written(changed: Any, value: Any, unsafe_alias: bool = False) -> Any:
+        from torch._inductor import ir
+
+        place = changed.data if isinstance(changed, ir.TensorBox) else changed
+        if isinstance(place, ir.StorageBox) and not (place.is_input_buffer() or place.is_module_buffer()):
+            ir.MutationLayoutSHOULDREMOVE.realize_into(value, place)
+            return changed
+        return mutate_to(changed, value, unsafe_alias)
+
+    return written
 
 
 def _written(op: Any, args: Any, kwargs: Any) -> Iterator[Any]:
