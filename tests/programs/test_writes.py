@@ -15,6 +15,7 @@ from eductor.graph.evaluate import propagate
 from eductor.observe.values import is_bitwise_equal
 from eductor.options import Options
 
+from .comparing import is_roughly_close
 from .writes import Program, generate
 
 CHUNK = 125
@@ -124,6 +125,31 @@ def test_kernels_write_in_place_as_eager_does(start: int) -> None:
         if any("reinplace_inplaceable_ops" in address for address in recorder.changed()):
             found = found or differences(program, engine="inductor")
         assert not found, told(number, program, {"engine": "inductor"}, found)
+
+
+LARGE = 1000
+"""Numbers above this are not compared: a rounding before them is a difference after them."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(0, 800, 100))
+def test_kernels_that_reduce_read_what_eager_reads(start: int) -> None:
+    """Reads in loops of another shape, and by kernels of eager's, stay on their side of each write."""
+    compared = 0
+    for number in range(start, start + 100):
+        program = generate(number, reductions=True)
+        expected = observed(program.module(), program)
+        if not all((x.double().abs() < LARGE).all() for x in expected.values() if isinstance(x, torch.Tensor)):
+            continue
+        compared += 1
+        got = observed(compiled(program, engine="inductor", strict=False), program)
+        far = [name for name, a in expected.items() if not _near(a, got.get(name))]
+        assert not far, f"program {number} differs: {far}\n{program}"
+    assert compared > 50
+
+
+def _near(a: Any, b: Any) -> bool:
+    return is_roughly_close(a, b) if isinstance(a, torch.Tensor) and a.shape == b.shape else a == b
 
 
 def copied_then_written(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

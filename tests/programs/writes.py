@@ -6,7 +6,7 @@ A program is a list of steps on values by number. Eager decides what a step may 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -123,20 +123,24 @@ def _renumbered(step: Step, gone: int) -> Step:
 # ------------------------------------------------------------------------------------------------------- generating
 
 
-def generate(seed: int) -> Program:
-    """A program that eager runs; the same for the same seed."""
-    return _Generator(random.Random(seed)).program()
+def generate(seed: int, *, reductions: bool = False) -> Program:
+    """A program that eager runs; the same for the same seed. With `reductions` it has products and sums among its steps."""
+    if reductions:
+        return _Generator(random.Random(seed), KINDS + REDUCTIONS, (torch.float32,)).program()
+    return _Generator(random.Random(seed), KINDS, DTYPES).program()
 
 
 class _Generator:
     """Makes steps and runs each in eager at once, so that it knows the values that it chooses from."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, kinds: Sequence[Kind], dtypes: Sequence[torch.dtype]) -> None:
         self.rng = rng
+        self.kinds = kinds
+        self.dtypes = dtypes
 
     def program(self) -> Program:
         rng = self.rng
-        dtype = rng.choice(DTYPES)
+        dtype = rng.choice(self.dtypes)
         inputs = tuple((rng.choice(SHAPES), dtype) for _ in range(rng.randint(1, 3)))
         program = Program(inputs, rng.random() < 0.1, (), ())
         self.values: list[Any] = program.make_inputs()
@@ -144,7 +148,7 @@ class _Generator:
         steps: list[Step] = []
         wanted = rng.randint(3, 12)
         while len(steps) < wanted:
-            step = rng.choice(KINDS)(self)
+            step = rng.choice(self.kinds)(self)
             if step is None:
                 continue
             try:
@@ -295,4 +299,36 @@ def _compute(g: _Generator) -> Step | None:
     return Step(kind, (source, other))
 
 
-KINDS = (_view, _view, _view, _write, _write, _write, _write, _scatter, _scatter, _compute, _compute, _rows)
+def _reduce(g: _Generator) -> Step | None:
+    """What is read in loops of another shape, or by no loop at all."""
+    source = g.value(lambda x: x.dim() > 0 and x.is_floating_point() and x.numel() > 0)
+    if source is None:
+        return None
+    x = g.tensor(source)
+    dim, kind = g.rng.randrange(x.dim()), g.rng.choice(("softmax", "sum", "matmul", "scaled", "add"))
+    if kind == "softmax":
+        return Step("softmax", (source, dim))
+    if kind == "sum":
+        return Step("sum", (source, dim, g.rng.random() < 0.6))
+    if kind == "matmul":
+        return Step("matmul", (source, source)) if x.dim() == 2 and x.shape[0] == x.shape[1] else None
+    other = g.apart_from(source)
+    return Step("add", (source, other)) if kind == "add" and other is not None else Step("mul", (source, 0.25))
+
+
+Kind = Callable[[_Generator], Step | None]
+KINDS: tuple[Kind, ...] = (
+    _view,
+    _view,
+    _view,
+    _write,
+    _write,
+    _write,
+    _write,
+    _scatter,
+    _scatter,
+    _compute,
+    _compute,
+    _rows,
+)
+REDUCTIONS: tuple[Kind, ...] = (_reduce,) * 10

@@ -31,7 +31,7 @@ def _tells_first(create: Any) -> Any:
     """A kernel of eager's is made after all who read what it writes: they are stored now, or would be after the write."""
 
     @functools.wraps(create)
-    def told(cls: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+    def told(cls: Any, op: Any, /, *args: Any, **kwargs: Any) -> Any:
         from torch._inductor.virtualized import V
 
         for operand in _written(op, args, kwargs):
