@@ -11,7 +11,7 @@ import eductor
 from eductor import compat
 
 SOURCE = Path(eductor.__file__).parent
-ENGINES = [SOURCE / "engines" / "inductor.py", SOURCE / "engines" / "stock.py"]
+ENGINES = [SOURCE / "engines" / name for name in ("inductor.py", "mended.py", "stock.py")]
 """What knows torch's code generator."""
 
 

@@ -9,6 +9,7 @@ import torch
 
 import eductor
 from eductor import EductorWarning, Recorder
+from eductor.engines.mended import mend
 from eductor.passes.post_grad.inplace.operators import CALLED, INDEXED, WHOLE
 from eductor.pipeline.base import graph_pass
 
@@ -221,3 +222,12 @@ def test_what_is_written_whole_stays_where_it_is(program):
         assert b.stride() == a.stride()
         assert b.untyped_storage().data_ptr() != second.untyped_storage().data_ptr()
     assert torch.equal(second, x)
+
+
+def test_what_is_mended_is_where_it_was():
+    """Private names of torch: a version that moves them must be looked at."""
+    from torch._inductor import ir, lowering, scheduler
+
+    mend()
+    for mended in (ir.FallbackKernel.create, scheduler.SchedulerNode.recompute_size_and_body, lowering.mutate_to):
+        assert mended.__wrapped__.__module__.startswith("torch._inductor")
