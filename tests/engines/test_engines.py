@@ -252,6 +252,17 @@ def test_an_input_that_is_the_negative_of_its_memory():
     torch.testing.assert_close(x.grad, expected)
 
 
+def test_a_graph_whose_inputs_are_numbers():
+    def program(n):
+        return torch.ones(3, n + 1) * n, torch.arange(n).expand(2, n)
+
+    compiled = eductor.compile(program, engine="inductor", dynamic=True, strict=True)
+    for n in (5, 7):
+        for ours, eagers in zip(compiled(n), program(n), strict=True):
+            assert torch.equal(ours, eagers)
+            assert ours.stride() == eagers.stride()
+
+
 def test_kernels_are_read_out_of_generated_python():
     text = """
 # kernel path: /tmp/a.py

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -104,7 +104,7 @@ def compile(job: Job) -> Compiled:
     legalize(module)
     _refuse_unseen_writes(module)
     module.graph.output_node().meta["user_visible_output_idxs"] = sorted(job.visible)
-    mode = next((x.fake_mode for x in job.inputs if isinstance(x, FakeTensor)), None)
+    mode = _mode_of(job)
     with _configured(mode, job, graphs=graphs):
         compiled = compile_fx_inner(
             module,
@@ -184,6 +184,12 @@ def _with_signs(inputs: list[Any]) -> list[Any]:
         if isinstance(x, torch.Tensor) and x.is_neg():
             inputs[i] = x.resolve_neg()
     return inputs
+
+
+def _mode_of(job: Job) -> FakeTensorMode | None:
+    """The mode of the graph's values; its inputs may be numbers alone."""
+    values = chain(job.inputs, (node.meta.get("val") for node in job.module.graph.nodes))
+    return next((x.fake_mode for x in values if isinstance(x, FakeTensor)), None)
 
 
 @contextmanager
