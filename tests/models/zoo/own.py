@@ -18,10 +18,11 @@ class Block(nn.Module):
         super().__init__()
         self.norm, self.conv = nn.GroupNorm(2, width), nn.Conv2d(width, out, 3, padding=1)
         self.time, self.skip = nn.Linear(time, out), nn.Conv2d(width, out, 1)
+        self.dropped = 0.1
 
     def forward(self, x, time):
         h = self.conv(F.silu(self.norm(x))) + self.time(time)[:, :, None, None]
-        return F.dropout(h, 0.1, self.training) + self.skip(x)
+        return F.dropout(h, self.dropped, self.training) + self.skip(x)
 
 
 class UNet(nn.Module):
@@ -94,6 +95,7 @@ class GraphNetwork(nn.Module):
         self.first = nn.Linear(6, width)
         self.message, self.score = nn.Linear(2 * width, width), nn.Linear(2 * width, 1)
         self.norm, self.cell, self.head = nn.BatchNorm1d(width), nn.GRUCell(2 * width, width), nn.Linear(width, CLASSES)
+        self.dropped = 0.1
 
     def forward(self, x, edges):
         source, target = edges
@@ -110,7 +112,7 @@ class GraphNetwork(nn.Module):
                 0, target[:, None].expand_as(message), message.to(h.dtype), "mean", include_self=False
             )
             h = self.norm(self.cell(torch.cat([attended, mean], dim=-1), h))
-        return self.head(F.dropout(h, 0.1, self.training))
+        return self.head(F.dropout(h, self.dropped, self.training))
 
 
 def graph_network():

@@ -28,15 +28,18 @@ def train(
     dtype=torch.float32,
     autocast=False,
     wide=False,
+    dropout=True,
     seed=0,
 ):
-    """Losses, outputs, gradients, then parameters, buffers and the generator's state, all by name; dropout is on.
+    """Losses, outputs, gradients, then parameters, buffers and the generator's state, all by name.
 
     With `wide` all is in float64, with the draws and the roundings of nothing else.
     """
     subject = MODELS[name]
     torch.manual_seed(seed)
     model = subject.make().to(device, dtype).train()
+    if not dropout:
+        keep_all(model)
     batches = [
         [x.to(device, dtype) if x.is_floating_point() else x.to(device) for x in subject.batch(n)] for n in sizes
     ]
@@ -59,7 +62,18 @@ def train(
         descent.step()
     facts |= {f"parameter {key}": p.detach() for key, p in model.named_parameters()}
     facts |= {f"buffer {key}": b for key, b in model.named_buffers()}
-    return facts | {"generator": torch.get_rng_state()}
+    return facts | {"generator": torch.get_rng_state() if device == "cpu" else torch.cuda.get_rng_state()}
+
+
+def keep_all(model):
+    """No dropout of any kind, be its share a module's, a function's argument or the configuration's."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        for owner in filter(None, (module, getattr(module, "config", None))):
+            shares = [key for key, value in vars(owner).items() if "drop" in key and isinstance(value, float)]
+            for key in shares:
+                setattr(owner, key, 0.0)
 
 
 class Wide(TorchFunctionMode):
@@ -78,5 +92,5 @@ class Wide(TorchFunctionMode):
 
 def grouped_mm(rows, matrices, *, offs):
     """The products of groups of rows, each with a matrix of its own; torch has no kernel for float64."""
-    groups = rows.tensor_split(offs[:-1].long())
+    groups = rows.tensor_split(offs[:-1].long().cpu())
     return torch.cat([group @ matrix for group, matrix in zip(groups, matrices, strict=True)])
