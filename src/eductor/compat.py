@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -534,6 +534,15 @@ def has_unbacked_symbols(value: Any) -> bool:
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
     return bool(free_unbacked_symbols(value))
+
+
+def made_of(given: Sequence[Any], mode: FakeTensorMode, make: Callable[[], torch.Tensor]) -> torch.Tensor | None:
+    """A fake value that needs no symbols but those of what it is made of; None if it does, and they are forgotten."""
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    with mode, nullcontext() if mode.shape_env is None else mode.shape_env.ignore_fresh_unbacked_symbols():
+        made = make()
+    return None if free_unbacked_symbols(made) - free_unbacked_symbols(list(given)) else made
 
 
 def same_unbacked(seen: Any, now: Any) -> None:

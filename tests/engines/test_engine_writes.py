@@ -229,6 +229,33 @@ def test_what_is_written_whole_stays_where_it_is(program):
     assert torch.equal(second, x)
 
 
+def a_row_from_a_tensor(x, row):
+    h = x @ x
+    h[row.item()] = 7
+    return h * 2, h
+
+
+def a_checked_row_from_a_tensor(x, row):
+    h, i = x @ x, row.item()
+    torch._check(i >= 0)
+    torch._check(i < 4)
+    h[i] = 7
+    return h * 2, h
+
+
+@pytest.mark.parametrize(("program", "fires"), [(a_row_from_a_tensor, False), (a_checked_row_from_a_tensor, True)])
+@torch._dynamo.config.patch(capture_scalar_outputs=True)
+def test_where_a_tensor_says(program, fires):
+    """A place that may count from the end has a symbol of its own, of which no node of the graph would know."""
+    x, recorder = torch.rand(4, 4), Recorder()
+    compiled = eductor.compile(program, engine="inductor", strict=True, instruments=[recorder])
+    for row in map(torch.tensor, (1, 3)):
+        assert all(map(torch.equal, compiled(x, row), program(x, row)))
+    (record,) = [r for r in recorder.records if r.name == "reinplace_inplaceable_ops"]
+    assert record.changed == fires
+    assert fires or "known only when it runs" in str(record.rejects)
+
+
 def test_what_is_mended_is_where_it_was():
     """Private names of torch: a version that moves them must be looked at."""
     from torch._inductor import ir, lowering, scheduler

@@ -32,6 +32,7 @@ ROUNDED: dict[str, str] = {
 """Operators that the code generator rounds otherwise than eager, with torch's own passes as well, and where that shows."""
 
 NOT_GENERATED: dict[str, str] = {
-    "narrow": "from a place that a tensor holds: the lowering misses a symbol, and the engine aten takes over, with a warning",
+    "narrow": "its gradient, for a place that a tensor holds: the lowering asks whether that counts from the end, and the engine "
+    "aten takes over, with a warning; with torch's own passes the backward raises",
 }
 """Operators that the code generator refuses in the sweep's programs; what takes over does what eager does."""

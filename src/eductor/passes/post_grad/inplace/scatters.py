@@ -21,7 +21,10 @@ aten = torch.ops.aten
 def write_part(work: Work, node: Node, bound: Bound) -> None:
     """A scatter copies into the part that it scatters over."""
     operand, source, part = bound["self"], bound["src"], work.parts.of(node)
-    if part is None or not isinstance(source, Node):
+    if part is None:
+        work.reject("which part it writes is known only when it runs", node)
+        return
+    if not isinstance(source, Node):
         return
     is_in_place = work.places.root(source) == work.places.root(operand) and difference(value_of(source), part) is None
     if is_in_place and not work.places.is_written(operand):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.compat import FakeTensor, OpOverload
+from eductor.compat import FakeTensor, OpOverload, made_of
 from eductor.graph.bind import Bound
 from eductor.graph.meta import tensor_of, value_of
 from eductor.graph.view import GraphView
@@ -31,7 +31,7 @@ class Parts:
         self._known: dict[Node, torch.Tensor | None] = {}
 
     def of(self, node: Node) -> torch.Tensor | None:
-        """What a scatter scatters over; None for anything else."""
+        """What a scatter scatters over; None for anything else, and where only a run can tell the part's place or size."""
         if node not in self._known:
             bound = self._graph.bind(node) if node.op == "call_function" else None
             is_scatter = isinstance(bound, Bound) and bound.packet in SCATTERS
@@ -53,5 +53,4 @@ def _part(bound: Bound) -> torch.Tensor | None:
     values = [
         [value_of(x) for x in given] if isinstance(given, (list, tuple)) else value_of(given) for given in arguments
     ]
-    with tensor.fake_mode:
-        return op(tensor, *values)  # type: ignore[no-any-return]
+    return made_of([tensor, *values], tensor.fake_mode, lambda: op(tensor, *values))
