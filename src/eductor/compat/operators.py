@@ -1,0 +1,92 @@
+"""What torch's operators are, beyond their schemas."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+# Operators whose schema does not tell everything: they may return an input, or write one.
+MAYBE_ALIASING_TAG: Any = getattr(torch.Tag, "maybe_aliasing_or_mutating", None)
+
+SIZE_CHECKS: frozenset[Any] = frozenset({torch._check, torch._check_is_size, torch._check_value})
+"""Functions that check sizes while tracing, and stay in a captured graph."""
+
+TENSOR_BASE: type = torch._C.TensorBase
+"""The class whose methods are the builtin methods of tensors."""
+
+
+def operator_bindings() -> tuple[Any, ...]:
+    """The modules whose builtin functions are bindings of operators of their own names."""
+    c: Any = torch._C
+    return (torch, c._VariableFunctions, c._nn, c._fft, c._linalg, c._special)
+
+
+def is_dispatched(op: OpOverload) -> bool:
+    """Whether the dispatcher knows the operator; TorchScript has others of its own (`aten::cpu`, `aten::add.int`)."""
+    return bool(torch._C._dispatch_has_kernel(op.name()))
+
+
+def is_composite(op: OpOverload) -> bool:
+    """Whether the operator is written in terms of others, so that its schema need not say what it aliases."""
+    return bool(op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd))
+
+
+def has_grouped_product(device: torch.device) -> bool:
+    """Whether `aten._grouped_mm` is one kernel on a device; elsewhere it calls one product after the other."""
+    if device.type != "cuda" or torch.version.hip is not None or not torch.cuda.is_available():
+        return False
+    return torch.cuda.get_device_capability(device)[0] in (9, 10)
+
+
+def changes_geometry(op: OpOverload) -> bool:
+    """Whether an in-place operator changes sizes, strides or storage of what it writes (`t_`, `squeeze_`, `set_`)."""
+    return torch.Tag.inplace_view in op.tags or op.overloadpacket is torch.ops.aten.set_
+
+
+def quantized_operators() -> Any:
+    """The operators by which exported graphs quantize; they are there only once their module is loaded."""
+    import torch.ao.quantization.fx._decomposed  # registers them
+
+    return torch.ops.quantized_decomposed
+
+
+def is_random(target: Any) -> bool:
+    """Whether an operator draws from a random generator."""
+    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+
+
+def gets_tokens(target: Any) -> bool:
+    """Whether functionalization orders an operator by tokens, checks of ATen included."""
+    from torch._higher_order_ops import effects
+
+    return bool(effects.has_effects(target))
+
+
+def has_effects(target: Any) -> bool:
+    """Whether an operator does something besides computing: it prints, or talks to other processes."""
+    namespace = getattr(target, "namespace", "")
+    return namespace == "_c10d_functional" or (namespace != "aten" and gets_tokens(target))
+
+
+def is_transform(target: Any) -> bool:
+    """Whether a call enters or leaves a transform of torch.func, whose tensors mean nothing outside of it."""
+    home = str(getattr(target, "__module__", ""))
+    return home.startswith(("torch._functorch", "torch._C._functorch")) or "_nesting" in getattr(target, "__name__", "")
+
+
+def has_inductor_table() -> bool:
+    """Whether anybody asked for the decompositions of torch's code generator: otherwise no graph was made with them."""
+    return "torch._inductor.decomposition" in sys.modules
+
+
+def check_one_hot(input: torch.Tensor, num_classes: int = -1) -> None:
+    """The check that eager's one_hot makes on a CPU: torch 2.11 leaves it out of a trace, later versions do not."""
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    if key in torch.ops.aten.one_hot.default.py_kernels or input.device.type != "cpu":
+        return
+    torch._assert_async((input >= 0).all(), "Class values must be non-negative.")
+    if num_classes >= 0:
+        torch._assert_async((input < num_classes).all(), "Class values must be smaller than num_classes.")
