@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
 import eductor
+from eductor import compat
 from eductor.graph.meta import value_of
 from eductor.pipeline.base import graph_pass
 
@@ -278,15 +280,44 @@ def test_what_torch_takes_apart_for_sizes_that_change_is_refused_where_bits_coun
     assert torch.equal(got, program(x))
 
 
-def test_a_gradient_that_is_traced_otherwise_than_eager_computes_it_is_refused_where_bits_count():
-    x, value, mask = leaf(5, 7), torch.tensor(2.0, requires_grad=True), torch.rand(5, 7) > 0.5
-    weights = torch.randn(5, 7)
-    (expected,) = torch.autograd.grad((x.masked_fill(mask, value) * weights).sum(), value)
+@pytest.mark.parametrize(
+    "fill",
+    [lambda x, mask, v: x.masked_fill(mask, v), lambda x, mask, v: (x * 2).masked_fill_(mask, v)],
+    ids=["masked_fill", "masked_fill_"],
+)
+def test_a_gradient_that_is_traced_otherwise_than_eager_computes_it_is_refused_where_bits_count(fill):
+    x, value, mask = leaf(64, 65), torch.tensor(2.0, requires_grad=True), torch.rand(64, 65) > 0.5
+    weights = torch.randn(64, 65)
+    (expected,) = torch.autograd.grad((fill(x, mask, value) * weights).sum(), value)
     with pytest.warns(eductor.EductorWarning, match="the gradient of a masked_fill's value"):
-        got = eductor.compile(lambda x, v: x.masked_fill(mask, v), profile="exact")(x, value)
+        got = eductor.compile(fill, profile="exact")(x, mask, value)
     assert torch.equal(torch.autograd.grad((got * weights).sum(), value)[0], expected)
     with torch.no_grad():
-        aten(lambda x, v: x.masked_fill(mask, v), profile="exact")(x, value)
+        aten(fill, profile="exact")(x, mask, value)
+
+
+@pytest.mark.parametrize(
+    ("product", "sizes"),
+    [
+        (lambda x: x.cumprod(0), (9, 7)),
+        (lambda x: (x * 2).cumprod_(0), (9, 7)),
+        (lambda x: torch.linalg.vander(x, N=6), (9,)),
+    ],
+    ids=["cumprod", "cumprod_", "linalg_vander"],
+)
+@pytest.mark.parametrize("sums", [None, False], ids=["this torch", "torch 2.11"])
+def test_a_running_product_whose_gradient_is_traced_otherwise_is_refused_where_bits_count(
+    product, sizes, sums, monkeypatch
+):
+    if sums is not None:
+        monkeypatch.setattr(compat, "sums_for_running_products", lambda: sums)
+    x = leaf(*sizes)
+    expected = torch.autograd.grad(product(x).sin().sum(), x)
+    is_refused = not compat.sums_for_running_products()
+    warned = pytest.warns(eductor.EductorWarning, match="its trace rounds otherwise in this torch")
+    with warned if is_refused else nullcontext():
+        got = torch.autograd.grad(eductor.compile(product, profile="exact")(x).sin().sum(), x)
+    assert torch.equal(got[0], expected[0])
 
 
 @pytest.mark.parametrize(

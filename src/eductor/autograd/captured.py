@@ -119,7 +119,7 @@ def contains(module: GraphModule, predicate: Callable[[Any], bool]) -> bool:
 
 def calls_in(module: GraphModule) -> Iterator[Node]:
     """The calls of a graph, and of the graphs that its operators run."""
-    yield from (n for n in module.graph.nodes if n.op == "call_function")
+    yield from (n for n in module.graph.nodes if n.op in ("call_function", "call_method"))
     for body in subgraphs(module.graph).values():
         yield from calls_in(body)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx.experimental.proxy_tensor import make_fx
 
 # Operators whose schema does not tell everything: they may return an input, or write one.
 MAYBE_ALIASING_TAG: Any = getattr(torch.Tag, "maybe_aliasing_or_mutating", None)
@@ -90,3 +93,12 @@ def check_one_hot(input: torch.Tensor, num_classes: int = -1) -> None:
     torch._assert_async((input >= 0).all(), "Class values must be non-negative.")
     if num_classes >= 0:
         torch._assert_async((input < num_classes).all(), "Class values must be smaller than num_classes.")
+
+
+@functools.cache
+def sums_for_running_products() -> bool:
+    """Whether a trace of the gradient of `cumprod` has eager's formula, with sums; that of torch 2.11 has products."""
+    with unset_fake_temporarily(), torch.enable_grad():
+        x = torch.ones(2, requires_grad=True)
+        trace = make_fx(lambda x: torch.autograd.grad(x.cumprod(0), x, torch.ones(2)))(x)
+    return any(node.target is torch.ops.aten.cumsum.default for node in trace.graph.nodes)
