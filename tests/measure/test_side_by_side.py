@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
+from importlib.util import cache_from_source
+from pathlib import Path
 
 import pytest
 import torch
 
+import eductor
 from eductor.cli import main
 from eductor.errors import BadScript
 from eductor.measure.bench import Bench, Measured
@@ -68,6 +71,7 @@ def test_a_model_of_a_file_in_all_ways(models, tmp_path, capsys):
     assert sum(ours["stages"].values()) <= ours["cold"]
     assert ours["nodes"]["pre_grad, captured"] > 4
     assert "<svg" in page.read_text()
+    assert Path(cache_from_source(eductor.compiler.__file__)).exists(), "each first step compiles the package's sources"
 
 
 def test_first_steps_at_a_time(models, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import json
 import math
 import os
@@ -54,6 +55,8 @@ class Bench:
         pairs = [(name, kind) for name in self.names() for kind in self.kinds]
         rows = [Row(name, kind, f"{i} of {len(pairs)}") for i, (name, kind) in enumerate(pairs, 1)]
         measured, compared = Measured(self.device), self.ways()
+        # As installing does, and was done to torch: no first step is to compile the package's own sources.
+        compileall.compile_dir(Path(eductor.__file__).parent, quiet=2)
         for start in range(0, len(rows), self.jobs):
             some = rows[start : start + self.jobs]
             with tempfile.TemporaryDirectory(prefix="eductor-bench-") as folder:
