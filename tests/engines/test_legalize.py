@@ -474,6 +474,18 @@ def test_a_wide_cat_is_a_good_operator():
     torch.library.opcheck(ops.wide_cat.wide_cat.default, ([torch.randn(2, 3), torch.randn(4, 3)], 0))
 
 
+@pytest.mark.parametrize("sizes", [(0,), (0, 3), (3, 0)])
+def test_the_mean_of_nothing_is_no_number(sizes):
+    import eductor
+
+    def fn(x):
+        return torch.var_mean(x, correction=0), torch.std_mean(x, 0, keepdim=True)
+
+    x = torch.empty(sizes)
+    got = eductor.compile(fn, engine="inductor", strict=True)(x)
+    torch.testing.assert_close(got, fn(x), equal_nan=True)
+
+
 def test_a_small_mask_is_stored_once():
     """It is computed for its own few elements, and expanded as a view for the kernel that reads it."""
 

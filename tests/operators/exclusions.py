@@ -27,6 +27,7 @@ ROUNDED: dict[str, str] = {
     "native_group_norm": "over one number a group: its gradient is a difference of roundings, ours nearer to float64",
     "nn.functional.conv_transpose2d": _OF_LARGE_NUMBERS,
     "expm1": _OF_LARGE_NUMBERS,
+    "sinh": _OF_LARGE_NUMBERS,
     "nn.functional.poisson_nll_loss": _OF_LARGE_NUMBERS,
 }
 """Operators that the code generator rounds otherwise than eager, with torch's own passes as well, and where that shows."""

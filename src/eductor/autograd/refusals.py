@@ -74,8 +74,9 @@ def refuse_inexact(module: GraphModule, *, symbolic: bool) -> None:
                 raise Unsupported(
                     "the gradient of a masked_fill's value in the profile 'exact': its trace rounds otherwise"
                 )
-        if isinstance(bound, Bound) and bound.packet in _RUNNING_PRODUCTS and not compat.sums_for_running_products():
-            if torch.is_grad_enabled() and any(requires_grad(value_of(x)) for x in node.all_input_nodes):
+        if isinstance(bound, Bound) and bound.packet in _RUNNING_PRODUCTS and torch.is_grad_enabled():
+            followed = any(requires_grad(value_of(x)) for x in node.all_input_nodes)
+            if followed and not compat.sums_for_running_products():
                 raise Unsupported(
                     f"the gradient of {bound.packet} in the profile 'exact': its trace rounds otherwise in this torch"
                 )

@@ -68,7 +68,7 @@ def train(
 def keep_all(model):
     """No dropout of any kind, be its share a module's, a function's argument or the configuration's."""
     for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
+        if isinstance(module, torch.nn.modules.dropout._DropoutNd):
             module.p = 0.0
         for owner in filter(None, (module, getattr(module, "config", None))):
             shares = [key for key, value in vars(owner).items() if "drop" in key and isinstance(value, float)]

@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 
 from eductor.compat import HigherOrderOperator
 from eductor.engines.legalize.constants import fill_constants
+from eductor.engines.legalize.empty_means import compute_empty_means
 from eductor.engines.legalize.loops import map_to_while, scan_to_while
 from eductor.engines.legalize.randomness import keep_draws_in_order
 from eductor.engines.legalize.small_masks import store_small_masks
@@ -42,6 +43,7 @@ def legalize(module: GraphModule) -> None:
             REWRITES[node.target.name()](rewrite, node)
     fill_constants(rewrite)
     call_wide_cats(rewrite)
+    compute_empty_means(rewrite)
     store_small_masks(rewrite)
     keep_draws_in_order(rewrite)
     if rewrite.matches:

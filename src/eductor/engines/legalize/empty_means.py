@@ -1,0 +1,26 @@
+"""A variance with a mean, of no elements: Inductor's loop over nothing leaves zero for the mean, where eager divides by none."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+
+from eductor.compat import statically_known_true
+from eductor.graph.bind import Bound
+from eductor.graph.meta import tensor_of
+from eductor.graph.rewriter import Rewriter
+
+aten = torch.ops.aten
+
+
+def compute_empty_means(rewrite: Rewriter) -> None:
+    """Such a mean comes from the operator for means, which does divide."""
+    for node in rewrite.view.find(aten.var_mean):
+        bound = rewrite.view.bind(node)
+        value = tensor_of(bound["self"]) if isinstance(bound, Bound) else None
+        if not isinstance(bound, Bound) or value is None or not statically_known_true(value.numel() == 0):
+            continue
+        for mean in [user for user in node.users if user.target is operator.getitem and user.args[1] == 1]:
+            arguments = (bound["self"], bound.get("dim"), bound.get("keepdim", False))
+            rewrite.replace(mean, rewrite.insert(aten.mean.dim, *arguments, before=mean, like=mean))
