@@ -148,8 +148,6 @@ KINDS_OF_WRITES = {
     "custom": in_place(squared_),
     "columns": in_place(lambda x: x[:, 1:3].add_(2)),
     "list": lambda x: torch._foreach_sin([x])[0],
-}
-OTHER_KINDS_OF_WRITES = {
     "custom on a part": in_place(lambda x: squared_(x[1:])),
     "row": in_place(lambda x: x[1].fill_(7)),
     "put": in_place(lambda x: x.index_put_((ROWS[2:],), torch.tensor(5.0), accumulate=True)),
@@ -157,15 +155,12 @@ OTHER_KINDS_OF_WRITES = {
     "scatter_reduce": lambda x: x.scatter_reduce(0, *ONE, "prod"),
     "list of two": lambda x: torch._foreach_sub([x, x + 1], 2.0)[0],
 }
-"""For `make test-slow`."""
 
 
-@pytest.mark.parametrize(
-    "kind", [*KINDS_OF_WRITES, *(pytest.param(kind, marks=pytest.mark.slow) for kind in OTHER_KINDS_OF_WRITES)]
-)
+@pytest.mark.parametrize("kind", KINDS_OF_WRITES)
 @pytest.mark.parametrize("reads", [reads_of_all, reads_in_other_loops])
 def test_reads_stay_on_their_side_of_a_write(reads, kind):
-    program, x = reads((KINDS_OF_WRITES | OTHER_KINDS_OF_WRITES)[kind]), torch.rand(4, 4) + 0.5
+    program, x = reads(KINDS_OF_WRITES[kind]), torch.rand(4, 4) + 0.5
     first, second = x.clone(), x.clone()
     expected, got = program(first), eductor.compile(program, engine="inductor", strict=True)(second)
     for i, (a, b) in enumerate(zip([*expected, first], [*got, second], strict=True)):

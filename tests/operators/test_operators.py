@@ -20,7 +20,7 @@ from .sweep import sweep
 PROFILES = ("fast", "exact")
 # Drawn once: the whole takes a quarter of an hour, and is for the slow tests.
 SAMPLE = sorted(random.Random(0).sample(sorted(OPERATORS), 60))
-FEW = [name for name in SAMPLE[::12] if name not in ROUNDED]
+FEW = [name for name in SAMPLE[::6] if name not in ROUNDED]
 """Those that go through the C++ compiler, too."""
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]

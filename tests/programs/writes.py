@@ -317,18 +317,5 @@ def _reduce(g: _Generator) -> Step | None:
 
 
 Kind = Callable[[_Generator], Step | None]
-KINDS: tuple[Kind, ...] = (
-    _view,
-    _view,
-    _view,
-    _write,
-    _write,
-    _write,
-    _write,
-    _scatter,
-    _scatter,
-    _compute,
-    _compute,
-    _rows,
-)
+KINDS: tuple[Kind, ...] = (*(_view,) * 3, *(_write,) * 4, *(_scatter,) * 2, *(_compute,) * 2, _rows)
 REDUCTIONS: tuple[Kind, ...] = (_reduce,) * 10

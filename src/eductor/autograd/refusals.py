@@ -66,20 +66,21 @@ def refuse_inexact(module: GraphModule, *, symbolic: bool) -> None:
     if apart and (symbolic or any(_needs_python(call.target) for call in calls)):
         where = "with sizes that may change, or beside dropout or one_hot"
         raise Unsupported(f"{apart} {where}, in the profile 'exact': its trace rounds otherwise")
-    for node in calls:
+    for node in calls if torch.is_grad_enabled() else ():
         bound = bind(node)
-        if isinstance(bound, Bound) and bound.packet in (aten.masked_fill, aten.masked_fill_):
-            # Eager adds up what the mask selects; a trace, whose sizes cannot depend on it, adds zeros to that.
-            if torch.is_grad_enabled() and requires_grad(value_of(bound["value"])):
-                raise Unsupported(
-                    "the gradient of a masked_fill's value in the profile 'exact': its trace rounds otherwise"
-                )
-        if isinstance(bound, Bound) and bound.packet in _RUNNING_PRODUCTS and torch.is_grad_enabled():
-            followed = any(requires_grad(value_of(x)) for x in node.all_input_nodes)
-            if followed and not compat.sums_for_running_products():
-                raise Unsupported(
-                    f"the gradient of {bound.packet} in the profile 'exact': its trace rounds otherwise in this torch"
-                )
+        if isinstance(bound, Bound):
+            _refuse_inexact_gradient(bound)
+
+
+def _refuse_inexact_gradient(bound: Bound) -> None:
+    if bound.packet in (aten.masked_fill, aten.masked_fill_) and requires_grad(value_of(bound["value"])):
+        # Eager adds up what the mask selects; a trace, whose sizes cannot depend on it, adds zeros to that.
+        raise Unsupported("the gradient of a masked_fill's value in the profile 'exact': its trace rounds otherwise")
+    if bound.packet in _RUNNING_PRODUCTS and any(requires_grad(value_of(x)) for x in bound.arguments.values()):
+        if not compat.sums_for_running_products():
+            raise Unsupported(
+                f"the gradient of {bound.packet} in the profile 'exact': its trace rounds otherwise in this torch"
+            )
 
 
 _RUNNING_PRODUCTS = (aten.cumprod, aten.cumprod_, aten.linalg_vander)

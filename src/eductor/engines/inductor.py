@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -27,13 +27,14 @@ from torch.fx.node import has_side_effect
 
 from eductor import ops
 from eductor.autograd.handoff import Compiled, Job, Kernel, Run
-from eductor.compat import FakeTensor, FakeTensorMode, OpOverload
+from eductor.compat import FakeTensorMode, OpOverload
 from eductor.engines.batch_norms import in_precision_of_parameters
 from eductor.engines.kernels import kernels_in
 from eductor.engines.launches import launch_directly
 from eductor.engines.legalize import legalize
 from eductor.engines.mended import mend
 from eductor.errors import Unsupported
+from eductor.graph.meta import fake_mode_of
 from eductor.graph.snapshot import copy_of
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def compile(job: Job) -> Compiled:
     legalize(module)
     _refuse_unseen_writes(module)
     module.graph.output_node().meta["user_visible_output_idxs"] = sorted(job.visible)
-    mode = _mode_of(job)
+    mode = fake_mode_of(module.graph)
     with _configured(mode, job, graphs=graphs):
         compiled = compile_fx_inner(
             module,
@@ -184,12 +185,6 @@ def _with_signs(inputs: list[Any]) -> list[Any]:
         if isinstance(x, torch.Tensor) and x.is_neg():
             inputs[i] = x.resolve_neg()
     return inputs
-
-
-def _mode_of(job: Job) -> FakeTensorMode | None:
-    """The mode of the graph's values; its inputs may be numbers alone."""
-    values = chain(job.inputs, (node.meta.get("val") for node in job.module.graph.nodes))
-    return next((x.fake_mode for x in values if isinstance(x, FakeTensor)), None)
 
 
 @contextmanager

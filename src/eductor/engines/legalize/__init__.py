@@ -1,7 +1,7 @@
-"""What Inductor's lowering cannot take, said in operators that it can.
+"""What Inductor's lowering cannot take, or takes wrongly, said in operators that it takes well.
 
-Inductor does these rewrites in its own passes, which the engine switches off. They change no value and no order of
-random draws; a graph without a candidate is only looked at.
+Most of these rewrites Inductor does in its own passes, which the engine switches off. They change no value and no order
+of random draws; a graph without a candidate is only looked at.
 """
 
 from __future__ import annotations
