@@ -48,7 +48,7 @@ patterns: $(STAMP)
 	$(BIN)/python -m eductor.patterns.precompile
 
 manual: $(STAMP)
-	$(BIN)/python -m eductor.observe.manual_pages docs/passes
+	$(BIN)/python -m eductor.observe.manual.manual_pages docs/passes
 
 docs: $(DOCS_STAMP)
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs build/site

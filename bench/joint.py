@@ -21,7 +21,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from eductor.graph.meta import fake_mode_of
+from eductor.graph.values.meta import fake_mode_of
 from eductor.observe.table import as_text
 from eductor.options import Options
 from eductor.pipeline.base import Context

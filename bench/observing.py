@@ -25,7 +25,7 @@ import torch._dynamo
 
 import eductor
 from autograd import training_step
-from eductor.observe.verifier import Verifier
+from eductor.observe.verify.verifier import Verifier
 from eductor.pipeline import Instrument, Recorder, Timer
 
 LIMITS = {"nobody": 1.0, "timing and statistics": 3.0, "full recording": 15.0}

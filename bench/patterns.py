@@ -29,9 +29,9 @@ import torch
 from torch.fx import Graph, GraphModule, Node, map_arg
 
 from attention_patterns import FILE, Spelling, rules, spellings, stored
-from eductor.graph.meta import fake_mode_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.snapshot import copy_of
+from eductor.graph.values.meta import fake_mode_of
 from eductor.graph.view import GraphView
 from eductor.observe.table import as_text
 from eductor.patterns.match import Match

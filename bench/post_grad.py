@@ -24,8 +24,8 @@ from torch.fx import GraphModule
 import eductor
 from eductor.compat import lazy_module
 from eductor.engines import ATEN, INDUCTOR
-from eductor.graph.meta import fake_mode_of
 from eductor.graph.snapshot import copy_of
+from eductor.graph.values.meta import fake_mode_of
 from eductor.observe.table import as_text
 from eductor.options import Options
 from eductor.pipeline.base import Context

@@ -11,7 +11,7 @@ from torch.fx import Node
 
 import eductor
 from eductor.graph import Bound, GraphView, Rewriter, capture, value_of
-from eductor.graph.meta import difference
+from eductor.graph.values.meta import difference
 from eductor.observe.table import pass_table
 from eductor.pipeline import f32, i64
 from eductor.testing import check_contract

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import eductor
-from eductor.graph.evaluate import propagate
-from eductor.graph.static import pack
-from eductor.packing.kept import Kept
+from eductor.graph.reading.static import pack
+from eductor.graph.values.evaluate import propagate
+from eductor.packing.packed_values import Kept
 from eductor.pipeline.base import Context, graph_pass
 
 aten = torch.ops.aten

@@ -13,9 +13,9 @@ from eductor.errors import NotVerified as NotVerified
 from eductor.errors import OrderConflict as OrderConflict
 from eductor.errors import PassFailed as PassFailed
 from eductor.errors import UnknownName as UnknownName
-from eductor.observe.bisect import bisect as bisect
-from eductor.observe.explain import explain as explain
-from eductor.observe.verify import verify as verify
+from eductor.observe.bisect.bisect import bisect as bisect
+from eductor.observe.explain.explain import explain as explain
+from eductor.observe.verify.verify import verify as verify
 from eductor.options import Options as Options
 from eductor.pipeline import Context as Context
 from eductor.pipeline import Instrument as Instrument

@@ -14,22 +14,23 @@ from eductor import __version__
 from eductor.cache import Store
 from eductor.errors import BadOption, BadScript, EductorError, NothingWrong, NotVerified, UnknownName
 from eductor.measure import command as bench
-from eductor.observe import manual, table
-from eductor.observe.curve_plot import check_can_draw
-from eductor.observe.explain import Explanation
-from eductor.observe.files import check_can_write, write
-from eductor.observe.interception import CompiledFunction
-from eductor.observe.manual_page import page
-from eductor.observe.progress import Progress
-from eductor.observe.record_diff import compare_records, read_record
-from eductor.observe.record_diff_html import as_page
-from eductor.observe.record_diff_text import as_terminal
+from eductor.observe import table
+from eductor.observe.diff.record_diff import compare_records, read_record
+from eductor.observe.diff.record_diff_html import as_page
+from eductor.observe.diff.record_diff_text import as_terminal
+from eductor.observe.explain.curve_plot import check_can_draw
+from eductor.observe.explain.explain import Explanation
+from eductor.observe.explain.progress import Progress
+from eductor.observe.explain.why_not import Inquiry
+from eductor.observe.manual import manual
+from eductor.observe.manual.manual_page import page
 from eductor.observe.report import explorer
-from eductor.observe.script_checks import bisect_script, verify_script
-from eductor.observe.scripts import run_script
-from eductor.observe.verifier import Verifier
-from eductor.observe.verify import Report
-from eductor.observe.why_not import Inquiry
+from eductor.observe.scripts.interception import CompiledFunction
+from eductor.observe.scripts.output_files import check_can_write, write
+from eductor.observe.scripts.run_script import run_script
+from eductor.observe.scripts.script_checks import bisect_script, verify_script
+from eductor.observe.verify.verifier import Verifier
+from eductor.observe.verify.verify import Report
 from eductor.pipeline.base import STAGES
 from eductor.pipeline.recorder import Recorder
 from eductor.pipeline.registry import Registry

@@ -29,19 +29,19 @@ from torch.fx import GraphModule
 
 from eductor.autograd import Joint, Parts, Program, aot_dispatch_autograd, aot_resume_autograd
 from eductor.autograd.layouts import drop_turned_copies
-from eductor.autograd.undefined import without_undefined
+from eductor.autograd.undefined_gradients import without_undefined
 from eductor.cache import Entry, NotKept, Question, Store
 from eductor.compat import compile_id, is_traced
 from eductor.engines import ATEN, INDUCTOR, Compiled, Engine, Job, find_engine, has_code_generator
 from eductor.engines.legalize.numbers import without_numbers
 from eductor.errors import BadOption, EductorError, EductorWarning, Unsupported, see_more, warn, warnings_until_now
-from eductor.graph.evaluate import correct_captured
-from eductor.graph.held import tensors_of
-from eductor.graph.meta import requires_grad
 from eductor.graph.snapshot import copy_of
-from eductor.observe.artifacts import Artifacts
-from eductor.observe.memory_curve import MemoryCurve
-from eductor.observe.verifier import Verifier
+from eductor.graph.values.evaluate import correct_captured
+from eductor.graph.values.meta import requires_grad
+from eductor.graph.values.module_tensors import tensors_of
+from eductor.observe.explain.memory_curve import MemoryCurve
+from eductor.observe.structured_trace import Artifacts
+from eductor.observe.verify.verifier import Verifier
 from eductor.options import Options
 from eductor.packing import Hoisted, can_pack, hoist
 from eductor.partition import NoPlanFits, Plan, explain_saved, memory_curve, partition_fn, plan_for, plans_of, timeline

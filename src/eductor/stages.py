@@ -10,9 +10,9 @@ import torch
 from torch.fx import GraphModule
 
 from eductor.graph.capture import dialect_of, to_aten
-from eductor.graph.evaluate import correct_captured, propagate
-from eductor.graph.held import tensors_of
-from eductor.graph.meta import UNKNOWN, requires_grad, value_of
+from eductor.graph.values.evaluate import correct_captured, propagate
+from eductor.graph.values.meta import UNKNOWN, requires_grad, value_of
+from eductor.graph.values.module_tensors import tensors_of
 from eductor.options import Options
 from eductor.pipeline.base import Context, Stage
 from eductor.pipeline.pipeline import Pipeline

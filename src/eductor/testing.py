@@ -13,10 +13,10 @@ import torch
 
 from eductor.errors import PassFailed
 from eductor.graph.capture import capture
-from eductor.graph.compare import first_difference
-from eductor.graph.printer import to_function
-from eductor.observe.manual import ExampleRun, capture_example, run_example, run_pass
-from eductor.observe.verifier import Verifier
+from eductor.graph.text.compare import first_difference
+from eductor.graph.text.printer import to_function
+from eductor.observe.manual.manual import ExampleRun, capture_example, run_example, run_pass
+from eductor.observe.verify.verifier import Verifier
 from eductor.patterns.pattern_pass import PatternPass
 from eductor.pipeline.base import Example, Pass, Stage, TensorSpec
 from eductor.pipeline.pipeline import Pipeline

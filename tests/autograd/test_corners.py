@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import eductor
 from eductor import compat
-from eductor.graph.meta import value_of
+from eductor.graph.values.meta import value_of
 from eductor.pipeline.base import graph_pass
 
 aten = functools.partial(eductor.compile, engine="aten", strict=True)

@@ -11,8 +11,8 @@ from torch import nn
 from tracing import joint_of, targets
 
 from eductor.errors import Unsupported
-from eductor.graph.legal import violations
-from eductor.graph.meta import UNKNOWN, is_backward, value_of
+from eductor.graph.effects.legal import violations
+from eductor.graph.values.meta import UNKNOWN, is_backward, value_of
 
 aten = torch.ops.aten
 

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import eductor
 from eductor.cache.store import Store
 from eductor.errors import BadGraph
-from eductor.graph.sizes import read_size
+from eductor.graph.text.symbolic_sizes import read_size
 from eductor.pipeline.base import graph_pass
 
 

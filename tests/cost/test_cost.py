@@ -25,7 +25,7 @@ from eductor.cost import (
 )
 from eductor.cost.operators import UNALIGNED_FACTOR, UNALIGNED_RESULT
 from eductor.graph import capture
-from eductor.graph.meta import tensor_of
+from eductor.graph.values.meta import tensor_of
 from eductor.options import Options
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import eductor
-from eductor.engines.batch_norms import FORWARDS
-from eductor.engines.inductor import decompositions
+from eductor.engines.inductor.batch_norms import FORWARDS
+from eductor.engines.inductor.engine import decompositions
 
 aten = torch.ops.aten
 TABLE = decompositions(fallback_random=False)

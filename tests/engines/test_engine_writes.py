@@ -9,7 +9,7 @@ import torch
 
 import eductor
 from eductor import EductorWarning, Recorder
-from eductor.engines.mended import mend
+from eductor.engines.inductor.patches import mend
 from eductor.passes.post_grad.inplace.operators import CALLED, INDEXED, WHOLE
 from eductor.pipeline.base import graph_pass
 

@@ -13,7 +13,7 @@ import torch
 import eductor
 from eductor import BadOption, EductorWarning, UnknownName
 from eductor.engines import ATEN, INDUCTOR, Compiled, Engine, Job, find_engine, has_code_generator
-from eductor.engines.kernels import kernels_in
+from eductor.engines.inductor.kernels import kernels_in
 from eductor.options import Options
 
 

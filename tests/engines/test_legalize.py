@@ -87,7 +87,7 @@ def text_of(module: GraphModule) -> str:
 
 
 def install_lowerings() -> None:
-    from eductor.engines import inductor
+    from eductor.engines.inductor import engine as inductor
 
     inductor._install_lowerings()
 

@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
-from eductor.graph.bind import Bound, NotUnderstood, bind, bind_call, packets_of
 from eductor.graph.capture import capture
-from eductor.graph.meta import value_of
-from eductor.graph.schema import parameters
+from eductor.graph.reading.bind import Bound, NotUnderstood, bind, bind_call, packets_of
+from eductor.graph.reading.schema import parameters
+from eductor.graph.values.meta import value_of
 
 aten = torch.ops.aten
 
@@ -577,7 +577,7 @@ def test_a_list_of_a_reading_is_its_own() -> None:
 
 def test_adapters_have_the_signature_of_what_they_read() -> None:
     """A function of another torch version with more parameters must not be read by an adapter that ignores them."""
-    from eductor.graph.spellings import _functions
+    from eductor.graph.reading.spellings import _functions
 
     for function, adapter in _functions().items():
         if getattr(function, "__module__", "") != "torch.nn.functional":

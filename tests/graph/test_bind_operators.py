@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_map
 
-from eductor.graph.bind import Bound, bind_call
+from eductor.graph.reading.bind import Bound, bind_call
 from operators import database
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -16,8 +16,8 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils._pytree import tree_map
 
 from eductor.graph.capture import capture
-from eductor.graph.effects import Effects, Verdict
-from eductor.graph.node_effects import ACT, COLLECTIVE, PURE, RANDOM, Effect, effect_of
+from eductor.graph.effects.graph_effects import Effects, Verdict
+from eductor.graph.effects.node_effects import ACT, COLLECTIVE, PURE, RANDOM, Effect, effect_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 

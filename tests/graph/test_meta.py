@@ -8,7 +8,7 @@ from torch.fx import symbolic_trace
 
 from eductor import BadGraph
 from eductor.graph import UNKNOWN, capture, known_equal, known_true, propagate, update, value_of
-from eductor.graph.meta import difference
+from eductor.graph.values.meta import difference
 
 aten = torch.ops.aten
 

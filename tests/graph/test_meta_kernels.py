@@ -5,9 +5,9 @@ import torch
 from torch.fx import Graph, GraphModule
 
 from eductor.compat import FakeTensor, FakeTensorMode, ShapeEnv, enable_python_dispatcher
-from eductor.graph.evaluate import evaluate
-from eductor.graph.meta import UNKNOWN, difference
-from eductor.graph.meta_kernels import told_by_kernel
+from eductor.graph.values.evaluate import evaluate
+from eductor.graph.values.meta import UNKNOWN, difference
+from eductor.graph.values.meta_kernels import told_by_kernel
 
 aten = torch.ops.aten
 

@@ -14,7 +14,7 @@ from torch import nn
 import eductor
 from eductor.errors import EductorWarning, UnknownName
 from eductor.graph import capture
-from eductor.observe.diff import diff_of_graphs
+from eductor.observe.diff.pass_diff import diff_of_graphs
 from eductor.pipeline import graph_pass
 
 ATEN = {"engine": "aten", "disable": "remove_noop_pass"}
@@ -112,8 +112,8 @@ def test_a_recompile_is_told_apart():
         call(torch.ones(3))
         return call(torch.ones(3, 3))
 
-    explanation = eductor.observe.explain.Explanation()
-    found = eductor.observe.interception.CompiledFunction(twice, eductor.Options(**ATEN), {}, "twice")
+    explanation = eductor.observe.explain.explain.Explanation()
+    found = eductor.observe.scripts.interception.CompiledFunction(twice, eductor.Options(**ATEN), {}, "twice")
     caller(explanation.compile(found))
     first, second = explanation.graphs.values()
     assert (first.kind, second.kind, second.recompile_of) == ("first", "recompile", 1)

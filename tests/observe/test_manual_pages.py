@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from eductor.observe.manual_page import PAYS, page_of
-from eductor.observe.manual_pages import write
+from eductor.observe.manual.manual_page import PAYS, page_of
+from eductor.observe.manual.manual_pages import write
 from eductor.pipeline import Registry, graph_pass
 
 FOLDER = Path(__file__).parents[2] / "docs" / "passes"
@@ -21,7 +21,9 @@ PASSES = list(dict.fromkeys(step.load() for step in Registry.built_in().steps() 
 def made(tmp_path_factory):
     """In a process of its own: what other tests load changes how torch takes some operators apart."""
     folder = tmp_path_factory.mktemp("pages")
-    subprocess.run([sys.executable, "-m", "eductor.observe.manual_pages", str(folder)], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "eductor.observe.manual.manual_pages", str(folder)], check=True, capture_output=True
+    )
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*.md")}
 
 
@@ -67,7 +69,7 @@ def test_a_pass_of_ones_own_has_a_page_between_its_neighbours():
 
 
 def test_writing_removes_pages_of_passes_that_are_gone(tmp_path, monkeypatch):
-    monkeypatch.setattr("eductor.observe.manual_pages.pages", lambda *_: {"joint/new.md": "new"})
+    monkeypatch.setattr("eductor.observe.manual.manual_pages.pages", lambda *_: {"joint/new.md": "new"})
     (tmp_path / "joint").mkdir()
     (tmp_path / "joint" / "old.md").write_text("old")
     write(Registry.built_in(), tmp_path)

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 
 import eductor
 from eductor.errors import BadOption, NotInstalled
-from eductor.observe import curve_plot
-from eductor.observe.curve_plot import PANELS, check_can_draw, draw
-from eductor.observe.memory_curve import MemoryCurve, Point
+from eductor.observe.explain import curve_plot
+from eductor.observe.explain.curve_plot import PANELS, check_can_draw, draw
+from eductor.observe.explain.memory_curve import MemoryCurve, Point
 
 needs_matplotlib = pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib")
 

@@ -10,7 +10,7 @@ import torch
 
 import eductor
 from eductor.errors import EductorWarning
-from eductor.observe.progress import CLEAR, Progress
+from eductor.observe.explain.progress import CLEAR, Progress
 
 
 class Terminal(io.StringIO):

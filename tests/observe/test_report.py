@@ -19,11 +19,11 @@ import eductor
 from eductor import cli
 from eductor.engines import has_code_generator
 from eductor.errors import EductorError, EductorWarning
-from eductor.graph.printer import statement
-from eductor.observe.explain import Explanation
-from eductor.observe.interception import CompiledFunction
+from eductor.graph.text.printer import statement
+from eductor.observe.explain.explain import Explanation
 from eductor.observe.report import html
 from eductor.observe.report.state import State, whole_delta
+from eductor.observe.scripts.interception import CompiledFunction
 from eductor.options import Options
 from eductor.patterns import op, pattern_pass, var
 from eductor.pipeline import graph_pass

@@ -10,7 +10,7 @@ import torch
 
 import eductor
 from eductor.errors import BadScript
-from eductor.observe.scripts import run_script
+from eductor.observe.scripts.run_script import run_script
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_options_and_keywords_come_along(script):
 
 
 def test_compiling_again_changes_only_what_is_asked():
-    found = eductor.observe.interception.CompiledFunction(
+    found = eductor.observe.scripts.interception.CompiledFunction(
         lambda x: x * 2, eductor.Options(strict=True), {"dynamic": True}, "f"
     )
     recorder = eductor.Recorder()

@@ -12,7 +12,7 @@ import torch
 
 import eductor
 from eductor import cli
-from eductor.graph.parser import from_python
+from eductor.graph.text.parser import from_python
 
 SCRIPT = """
 import torch

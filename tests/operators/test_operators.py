@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from eductor.engines import Job, inductor
+from eductor.engines import Job
 from eductor.engines.aten import aten
+from eductor.engines.inductor import engine as inductor
 from eductor.errors import Unsupported
 
 from .database import OPERATORS

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from eductor.graph.legal import violations
+from eductor.graph.effects.legal import violations
 from eductor.partition import partition_fn
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "autograd"))

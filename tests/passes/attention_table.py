@@ -14,8 +14,8 @@ from torch.fx import GraphModule
 
 from eductor.autograd import aot_dispatch_autograd_graph
 from eductor.autograd.captured import Captured, Fakes
-from eductor.graph.meta import fake_mode_of
 from eductor.graph.snapshot import copy_of
+from eductor.graph.values.meta import fake_mode_of
 from eductor.observe.table import as_markdown
 from eductor.options import Options
 from eductor.pipeline.base import Context

@@ -7,9 +7,9 @@ from torch import nn
 
 import eductor
 from eductor.graph import capture
-from eductor.graph.evaluate import propagate
-from eductor.observe.manual import run_pass
-from eductor.observe.verifier import Verifier
+from eductor.graph.values.evaluate import propagate
+from eductor.observe.manual.manual import run_pass
+from eductor.observe.verify.verifier import Verifier
 
 DIALECTS = ("torch", "aten")
 

@@ -8,7 +8,7 @@ import torch
 import eductor
 from eductor import Recorder
 from eductor.graph import capture
-from eductor.observe.manual import run_pass
+from eductor.observe.manual.manual import run_pass
 from eductor.passes.joint.bmm_to_mm import bmm_to_mm
 from eductor.pipeline import f32
 from eductor.testing import assert_pass, assert_refused, check_contract

@@ -10,7 +10,7 @@ from torch._higher_order_ops._invoke_quant import InvokeQuant
 
 import eductor
 from eductor.graph import capture
-from eductor.observe.manual import run_pass
+from eductor.observe.manual.manual import run_pass
 from eductor.passes.joint.canonicalize_aten_ir_passes import canonicalize_aten_ir_passes as canonicalize
 from eductor.pipeline import f32
 from eductor.testing import assert_pass, assert_refused, check_contract

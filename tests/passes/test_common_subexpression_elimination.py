@@ -7,9 +7,9 @@ import torch
 
 import eductor
 from eductor.graph import capture, from_python, to_python
-from eductor.graph.evaluate import propagate
-from eductor.graph.meta import AHEAD
-from eductor.observe.manual import run_pass
+from eductor.graph.values.evaluate import propagate
+from eductor.graph.values.meta import AHEAD
+from eductor.observe.manual.manual import run_pass
 from eductor.passes.post_grad.common_subexpression_elimination import common_subexpression_elimination
 from eductor.pipeline import f32
 from eductor.testing import assert_pass, assert_refused

@@ -7,7 +7,7 @@ import torch
 
 import eductor
 from eductor.graph import capture
-from eductor.observe.manual import run_pass
+from eductor.observe.manual.manual import run_pass
 from eductor.passes.functional.remove_noop_ops import remove_noop_ops
 from eductor.passes.joint.constant_fold_uniform_value import constant_fold_uniform_value as fold
 from eductor.pipeline import b8, f32, i64

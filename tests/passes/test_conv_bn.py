@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import eductor
-from eductor.graph.evaluate import propagate
-from eductor.observe.manual import run_pass
-from eductor.observe.verifier import Verifier
-from eductor.packing.kept import Kept
+from eductor.graph.values.evaluate import propagate
+from eductor.observe.manual.manual import run_pass
+from eductor.observe.verify.verifier import Verifier
+from eductor.packing.packed_values import Kept
 from eductor.passes.pre_grad.batch_norm_folding import with_parameters
 from eductor.passes.pre_grad.efficient_conv_bn_eval_pass import efficient_conv_bn_eval_pass
 from eductor.passes.pre_grad.fuse_conv_bn import fuse_conv_bn

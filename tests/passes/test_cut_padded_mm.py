@@ -13,8 +13,8 @@ import eductor
 from eductor.compat import FakeTensorMode, make_fx
 from eductor.errors import EductorWarning
 from eductor.graph import capture
-from eductor.observe.manual import run_pass
-from eductor.observe.verifier import Verifier
+from eductor.observe.manual.manual import run_pass
+from eductor.observe.verify.verifier import Verifier
 from eductor.passes.joint.pad_mm import pad_mm
 from eductor.passes.post_grad.cut_padded_mm import cut_padded_mm
 from eductor.pipeline import f32

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from eductor import BadGraph, Recorder, post_grad_passes
 from eductor.graph import capture, from_python, is_sorted, sorted_nodes, to_python
-from eductor.observe.manual import run_pass
+from eductor.observe.manual.manual import run_pass
 from eductor.passes.functional.stable_topological_sort import stable_topological_sort
 from eductor.passes.post_grad.eliminate_dead_code import eliminate_dead_code
 

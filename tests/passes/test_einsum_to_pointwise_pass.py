@@ -10,8 +10,8 @@ from torch import nn
 
 import eductor
 from eductor.graph import capture
-from eductor.graph.evaluate import propagate
-from eductor.observe.manual import run_pass
+from eductor.graph.values.evaluate import propagate
+from eductor.observe.manual.manual import run_pass
 from eductor.passes.pre_grad.einsum_to_pointwise_pass import einsum_to_pointwise_pass
 from eductor.pipeline import bf16, f32
 from eductor.testing import assert_refused, check_contract

@@ -10,7 +10,7 @@ from torch import nn
 
 import eductor
 from eductor.errors import PassFailed
-from eductor.observe.manual import run_pass
+from eductor.observe.manual.manual import run_pass
 from eductor.passes.pre_grad.group_batch_fusion_passes import group_batch_fusion_passes as batching
 from eductor.testing import check_contract
 

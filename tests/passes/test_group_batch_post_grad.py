@@ -9,8 +9,8 @@ import eductor
 from eductor import Recorder
 from eductor.errors import PassFailed
 from eductor.graph import capture
-from eductor.observe.manual import run_pass
-from eductor.observe.verifier import Verifier
+from eductor.observe.manual.manual import run_pass
+from eductor.observe.verify.verifier import Verifier
 from eductor.passes.batching import POST_GRAD_RULES
 from eductor.passes.post_grad.group_batch_fusion_passes import group_batch_fusion_passes
 

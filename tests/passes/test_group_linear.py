@@ -14,8 +14,8 @@ from eductor.compat import FakeTensorMode
 from eductor.cost import cuda_device
 from eductor.errors import PassFailed
 from eductor.graph import capture
-from eductor.observe.manual import run_pass
-from eductor.observe.verifier import Verifier
+from eductor.observe.manual.manual import run_pass
+from eductor.observe.verify.verifier import Verifier
 from eductor.passes.batching import grouped
 from eductor.passes.post_grad.group_batch_fusion_passes import group_batch_fusion_passes
 

@@ -9,8 +9,8 @@ from torch import nn
 import eductor
 from eductor import Recorder
 from eductor.graph import capture
-from eductor.observe.manual import run_pass
-from eductor.observe.verifier import Verifier
+from eductor.observe.manual.manual import run_pass
+from eductor.observe.verify.verifier import Verifier
 from eductor.passes.concat_linear_woq_int4 import concat_linear_woq_int4
 from eductor.passes.post_grad.grouped_gemm_pass import grouped_gemm_pass
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from both_dialects import DIALECTS, captured, fires, refuses, result
 
 import eductor
-from eductor.observe.manual import run_pass
+from eductor.observe.manual.manual import run_pass
 from eductor.passes.pre_grad.apply_gumbel_max_trick_pass import apply_gumbel_max_trick_pass
 from eductor.testing import check_contract
 

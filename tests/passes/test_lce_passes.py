@@ -11,8 +11,8 @@ from torch import nn
 
 import eductor
 from eductor.graph import capture
-from eductor.graph.evaluate import propagate
-from eductor.observe.manual import run_pass
+from eductor.graph.values.evaluate import propagate
+from eductor.observe.manual.manual import run_pass
 from eductor.passes.pre_grad.use_matmul_fuse_lce_replace_first_LCE import use_matmul_fuse_lce_replace_first_LCE
 from eductor.passes.pre_grad.use_matmul_lce_replace_normal_LCE import use_matmul_lce_replace_normal_LCE
 from eductor.passes.pre_grad.use_triton_dot_compress import use_triton_dot_compress

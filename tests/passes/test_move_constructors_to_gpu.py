@@ -9,7 +9,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import eductor
 from eductor.graph import capture
-from eductor.observe.manual import run_pass
+from eductor.observe.manual.manual import run_pass
 from eductor.passes.post_grad.move_constructors_to_gpu import move_constructors_to_gpu
 
 aten, prims = torch.ops.aten, torch.ops.prims

@@ -8,7 +8,7 @@ from both_dialects import DIALECTS, compiled, fires, leaf, refuses, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eductor.graph import spellings
+from eductor.graph.reading import spellings
 from eductor.passes.normalization import _RULES
 from eductor.passes.pre_grad.normalization_pass_aten import normalization_pass_aten
 from eductor.pipeline import f32

@@ -17,10 +17,10 @@ from eductor.compat import FakeTensorMode, make_fx
 from eductor.cost import cuda_device
 from eductor.errors import EductorWarning
 from eductor.graph import capture
-from eductor.graph.meta import is_backward
-from eductor.observe.manual import run_pass
-from eductor.observe.manual_page import page
-from eductor.observe.verifier import Verifier
+from eductor.graph.values.meta import is_backward
+from eductor.observe.manual.manual import run_pass
+from eductor.observe.manual.manual_page import page
+from eductor.observe.verify.verifier import Verifier
 from eductor.passes.joint.pad_mm import pad_mm
 from eductor.passes.joint.padding.plan import Matrix, Pads, Product
 from eductor.passes.joint.padding.trial import measure_product

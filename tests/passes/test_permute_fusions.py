@@ -11,8 +11,8 @@ from torch import nn
 
 import eductor
 from eductor.graph import capture
-from eductor.graph.evaluate import propagate
-from eductor.observe.manual import run_pass
+from eductor.graph.values.evaluate import propagate
+from eductor.observe.manual.manual import run_pass
 from eductor.passes.pre_grad.linear_permute_fusion import linear_permute_fusion
 from eductor.passes.pre_grad.permute_linear_fusion import permute_linear_fusion
 from eductor.passes.pre_grad.permute_matmul_fusion import permute_matmul_fusion

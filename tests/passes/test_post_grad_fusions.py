@@ -8,9 +8,9 @@ import torch
 import eductor
 from eductor import Recorder
 from eductor.graph import capture
-from eductor.observe.manual import run_pass
-from eductor.observe.values import is_bitwise_equal
-from eductor.observe.verifier import Verifier
+from eductor.observe.manual.manual import run_pass
+from eductor.observe.verify.value_comparison import is_bitwise_equal
+from eductor.observe.verify.verifier import Verifier
 from eductor.passes.post_grad import POST_GRAD_FUSIONS
 from eductor.passes.post_grad.decompose_mem_bound_mm import decompose_mem_bound_mm
 from eductor.passes.post_grad.move_view_after_cat_aten_pass import move_view_after_cat_aten_pass

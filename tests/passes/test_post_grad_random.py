@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eductor.graph import capture
-from eductor.observe.manual import run_pass
-from eductor.observe.values import is_bitwise_equal
-from eductor.observe.verifier import Verifier
+from eductor.observe.manual.manual import run_pass
+from eductor.observe.verify.value_comparison import is_bitwise_equal
+from eductor.observe.verify.verifier import Verifier
 from eductor.passes.post_grad.move_view_after_cat_aten_pass import move_view_after_cat_aten_pass
 from eductor.passes.post_grad.pass_patterns import pass_patterns
 from eductor.passes.post_grad.reorder_for_locality import reorder_for_locality

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from eductor.engines import INDUCTOR
-from eductor.graph import capture, evaluate, rewriter
+from eductor.graph import capture, rewriter
+from eductor.graph.values import evaluate
 from eductor.options import Options
 from eductor.pipeline.base import Context
 from eductor.pipeline.pipeline import Pipeline

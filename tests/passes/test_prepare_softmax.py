@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eductor.engines.inductor import online_softmax
+from eductor.engines.inductor.engine import online_softmax
 from eductor.graph import capture
-from eductor.observe.manual import run_pass
-from eductor.observe.verifier import Verifier
+from eductor.observe.manual.manual import run_pass
+from eductor.observe.verify.verifier import Verifier
 from eductor.passes.post_grad.prepare_softmax import prepare_softmax
 
 

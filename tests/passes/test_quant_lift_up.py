@@ -6,8 +6,8 @@ import pytest
 import torch
 from both_dialects import DIALECTS, captured, fires, leaf, refuses, run
 
-from eductor.graph.meta import value_of
-from eductor.observe.manual import run_pass
+from eductor.graph.values.meta import value_of
+from eductor.observe.manual.manual import run_pass
 from eductor.passes.pre_grad.quant_lift_up import quant_lift_up
 from eductor.testing import check_contract
 

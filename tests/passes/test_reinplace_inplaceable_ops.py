@@ -11,9 +11,9 @@ import eductor
 from eductor import Recorder
 from eductor.compat import FakeTensorMode
 from eductor.graph import capture, from_python, to_python
-from eductor.graph.evaluate import propagate
-from eductor.graph.node_effects import effect_of
-from eductor.observe.manual import run_pass
+from eductor.graph.effects.node_effects import effect_of
+from eductor.graph.values.evaluate import propagate
+from eductor.observe.manual.manual import run_pass
 from eductor.passes.post_grad.reinplace_inplaceable_ops import reinplace_inplaceable_ops
 from eductor.pipeline.instruments import Instrument
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from both_dialects import DIALECTS, captured, fires, leaf, refuses, result
 
 import eductor
-from eductor.observe.manual import run_pass
+from eductor.observe.manual.manual import run_pass
 from eductor.passes.pre_grad.relu_nan_to_num import relu_nan_to_num
 from eductor.testing import check_contract
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eductor.graph import capture, from_python, to_python
-from eductor.observe.manual import run_pass
+from eductor.observe.manual.manual import run_pass
 from eductor.passes.functional.remove_noop_ops import remove_noop_ops
 from eductor.pipeline import b8, f32, i64
 from eductor.testing import assert_pass, assert_refused
@@ -140,7 +140,7 @@ def test_symbolic_sizes_are_compared_without_guards():
 def run_pass_unchecked(module):
     """The graph with a write in the middle is not legal for the stage, so debug mode stays off."""
     from eductor import Recorder, joint_graph_passes
-    from eductor.observe.manual import ExampleRun
+    from eductor.observe.manual.manual import ExampleRun
 
     recorder = Recorder()
     options = {"pipeline": "joint(remove_noop_ops)", "instruments": [recorder], "strict": True}

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from eductor.observe.manual import run_pass
+from eductor.observe.manual.manual import run_pass
 from eductor.passes.pre_grad.remove_noop_pass import remove_noop_pass
 from eductor.pipeline import bf16, f32, f64, i64
 from eductor.testing import assert_pass, check_contract

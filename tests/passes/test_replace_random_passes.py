@@ -15,7 +15,7 @@ import eductor
 from eductor import Recorder, graph_pass, joint_graph_passes
 from eductor.engines import ATEN, Engine
 from eductor.graph import capture, rewriter
-from eductor.observe.manual import run_pass
+from eductor.observe.manual.manual import run_pass
 from eductor.ops.random import bits, integers, normal, uniform
 from eductor.passes.joint.replace_random_passes import replace_random_passes
 from eductor.testing import check_contract

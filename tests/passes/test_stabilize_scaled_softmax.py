@@ -11,7 +11,7 @@ import torch
 import eductor
 from eductor import Recorder
 from eductor.graph import capture
-from eductor.observe.manual import run_pass
+from eductor.observe.manual.manual import run_pass
 from eductor.passes.joint.stabilize_scaled_softmax import stabilize_scaled_softmax
 from eductor.testing import check_contract
 

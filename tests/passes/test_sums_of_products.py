@@ -10,8 +10,8 @@ import torch
 import eductor
 from eductor import Recorder
 from eductor.graph import capture
-from eductor.observe.manual import run_pass
-from eductor.observe.verifier import Verifier
+from eductor.observe.manual.manual import run_pass
+from eductor.observe.verify.verifier import Verifier
 from eductor.passes.post_grad.addmm_fusion import addmm_fusion
 from eductor.passes.post_grad.unfuse_bias_add import unfuse_bias_add
 

@@ -211,7 +211,7 @@ def test_every_view_pass_is_registered():
 
 def test_an_emission_that_reads_other_elements_is_caught(monkeypatch):
     """The check on index tensors is not idle."""
-    from eductor.views.plan import Plan, Step
+    from eductor.views.view_plan import Plan, Step
 
     emit = Plan.emit
 

@@ -6,8 +6,8 @@ import torch
 from torch.fx import GraphModule
 
 from eductor.graph import GraphView, capture
-from eductor.observe.manual import run_pass
-from eductor.observe.verifier import Verifier
+from eductor.observe.manual.manual import run_pass
+from eductor.observe.verify.verifier import Verifier
 from eductor.patterns import Match, pattern_pass
 from eductor.patterns.index import Index, possible
 from eductor.patterns.language import Pattern, tolerances

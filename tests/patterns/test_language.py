@@ -457,7 +457,7 @@ def test_a_pattern_reads_as_one_would_write_it():
 def test_a_handler_gets_the_match_and_edits_through_the_rewriter():
     from pattern_tools import passing
 
-    from eductor.observe.manual import run_pass
+    from eductor.observe.manual.manual import run_pass
 
     inner = op(aten.sin, x)
     made = passing()

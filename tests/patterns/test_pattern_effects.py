@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from pattern_tools import aten, changed, count, graph_of, matches, passing, reasons, refused, replaced
 
 from eductor.graph import from_python
-from eductor.observe.manual import run_pass
+from eductor.observe.manual.manual import run_pass
 from eductor.patterns import ANY, const, op, outputs, var
 from eductor.pipeline import f32
 

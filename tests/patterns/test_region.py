@@ -16,11 +16,11 @@ from torch.fx import map_arg
 import eductor
 from eductor.compat import OpOverload
 from eductor.engines import ATEN, INDUCTOR, Engine
-from eductor.graph.meta import is_backward, tensor_of
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import is_backward, tensor_of
 from eductor.graph.view import GraphView
-from eductor.patterns import retrace
-from eductor.patterns.region import Region, replace_region
+from eductor.patterns.regions import retrace
+from eductor.patterns.regions.region import Region, replace_region
 from eductor.patterns.trace import aten_graph
 from eductor.pipeline.base import graph_pass
 

@@ -10,7 +10,7 @@ import torch
 from pattern_tools import aten, changed, count, graph_of, matches, one_rule, replaced, untouched
 
 from eductor.errors import BadPattern
-from eductor.observe.manual import run_pass
+from eductor.observe.manual.manual import run_pass
 from eductor.patterns import const, op, var
 from eductor.pipeline import f32
 
@@ -89,7 +89,7 @@ def test_ten_spellings_of_a_norm_are_one(search, dtype, spelling):
 
 
 def verified(made, program, given, dynamic=False):
-    from eductor.observe.verifier import Verifier
+    from eductor.observe.verify.verifier import Verifier
 
     verifier = Verifier(given)
     run = run_pass(made, "joint", graph_of(program, given, dynamic=dynamic), verifier)

@@ -13,7 +13,7 @@ from pattern_tools import aten, by_anchor, changed, count, graph_of, matches, on
 from torch.fx import Node
 
 from eductor.errors import BadPattern, EductorWarning, PassFailed
-from eductor.observe.manual import run_pass
+from eductor.observe.manual.manual import run_pass
 from eductor.patterns import op, var
 from eductor.patterns.language import Op, Outputs, Var
 from eductor.patterns.reading import signature_of

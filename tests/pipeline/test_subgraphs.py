@@ -8,10 +8,10 @@ import torch
 import eductor
 from eductor import EductorWarning, PassFailed, Recorder
 from eductor.graph import capture, from_python, is_equal, structural_hash, to_python, value_of
-from eductor.observe.interception import CompiledFunction
-from eductor.observe.manual import run_pass
-from eductor.observe.verifier import Verifier
-from eductor.observe.why_not import Inquiry
+from eductor.observe.explain.why_not import Inquiry
+from eductor.observe.manual.manual import run_pass
+from eductor.observe.scripts.interception import CompiledFunction
+from eductor.observe.verify.verifier import Verifier
 from eductor.options import Options
 from eductor.pipeline import Instrument, graph_pass, rule_pass
 

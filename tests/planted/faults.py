@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch.fx import Node, map_arg
 
-from eductor.graph import meta
-from eductor.graph.bind import Bound
+from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values import meta
 from eductor.graph.view import GraphView
 
 aten = torch.ops.aten

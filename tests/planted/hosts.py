@@ -17,11 +17,11 @@ from torch.utils._pytree import tree_leaves
 
 from eductor.engines import ATEN, Engine
 from eductor.graph.capture import capture
-from eductor.graph.evaluate import propagate
-from eductor.graph.meta import value_of
-from eductor.graph.order import sort_in_place
+from eductor.graph.effects.order import sort_in_place
 from eductor.graph.snapshot import Snapshot
-from eductor.observe.manual import capture_example
+from eductor.graph.values.evaluate import propagate
+from eductor.graph.values.meta import value_of
+from eductor.observe.manual.manual import capture_example
 from eductor.pipeline.base import Example, Numerics, Pass, Stage
 from eductor.pipeline.pipeline import Pipeline
 from eductor.pipeline.registry import Registry, Step

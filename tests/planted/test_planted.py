@@ -17,7 +17,7 @@ from planting import Planted
 from verifying import outcomes
 
 import eductor
-from eductor.observe.verifier import Verifier
+from eductor.observe.verify.verifier import Verifier
 from eductor.pipeline.base import STAGES
 
 ADDRESSES = [step.address for step in steps()]

@@ -14,8 +14,8 @@ from torch.fx import GraphModule
 
 import eductor
 from eductor.errors import EductorWarning
-from eductor.graph.order import sort_in_place
-from eductor.observe.verifier import Verifier
+from eductor.graph.effects.order import sort_in_place
+from eductor.observe.verify.verifier import Verifier
 from eductor.pipeline.base import Context, Pass
 from eductor.pipeline.checks import ContractBroken
 from eductor.pipeline.instruments import Instrument, PassRun, StageRun

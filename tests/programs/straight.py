@@ -16,8 +16,8 @@ from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.fx import Graph, GraphModule, Node
 
 from eductor.compat import FakeTensorMode, ShapeEnv
-from eductor.graph.evaluate import propagate
-from eductor.graph.printer import literal
+from eductor.graph.text.printer import literal
+from eductor.graph.values.evaluate import propagate
 
 BLOCKS = {
     "no_grad": "torch.no_grad()",

@@ -11,8 +11,8 @@ import torch
 
 from eductor import Recorder, compile
 from eductor.compiler import compile_graph
-from eductor.graph.evaluate import propagate
-from eductor.observe.values import is_bitwise_equal
+from eductor.graph.values.evaluate import propagate
+from eductor.observe.verify.value_comparison import is_bitwise_equal
 from eductor.options import Options
 
 from .comparing import is_roughly_close

@@ -18,7 +18,7 @@ from torch.autograd.function import BackwardCFunction
 from eductor import compat
 from eductor.autograd.captured import Captured, Fakes
 from eductor.errors import Unsupported
-from eductor.graph.meta import known_equal
+from eductor.graph.values.meta import known_equal
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from torch.utils import _pytree as pytree
 from eductor import compat
 from eductor.compat import FakeTensor, FakeTensorMode, HigherOrderOperator, ShapeEnv
 from eductor.errors import Unsupported
-from eductor.graph.evaluate import given_back
-from eductor.graph.held import first_names, swapped, tensors_of
+from eductor.graph.reading.static import is_static
 from eductor.graph.snapshot import subgraphs
-from eductor.graph.static import is_static
+from eductor.graph.values.evaluate import given_back
+from eductor.graph.values.module_tensors import first_names, swapped, tensors_of
 
 
 class AsInEager(Interpreter):

@@ -17,8 +17,8 @@ from torch.utils import _pytree as pytree
 
 from eductor import compat
 from eductor.compat import make_fx
-from eductor.graph.held import attribute
-from eductor.graph.meta import Form, form_of, output_of, tensor_of, value_of
+from eductor.graph.values.meta import Form, form_of, output_of, tensor_of, value_of
+from eductor.graph.values.module_tensors import attribute
 
 _OF_THE_PIECE = ("val", "tensor_meta", "original_aten", "unbacked_bindings")
 

@@ -10,18 +10,18 @@ import torch
 from torch.fx import GraphModule, Node
 
 from eductor import compat
-from eductor.autograd.again import Again, Needs, has_function, pure_copy
-from eductor.autograd.aliasing import Merged, Pairs, overlapping, watching_overlaps
-from eductor.autograd.backwards import Backwards
+from eductor.autograd.backward_variants import Backwards
 from eductor.autograd.captured import Captured, Fakes
-from eductor.autograd.handoff import Compiled, Job, Parts
+from eductor.autograd.eager_replay import Again, Needs, has_function, pure_copy
+from eductor.autograd.input_overlaps import Merged, Pairs, overlapping, watching_overlaps
 from eductor.autograd.joint import Joint, Signature, aot_dispatch_autograd_graph
 from eductor.autograd.layouts import lay_out_gradients
+from eductor.autograd.output_views import base_node
 from eductor.autograd.program import Program
 from eductor.autograd.runtime import assemble
-from eductor.autograd.views import base_node
 from eductor.errors import BadGraph, Unsupported, warn
-from eductor.graph.meta import known_equal, output_of, value_of
+from eductor.graph.values.meta import known_equal, output_of, value_of
+from eductor.program.handoff import Compiled, Job, Parts
 
 _MOST_VARIANTS = 4
 

@@ -19,15 +19,15 @@ from eductor import compat
 from eductor.autograd.analysis import Analysis, Output, analyse, has_symbols, stand_ins
 from eductor.autograd.captured import Captured, Fakes, contains, keeps_subgraphs, refuse_subclasses
 from eductor.autograd.decompose import decompose
-from eductor.autograd.functional import NewValues, functionalize, listed_writes, may_write
+from eductor.autograd.decomposition_tables import for_autograd
+from eductor.autograd.functionalize import NewValues, functionalize, listed_writes, may_write
+from eductor.autograd.gradient_uses import gradients_by_use, gradients_in_sum
+from eductor.autograd.output_views import Place, Views, Wanted, base_node, origin_of, storage_node
 from eductor.autograd.provenance import ForwardRun, tell_inputs
-from eductor.autograd.refusals import is_taken_apart, refuse_inexact, refuse_operators
-from eductor.autograd.tables import for_autograd
-from eductor.autograd.uses import gradients_by_use, gradients_in_sum
-from eductor.autograd.views import Place, Views, Wanted, base_node, origin_of, storage_node
+from eductor.autograd.unsupported import is_taken_apart, refuse_inexact, refuse_operators
 from eductor.compat import make_fx
-from eductor.graph.meta import BACKWARD, output_of, value_of
-from eductor.graph.node_effects import effect_of
+from eductor.graph.effects.node_effects import effect_of
+from eductor.graph.values.meta import BACKWARD, output_of, value_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from eductor.graph.bind import Bound, bind
-from eductor.graph.meta import is_row_major, known_equal, output_of, value_of
+from eductor.graph.reading.bind import Bound, bind
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import is_row_major, known_equal, output_of, value_of
 from eductor.graph.view import GraphView
 
 aten = torch.ops.aten

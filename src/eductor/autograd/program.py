@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from torch.fx import GraphModule
 
-from eductor.autograd.again import Needs
-from eductor.autograd.handoff import Parts
+from eductor.autograd.eager_replay import Needs
 from eductor.autograd.joint import Signature
+from eductor.program.handoff import Parts
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from torch.fx import traceback as fx_traceback
 
 from eductor import compat
 from eductor.errors import Unsupported
-from eductor.graph.evaluate import given_back
-from eductor.graph.meta import BACKWARD, CAME_FROM
-from eductor.graph.node_effects import effect_of
+from eductor.graph.effects.node_effects import effect_of
+from eductor.graph.values.evaluate import given_back
+from eductor.graph.values.meta import BACKWARD, CAME_FROM
 
 _OF_THE_FORWARD = ("stack_trace", "nn_module_stack", "source_fn_stack", "custom")
 

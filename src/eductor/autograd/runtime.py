@@ -16,15 +16,15 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from eductor import compat
-from eductor.autograd.again import Again, has_function
-from eductor.autograd.backwards import Backwards
+from eductor.autograd.backward_variants import Backwards
 from eductor.autograd.captured import Captured
-from eductor.autograd.handoff import Compiled, Parts, Run
+from eductor.autograd.eager_replay import Again, has_function
 from eductor.autograd.joint import Signature, Tangent
-from eductor.autograd.views import base_node
+from eductor.autograd.output_views import base_node
 from eductor.compat import FakeTensor
 from eductor.errors import warn
-from eductor.graph.meta import output_of
+from eductor.graph.values.meta import output_of
+from eductor.program.handoff import Compiled, Parts, Run
 
 
 def assemble(

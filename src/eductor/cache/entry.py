@@ -10,16 +10,16 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from eductor.autograd.again import Needs
 from eductor.autograd.analysis import Analysis, Input, Output, Return
 from eductor.autograd.captured import Fakes
-from eductor.autograd.handoff import Parts, Saved
+from eductor.autograd.eager_replay import Needs
 from eductor.autograd.joint import Signature, Tangent, Writes
+from eductor.autograd.output_views import Views
 from eductor.autograd.program import Program
-from eductor.autograd.views import Views
 from eductor.cache.graphs import graph_from_data, graph_to_data
 from eductor.cache.values import NotKept, Symbols, value_from_data, value_to_data
 from eductor.packing import Hoisted, with_prologue
+from eductor.program.handoff import Parts, Saved
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,10 @@ from eductor.cache.values import (
 )
 from eductor.compat import FakeTensorMode
 from eductor.errors import BadGraph
-from eductor.graph.held import attribute
-from eductor.graph.meta import AHEAD, UNKNOWN, value_of
-from eductor.graph.parser import read_graph
-from eductor.graph.printer import statement, without_shadows
+from eductor.graph.text.parser import read_graph
+from eductor.graph.text.printer import statement, without_shadows
+from eductor.graph.values.meta import AHEAD, UNKNOWN, value_of
+from eductor.graph.values.module_tensors import attribute
 
 HOMES = ("torch", "operator", "math")
 """Where the functions that an entry calls are looked for."""

@@ -27,11 +27,11 @@ from eductor.compat import ShapeEnv
 from eductor.cost import device_of
 from eductor.engines import Engine
 from eductor.errors import Unsupported
-from eductor.graph.held import attribute
-from eductor.graph.meta import hint_of
-from eductor.graph.printer import path_of, to_function, type_of
-from eductor.graph.sizes import spell_size
-from eductor.graph.structure import structural_hash
+from eductor.graph.text.printer import path_of, to_function, type_of
+from eductor.graph.text.structure import structural_hash
+from eductor.graph.text.symbolic_sizes import spell_size
+from eductor.graph.values.meta import hint_of
+from eductor.graph.values.module_tensors import attribute
 from eductor.options import Options
 from eductor.pipeline.pipeline import Pipeline
 from eductor.pipeline.versions import is_ours, spelled, unwrapped

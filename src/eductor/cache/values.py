@@ -11,8 +11,8 @@ import torch
 
 from eductor.compat import FakeTensor, FakeTensorMode, has_unbacked_symbols, symbol_of
 from eductor.errors import BadGraph
-from eductor.graph.meta import UNKNOWN
-from eductor.graph.sizes import read_size, spell_size
+from eductor.graph.text.symbolic_sizes import read_size, spell_size
+from eductor.graph.values.meta import UNKNOWN
 
 LARGEST_CONSTANT = 1 << 16
 """Bytes of a constant that may lie in an entry."""

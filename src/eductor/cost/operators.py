@@ -12,9 +12,9 @@ from torch.fx import Node
 
 from eductor.compat import OpOverload
 from eductor.cost.device import Device
-from eductor.graph.bind import Bound, bind
-from eductor.graph.meta import hint_of, tensor_of, value_of
-from eductor.graph.node_effects import effect_of
+from eductor.graph.effects.node_effects import effect_of
+from eductor.graph.reading.bind import Bound, bind
+from eductor.graph.values.meta import hint_of, tensor_of, value_of
 
 aten = torch.ops.aten
 

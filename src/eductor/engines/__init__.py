@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any
 
-from eductor.autograd.handoff import Compiled as Compiled
-from eductor.autograd.handoff import Job as Job
-from eductor.autograd.handoff import Kernel as Kernel
-from eductor.autograd.handoff import Run as Run
 from eductor.engines.aten import aten, calls
 from eductor.errors import BadOption, UnknownName
 from eductor.options import Options
+from eductor.program.handoff import Compiled as Compiled
+from eductor.program.handoff import Job as Job
+from eductor.program.handoff import Kernel as Kernel
+from eductor.program.handoff import Run as Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +43,19 @@ class Engine:
 
 
 def _inductor(job: Job) -> Compiled:
-    from eductor.engines import inductor
+    from eductor.engines.inductor import engine as inductor
 
     return inductor.compile(job)
 
 
 def _inductor_decompositions(options: Options) -> Mapping[Any, Any]:
-    from eductor.engines import inductor
+    from eductor.engines.inductor import engine as inductor
 
     return inductor.decompositions(fallback_random=options.fallback_random)
 
 
 def _inductor_state() -> str:
-    from eductor.engines import inductor
+    from eductor.engines.inductor import engine as inductor
 
     return inductor.settings()
 
@@ -82,7 +82,7 @@ GROUP = "eductor.engines"
 
 def has_code_generator() -> bool:
     """Whether Inductor can compile here."""
-    from eductor.engines import inductor
+    from eductor.engines.inductor import engine as inductor
 
     return inductor.can_compile()
 

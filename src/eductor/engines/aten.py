@@ -8,9 +8,9 @@ from typing import Any
 from torch.fx import GraphModule
 from torch.fx.graph import CodeGen
 
-from eductor.autograd.handoff import Kernel
 from eductor.compat import OpOverload
 from eductor.graph.snapshot import copy_of
+from eductor.program.handoff import Kernel
 
 
 def aten(module: GraphModule) -> Callable[[list[Any]], Sequence[Any]]:

@@ -15,10 +15,10 @@ from torch.fx.traceback import preserve_node_meta
 from eductor import compat
 from eductor.compat import FakeTensor, FakeTensorMode, HigherOrderOperator, OpOverload, ShapeEnv, make_fx
 from eductor.errors import BadGraph
-from eductor.graph import meta
-from eductor.graph.evaluate import update
-from eductor.graph.held import attribute, first_names, has_attribute, swapped, tensors_of
-from eductor.graph.node_effects import effect_of
+from eductor.graph.effects.node_effects import effect_of
+from eductor.graph.values import meta
+from eductor.graph.values.evaluate import update
+from eductor.graph.values.module_tensors import attribute, first_names, has_attribute, swapped, tensors_of
 
 Dialect = Literal["torch", "aten"]
 

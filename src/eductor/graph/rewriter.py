@@ -12,11 +12,11 @@ from torch.fx import GraphModule, Node, map_arg
 
 from eductor.compat import INHERITED_META, FakeTensorMode, OpOverloadPacket, enable_python_dispatcher, is_context_switch
 from eductor.errors import BadGraph
-from eductor.graph import meta
-from eductor.graph.bind import Bound, NotUnderstood, bind, bind_call
-from eductor.graph.compare import same_value
-from eductor.graph.evaluate import evaluate, update
-from eductor.graph.meta_kernels import told_by_kernel
+from eductor.graph.reading.bind import Bound, NotUnderstood, bind, bind_call
+from eductor.graph.text.compare import same_value
+from eductor.graph.values import meta
+from eductor.graph.values.evaluate import evaluate, update
+from eductor.graph.values.meta_kernels import told_by_kernel
 from eductor.graph.view import GraphView
 
 PROVENANCE = "eductor"

@@ -12,9 +12,9 @@ from torch.fx import Graph, GraphModule, Node
 
 from eductor.compat import OpOverload, OpOverloadPacket, sort_key
 from eductor.errors import BadGraph
-from eductor.graph.bind import Bound, NotUnderstood, bind, packets_of
-from eductor.graph.effects import Effects
-from eductor.graph.remembered import Remembered
+from eductor.graph.effects.graph_effects import Effects
+from eductor.graph.reading.bind import Bound, NotUnderstood, bind, packets_of
+from eductor.graph.values.fake_cache import Remembered
 
 
 class Scope(Protocol):

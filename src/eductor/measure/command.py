@@ -12,8 +12,8 @@ from eductor.errors import BadOption
 from eductor.measure.bench import KINDS, Bench, Measured
 from eductor.measure.bench_html import as_page
 from eductor.measure.bench_text import as_table
-from eductor.observe.files import check_can_write, write
-from eductor.observe.progress import Progress
+from eductor.observe.explain.progress import Progress
+from eductor.observe.scripts.output_files import check_can_write, write
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

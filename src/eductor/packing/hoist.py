@@ -10,12 +10,12 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from eductor.compat import autocast_step
-from eductor.graph.effects import Effects
-from eductor.graph.held import attribute, tensors_of
-from eductor.graph.meta import output_of, requires_grad, set_value, tensor_of, value_of
+from eductor.graph.effects.graph_effects import Effects
+from eductor.graph.reading.static import is_packed, is_static, mark_static, uncounted_of
 from eductor.graph.snapshot import copy_of
-from eductor.graph.static import is_packed, is_static, mark_static, uncounted_of
-from eductor.packing.kept import Kept
+from eductor.graph.values.meta import output_of, requires_grad, set_value, tensor_of, value_of
+from eductor.graph.values.module_tensors import attribute, tensors_of
+from eductor.packing.packed_values import Kept
 
 Source = int | torch.Tensor
 """Which input of a call it is, or a tensor that the module holds."""

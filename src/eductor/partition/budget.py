@@ -13,10 +13,10 @@ from typing import get_args
 
 from eductor.errors import BadOption, UnknownName, warn
 from eductor.options import Solver
-from eductor.partition import integer
-from eductor.partition.cut import cheapest
+from eductor.partition import integer_program as integer
+from eductor.partition.min_cut import cheapest
 from eductor.partition.problem import Choice, Problem
-from eductor.partition.repair import Point, point, repaired
+from eductor.partition.refine import Point, point, repaired
 
 
 class BudgetTooSmall(BadOption):

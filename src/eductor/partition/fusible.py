@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch.fx import Node
 
-from eductor.graph.order import ancestors
+from eductor.graph.effects.order import ancestors
 from eductor.partition.allowlist import can_fuse
 from eductor.partition.node_info import NodeInfo
 

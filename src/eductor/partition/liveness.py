@@ -8,8 +8,8 @@ from typing import Literal
 from torch.fx import Node
 
 from eductor.cost import Device, bytes_of, is_pointwise
-from eductor.graph.node_effects import effect_of
-from eductor.graph.order import ancestors
+from eductor.graph.effects.node_effects import effect_of
+from eductor.graph.effects.order import ancestors
 from eductor.partition.node_info import NodeInfo, backward_order, made_ahead, read_by
 
 Phase = Literal["forward", "backward"]

@@ -14,9 +14,9 @@ from torch.fx import Node
 from eductor import compat
 from eductor.autograd.joint import Joint
 from eductor.compat import HigherOrderOperator, OpOverload
-from eductor.graph.meta import is_backward, output_of, value_of
-from eductor.graph.node_effects import effect_of
-from eductor.graph.order import ancestors
+from eductor.graph.effects.node_effects import effect_of
+from eductor.graph.effects.order import ancestors
+from eductor.graph.values.meta import is_backward, output_of, value_of
 
 aten = torch.ops.aten
 

@@ -9,25 +9,25 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from eductor.autograd.handoff import Parts
 from eductor.autograd.joint import Joint
 from eductor.cost import Device, device_of
-from eductor.graph.meta import value_of
+from eductor.graph.values.meta import value_of
 from eductor.options import Options
 from eductor.partition.budget import within
 from eductor.partition.compat_prices import bans_of, compat_problem
+from eductor.partition.compressed_saves import forms_of
 from eductor.partition.curve import Step, curve, step_for
-from eductor.partition.cut import cheapest
-from eductor.partition.forms import forms_of
 from eductor.partition.liveness import Liveness
+from eductor.partition.min_cut import cheapest
+from eductor.partition.module_budgets import within_regions
 from eductor.partition.node_info import NodeInfo, classify, computed_by
 from eductor.partition.plan import EDITED, UNUSED, Entry, Plan, keys
+from eductor.partition.plan_replay import replayed
 from eductor.partition.prices import PICOSECONDS, Priced, price_of_a_byte, priced
 from eductor.partition.problem import Choice, bytes_of, completed
 from eductor.partition.reasons import why_again, why_saved
-from eductor.partition.regions import within_regions
-from eductor.partition.replay import replayed
 from eductor.partition.split import split
+from eductor.program.handoff import Parts
 
 
 def partition_fn(

@@ -11,7 +11,7 @@ from typing import Any
 from torch.fx import Graph, Node
 
 from eductor.errors import BadOption, UnknownName
-from eductor.graph.structure import node_hashes
+from eductor.graph.text.structure import node_hashes
 from eductor.partition import plan_text
 
 FORMAT = 1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from eductor.autograd.joint import Joint
 from eductor.errors import BadOption
-from eductor.graph.order import ancestors
+from eductor.graph.effects.order import ancestors
 from eductor.options import Options
 from eductor.partition.node_info import classify
 from eductor.partition.plan import Plan, keys

@@ -18,11 +18,11 @@ from torch.fx import Node
 
 from eductor import compat
 from eductor.cost import Device, bytes_of, copy_time, fused_time_of, fuses, reduces, time_of
-from eductor.graph.meta import tensor_of
-from eductor.partition.forms import Form, forms_of
+from eductor.graph.values.meta import tensor_of
+from eductor.partition.compressed_saves import Form, forms_of
+from eductor.partition.fused_reads import Reads
 from eductor.partition.node_info import NodeInfo, is_size, may_be_repeated
 from eductor.partition.problem import Problem, Value
-from eductor.partition.reads import Reads
 
 PICOSECONDS = 1e12
 

@@ -8,11 +8,11 @@ import torch
 from torch.fx import GraphModule, Node
 
 from eductor.compat import is_symbolic, sort_key
-from eductor.graph.bind import Bound
-from eductor.graph.held import attribute
-from eductor.graph.meta import is_row_major, known_true, tensor_of
+from eductor.graph.reading.bind import Bound
+from eductor.graph.reading.static import is_static, mark_static, pack
 from eductor.graph.rewriter import Rewriter
-from eductor.graph.static import is_static, mark_static, pack
+from eductor.graph.values.meta import is_row_major, known_true, tensor_of
+from eductor.graph.values.module_tensors import attribute
 from eductor.graph.view import GraphView
 from eductor.passes.batching.layout import own_copy
 from eductor.passes.batching.placing import Placing

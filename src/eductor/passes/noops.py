@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.graph.bind import Bound
-from eductor.graph.meta import difference, known_equal, known_true, tensor_of, value_of
+from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import difference, known_equal, known_true, tensor_of, value_of
 from eductor.graph.view import GraphView
 from eductor.pipeline.rule_pass import RulePass
 

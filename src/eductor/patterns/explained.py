@@ -16,8 +16,8 @@ from torch.fx import GraphModule, Node
 
 from eductor.compat import OpOverload
 from eductor.errors import BadPattern
-from eductor.graph.bind import Bound, bind
-from eductor.graph.meta import hint_of, results_of, value_of
+from eductor.graph.reading.bind import Bound, bind
+from eductor.graph.values.meta import hint_of, results_of, value_of
 from eductor.patterns.language import Computed, Const, Op, Outputs, Pattern, Var
 from eductor.patterns.literals import nearly, same_constant
 from eductor.patterns.reading import signature_of

@@ -17,8 +17,8 @@ import torch
 
 from eductor.compat import HigherOrderOperator, OpOverload, OpOverloadPacket
 from eductor.errors import BadPattern
-from eductor.graph.bind import Bound, bind_call, packets_of
-from eductor.graph.schema import candidates
+from eductor.graph.reading.bind import Bound, bind_call, packets_of
+from eductor.graph.reading.schema import candidates
 from eductor.patterns.language import (
     AnyOf,
     Computed,

@@ -18,7 +18,7 @@ import torch
 
 from eductor.compat import HigherOrderOperator, OpOverload, OpOverloadPacket
 from eductor.errors import BadPattern
-from eductor.graph.printer import literal, path_of
+from eductor.graph.text.printer import literal, path_of
 from eductor.pipeline.versions import source_hash
 
 Tolerance = Literal["scale", "casts", "rank"]

@@ -10,7 +10,7 @@ import sympy
 import torch
 from torch.fx import Node
 
-from eductor.graph.meta import known_equal, tensor_of, value_of
+from eductor.graph.values.meta import known_equal, tensor_of, value_of
 from eductor.patterns.forms import Swap
 from eductor.patterns.language import spelled
 from eductor.patterns.reading import MISSING, Reading

@@ -12,8 +12,8 @@ from torch.fx import Graph, Node, map_arg
 
 from eductor.compat import sort_key
 from eductor.errors import BadPattern
-from eductor.graph.meta import known_equal, tensor_of
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import known_equal, tensor_of
 from eductor.patterns.expressions import evaluated
 from eductor.patterns.forms import Call, Form
 from eductor.patterns.language import ANY, Const, Op, Var, spelled

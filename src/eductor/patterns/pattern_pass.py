@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from eductor.errors import BadPass, BadPattern, warn
-from eductor.graph.printer import type_of
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.text.printer import type_of
 from eductor.graph.view import GraphView
 from eductor.patterns.language import ROUNDING, Pattern, Tolerance, listing, tolerances, walk
 from eductor.patterns.program import compiled

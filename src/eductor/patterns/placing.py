@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch.fx import Node
 
-from eductor.graph.effects import Effects
+from eductor.graph.effects.graph_effects import Effects
 from eductor.patterns.match import Match, Miss
 from eductor.patterns.transparent import transparent
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.graph.node_effects import effect_of
+from eductor.graph.effects.node_effects import effect_of
 from eductor.patterns.language import Tolerance
 from eductor.patterns.reading import Inverse, Reading
 from eductor.patterns.spellings import readings_of

@@ -13,13 +13,13 @@ from torch.fx import GraphModule, Node, map_arg
 
 from eductor.compat import FakeTensor
 from eductor.errors import BadPattern
-from eductor.graph import meta
 from eductor.graph.capture import dialect_of
-from eductor.graph.effects import Effects
-from eductor.graph.meta import difference, hint_of, is_backward, known_equal, results_of, tensor_of, value_of
-from eductor.graph.node_effects import effect_of
-from eductor.graph.order import ancestors
+from eductor.graph.effects.graph_effects import Effects
+from eductor.graph.effects.node_effects import effect_of
+from eductor.graph.effects.order import ancestors
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values import meta
+from eductor.graph.values.meta import difference, hint_of, is_backward, known_equal, results_of, tensor_of, value_of
 from eductor.graph.view import GraphView, keys_of
 from eductor.patterns.language import Tolerance
 from eductor.patterns.match import Match, Miss, is_size, is_spare

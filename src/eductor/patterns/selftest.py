@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from eductor.errors import BadPattern
-from eductor.observe.values import unlike_bits, unlike_rounding
+from eductor.observe.verify.value_comparison import unlike_bits, unlike_rounding
 from eductor.patterns.rules import Replaced, Rule
 from eductor.patterns.sources import Traced
 from eductor.pipeline.base import Numerics

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from eductor.graph.bind import Bound, bind
-from eductor.graph.meta import tensor_of
+from eductor.graph.reading.bind import Bound, bind
+from eductor.graph.values.meta import tensor_of
 from eductor.patterns.language import Tolerance
 from eductor.patterns.reading import MISSING, Inverse, Reading, Signature, made, signature_of
 from eductor.patterns.transparent import CAST, CASTS, PERMUTES, VIEWS, as_cast, is_float, is_number, transparent

@@ -15,7 +15,7 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import OpOverload
-from eductor.graph.meta import tensor_of, value_of
+from eductor.graph.values.meta import tensor_of, value_of
 from eductor.patterns.forms import Place
 from eductor.patterns.language import Tolerance, target_name
 from eductor.patterns.literals import argument, name_of, nearly, plain, same_constant, shown, unlike

@@ -17,7 +17,7 @@ import torch
 
 from eductor.compat import OpOverload
 from eductor.errors import BadPattern
-from eductor.graph.printer import find, path_of
+from eductor.graph.text.printer import find, path_of
 from eductor.patterns.forms import forms
 from eductor.patterns.language import (
     ANY,

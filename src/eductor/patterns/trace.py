@@ -19,9 +19,9 @@ from eductor import compat
 from eductor.compat import FakeTensorMode, ShapeEnv, make_fx
 from eductor.errors import BadPattern
 from eductor.graph.capture import dialect_of, functional
-from eductor.graph.evaluate import update
-from eductor.graph.kernel_layouts import as_laid_out
-from eductor.graph.meta import requires_grad
+from eductor.graph.values.evaluate import update
+from eductor.graph.values.kernel_layouts import as_laid_out
+from eductor.graph.values.meta import requires_grad
 from eductor.patterns.explained import TRACED as TRACED
 from eductor.patterns.explained import Trace, explained
 from eductor.patterns.language import Outputs, Pattern

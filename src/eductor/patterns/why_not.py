@@ -12,8 +12,8 @@ from typing import Any
 from torch.fx import Graph, GraphModule
 
 from eductor.errors import BadPattern
-from eductor.graph.printer import around
 from eductor.graph.snapshot import subgraphs
+from eductor.graph.text.printer import around
 from eductor.graph.view import GraphView
 from eductor.patterns.forms import Call, Form
 from eductor.patterns.index import Index, possible

@@ -7,12 +7,12 @@ from typing import Any
 
 from torch.fx import Graph, Node, map_arg
 
-from eductor.graph import meta
-from eductor.graph.legal import violations
-from eductor.graph.order import is_sorted
-from eductor.graph.printer import type_of
+from eductor.graph.effects.legal import violations
+from eductor.graph.effects.order import is_sorted
 from eductor.graph.rewriter import Match
 from eductor.graph.snapshot import Snapshot
+from eductor.graph.text.printer import type_of
+from eductor.graph.values import meta
 from eductor.pipeline.base import Stage
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Graph
 
-from eductor.graph.printer import to_python
+from eductor.graph.text.printer import to_python
 from eductor.pipeline.base import Context, Pass
 from eductor.pipeline.instruments import PassRun
 

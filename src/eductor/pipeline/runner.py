@@ -12,15 +12,15 @@ import torch
 from torch.fx import Graph, GraphModule
 
 from eductor.errors import PassFailed, warn
-from eductor.graph import meta
 from eductor.graph.bodies import inner_first
-from eductor.graph.compare import is_as_before
-from eductor.graph.evaluate import update
-from eductor.graph.legal import violations
-from eductor.graph.order import sort_in_place
-from eductor.graph.printer import around
+from eductor.graph.effects.legal import violations
+from eductor.graph.effects.order import sort_in_place
 from eductor.graph.rewriter import LimitReached, Match, Rewriter
 from eductor.graph.snapshot import Snapshot, attribute
+from eductor.graph.text.compare import is_as_before
+from eductor.graph.text.printer import around
+from eductor.graph.values import meta
+from eductor.graph.values.evaluate import update
 from eductor.graph.view import GraphView
 from eductor.pipeline.base import Context, Pass, Stage
 from eductor.pipeline.checks import (

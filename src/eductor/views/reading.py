@@ -12,10 +12,10 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import FakeTensor
-from eductor.graph.bind import Bound
-from eductor.graph.meta import known_equal, known_true, tensor_of, value_of
+from eductor.graph.reading.bind import Bound
+from eductor.graph.values.meta import known_equal, known_true, tensor_of, value_of
 from eductor.graph.view import GraphView
-from eductor.views.box import Box
+from eductor.views.index_map import Box
 
 aten = torch.ops.aten
 

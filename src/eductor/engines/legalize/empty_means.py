@@ -8,9 +8,9 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import statically_known_true
-from eductor.graph.bind import Bound
-from eductor.graph.meta import tensor_of
+from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import tensor_of
 
 aten = torch.ops.aten
 

@@ -10,8 +10,8 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from eductor.compat import INHERITED_META
-from eductor.graph.evaluate import propagate
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.evaluate import propagate
 from eductor.graph.view import GraphView
 
 aten = torch.ops.aten

@@ -13,9 +13,9 @@ import torch
 from torch.fx import GraphModule, Node
 
 from eductor.engines.legalize.loop_graphs import Operands, body_graph, condition_graph
-from eductor.graph.meta import set_value, value_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.snapshot import attribute
+from eductor.graph.values.meta import set_value, value_of
 from eductor.graph.wrappers.copies import hand_out
 from eductor.graph.wrappers.sizes import as_arguments
 

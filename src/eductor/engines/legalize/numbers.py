@@ -12,8 +12,8 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from eductor.graph.meta import tensor_of, value_of
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import tensor_of, value_of
 from eductor.graph.view import GraphView
 
 aten = torch.ops.aten

@@ -13,9 +13,9 @@ from torch.fx import GraphModule, Node
 
 from eductor import ops
 from eductor.compat import OpOverload
-from eductor.graph.meta import known_equal, value_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.snapshot import attribute
+from eductor.graph.values.meta import known_equal, value_of
 
 drawn_in_order = ops.random.drawn_in_order.default
 

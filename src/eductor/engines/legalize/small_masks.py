@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.fx import Node
 
-from eductor.graph.bind import Bound
+from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.ops.stored import stored
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from eductor.graph.bind import Bound
+from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.ops.wide_cat import wide_cat
 

@@ -10,8 +10,8 @@ import torch.utils._pytree as pytree
 from torch.fx import Node
 
 from eductor.compat import OpOverload
-from eductor.graph.meta import known_equal, tensor_of
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import known_equal, tensor_of
 from eductor.graph.wrappers.copies import Writable, hand_out, writable
 from eductor.graph.wrappers.sizes import as_arguments
 

@@ -10,8 +10,8 @@ import torch
 from torch.fx import Node, map_arg
 
 from eductor.compat import OpOverload
-from eductor.graph.meta import known_equal, tensor_of
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import known_equal, tensor_of
 from eductor.graph.wrappers.sizes import as_arguments
 
 aten = torch.ops.aten

@@ -10,8 +10,8 @@ from torch.fx import Graph, Node
 
 from eductor.compat import size_as_node, symbols_of
 from eductor.errors import BadGraph
-from eductor.graph.meta import UNKNOWN, set_value, value_of
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import UNKNOWN, set_value, value_of
 
 aten = torch.ops.aten
 

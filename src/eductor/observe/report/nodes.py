@@ -9,10 +9,10 @@ from typing import Any
 
 from torch.fx import Node, map_arg
 
-from eductor.graph.meta import CAME_FROM, UNKNOWN
-from eductor.graph.printer import assignment, path_of
 from eductor.graph.rewriter import PROVENANCE, Provenance
 from eductor.graph.snapshot import Snapshot
+from eductor.graph.text.printer import assignment, path_of
+from eductor.graph.values.meta import CAME_FROM, UNKNOWN
 from eductor.observe.report.state import NodeData
 from eductor.observe.report.tables import Modules, RuleSources, Sources
 from eductor.observe.report.values import described

@@ -12,7 +12,7 @@ from eductor.observe.report.state import Delta, NodeData, State, local_delta, wh
 from eductor.pipeline.recorder import PassRecord
 
 if TYPE_CHECKING:
-    from eductor.observe.explain import Explanation, Told
+    from eductor.observe.explain.explain import Explanation, Told
 
 Edits = tuple[list[int], list[tuple[int | None, NodeData]]]
 

@@ -15,7 +15,7 @@ from eductor.observe.report.passes import pass_runs
 from eductor.observe.report.state import State
 
 if TYPE_CHECKING:
-    from eductor.observe.explain import Explanation, Told
+    from eductor.observe.explain.explain import Explanation, Told
 
 SCHEMA = "eductor.report/1"
 APART = ("plan", "curve", "timeline", "kernels")

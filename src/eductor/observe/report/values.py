@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from eductor.graph.meta import UNKNOWN
+from eductor.graph.values.meta import UNKNOWN
 
 NOTHING: dict[str, Any] = {"value": None, "shape": None, "dtype": None, "stride": None, "device": None, "bytes": None}
 

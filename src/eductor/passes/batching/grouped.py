@@ -13,9 +13,9 @@ from torch.fx import Node
 
 from eductor.compat import has_grouped_product, is_wrapper_subclass
 from eductor.cost import VECTOR, Device, Gemm, bytes_of, copy_time, device_of, gemm_time, loss
-from eductor.graph.bind import Bound
-from eductor.graph.meta import is_row_major, tensor_of
+from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import is_row_major, tensor_of
 from eductor.graph.view import GraphView
 from eductor.passes.batching.buckets import levels
 from eductor.passes.batching.layout import needed, own_copy, touched

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch.fx import Node
 
-from eductor.graph.meta import requires_grad, value_of
-from eductor.graph.order import ancestors
+from eductor.graph.effects.order import ancestors
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import requires_grad, value_of
 from eductor.graph.view import GraphView
 
 aten = torch.ops.aten

@@ -14,10 +14,10 @@ import torch
 from torch.fx import Node
 
 from eductor.cost import bytes_of, copy_time, device_of, loss
-from eductor.graph.bind import Bound
-from eductor.graph.meta import is_row_major, requires_grad, tensor_of
+from eductor.graph.reading.bind import Bound
+from eductor.graph.reading.static import is_static
 from eductor.graph.rewriter import Rewriter
-from eductor.graph.static import is_static
+from eductor.graph.values.meta import is_row_major, requires_grad, tensor_of
 from eductor.graph.view import GraphView
 from eductor.passes.batching.buckets import ALONE, Bucket
 from eductor.passes.batching.placing import Placing

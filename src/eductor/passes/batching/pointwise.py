@@ -8,8 +8,8 @@ import torch
 from torch.fx import Node
 
 from eductor.cost import Device
-from eductor.graph.bind import Bound
-from eductor.graph.meta import tensor_of, value_of
+from eductor.graph.reading.bind import Bound
+from eductor.graph.values.meta import tensor_of, value_of
 from eductor.passes.batching.rule import Call, Column, Emission, Reading, Rule
 
 aten = torch.ops.aten

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch.fx import Node
 
-from eductor.graph.bind import Bound
-from eductor.graph.meta import known_equal, tensor_of
+from eductor.graph.reading.bind import Bound
+from eductor.graph.values.meta import known_equal, tensor_of
 from eductor.passes.batching.linear import batched, saved_by_one_product
 from eductor.passes.batching.rule import Call, Column, Emission, Reading, Rule
 

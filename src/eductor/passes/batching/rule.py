@@ -11,9 +11,9 @@ import torch
 from torch.fx import Node
 
 from eductor.cost import Device
-from eductor.graph.bind import Bound
-from eductor.graph.meta import tensor_of
+from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import tensor_of
 from eductor.graph.view import key_of
 
 Columns = tuple[Node | None, ...]

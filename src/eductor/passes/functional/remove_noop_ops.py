@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch.fx import Node
 
-from eductor.graph.bind import Bound
-from eductor.graph.meta import tensor_of
+from eductor.graph.reading.bind import Bound
+from eductor.graph.values.meta import tensor_of
 from eductor.passes.noops import (
     cat_of_one,
     copy,

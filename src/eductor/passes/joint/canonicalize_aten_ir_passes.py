@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from eductor.graph.bind import Bound
+from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.snapshot import attribute, copy_of
 from eductor.graph.view import GraphView

@@ -6,11 +6,11 @@ import math
 
 import torch
 
-from eductor.graph.effects import Verdict
+from eductor.graph.effects.graph_effects import Verdict
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 from eductor.passes.joint.attention import ANCHORS, Attention, recognize, regions, softmax_at
-from eductor.patterns.region import replace_region
+from eductor.patterns.regions.region import replace_region
 from eductor.pipeline.base import Context, f32, graph_pass
 
 

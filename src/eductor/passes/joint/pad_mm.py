@@ -7,8 +7,8 @@ from functools import partial
 import torch
 
 from eductor.cost import device_of
-from eductor.graph.meta import tensor_of
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import tensor_of
 from eductor.graph.view import GraphView
 from eductor.passes.joint.padding.padded import PaddedProducts
 from eductor.passes.joint.padding.plan import MEMORY_SHARE, Measure, plan

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
-from eductor.graph.bind import Bound
-from eductor.graph.meta import value_of
+from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import value_of
 from eductor.graph.view import GraphView
 from eductor.passes.joint.seeded.draw import Draw, Seeds, home_of_sizes, physical_order
 from eductor.passes.joint.seeded.recipes import OPERATORS, replace, why_not

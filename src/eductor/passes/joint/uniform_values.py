@@ -15,8 +15,8 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import sort_key, unset_fake_temporarily
-from eductor.graph.bind import Bound
-from eductor.graph.meta import tensor_of
+from eductor.graph.reading.bind import Bound
+from eductor.graph.values.meta import tensor_of
 from eductor.graph.view import GraphView
 
 aten = torch.ops.aten

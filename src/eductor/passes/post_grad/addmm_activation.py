@@ -14,8 +14,8 @@ from torch.fx import Node
 
 from eductor import ops
 from eductor.compat import sort_key
-from eductor.graph.meta import is_row_major, known_equal, tensor_of, value_of
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import is_row_major, known_equal, tensor_of, value_of
 from eductor.graph.view import GraphView
 from eductor.ops.middle import Step
 from eductor.passes.post_grad.back_to_back import Product, read_product

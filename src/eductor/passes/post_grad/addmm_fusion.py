@@ -8,9 +8,9 @@ import torch
 from torch.fx import Node
 
 from eductor.cost import device_of
-from eductor.graph.bind import Bound
-from eductor.graph.meta import is_row_major, known_equal, tensor_of, value_of
+from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import is_row_major, known_equal, tensor_of, value_of
 from eductor.graph.view import GraphView
 from eductor.passes.post_grad.products import fuses_into_users, is_expandable, unlike
 from eductor.pipeline.base import Context, f32, f64, graph_pass

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from eductor.cost import Device, Gemm, device_of, gemm_of, loss
-from eductor.graph.meta import value_of
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import value_of
 from eductor.graph.view import GraphView
 from eductor.ops.b2b_gemm import TILE, b2b_gemm
 from eductor.ops.middle import spelled

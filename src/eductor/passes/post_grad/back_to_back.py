@@ -9,8 +9,8 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import sort_key
-from eductor.graph.bind import Bound
-from eductor.graph.meta import known_equal, tensor_of, value_of
+from eductor.graph.reading.bind import Bound
+from eductor.graph.values.meta import known_equal, tensor_of, value_of
 from eductor.graph.view import GraphView
 from eductor.ops.launching import KERNEL_DTYPES
 from eductor.ops.middle import CASTS, Step

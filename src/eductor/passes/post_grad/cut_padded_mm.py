@@ -11,9 +11,9 @@ from torch.fx import Node
 from eductor import ops
 from eductor.cost import bytes_of, device_of
 from eductor.cost.operators import size_of
-from eductor.graph.bind import Bound
-from eductor.graph.meta import is_row_major, known_equal, tensor_of, value_of
+from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import is_row_major, known_equal, tensor_of, value_of
 from eductor.graph.view import GraphView
 from eductor.ops.cut_mm import rows_of_a_piece
 from eductor.passes.post_grad.back_to_back import PRODUCTS, Product, read_product

@@ -8,7 +8,7 @@ import torch
 
 from eductor.cost import device_of
 from eductor.errors import BadOption
-from eductor.graph.core import in_core_operators
+from eductor.graph.core_rewriter import in_core_operators
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 from eductor.passes.batching import POST_GRAD_RULES, grouped

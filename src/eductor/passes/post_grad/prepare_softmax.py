@@ -7,10 +7,10 @@ import operator
 import torch
 from torch.fx import Node
 
-from eductor.engines.inductor import online_softmax
-from eductor.graph.bind import Bound
-from eductor.graph.meta import tensor_of
+from eductor.engines.inductor.engine import online_softmax
+from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import tensor_of
 from eductor.graph.view import GraphView
 from eductor.pipeline.base import f32, graph_pass
 

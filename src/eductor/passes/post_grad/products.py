@@ -8,7 +8,7 @@ import torch
 from torch.fx import Node
 
 from eductor.cost import fuses, reduces
-from eductor.graph.meta import known_equal, tensor_of, value_of
+from eductor.graph.values.meta import known_equal, tensor_of, value_of
 from eductor.graph.view import GraphView
 
 aten = torch.ops.aten

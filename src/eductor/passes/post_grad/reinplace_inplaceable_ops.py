@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.fx import GraphModule, Node
 
-from eductor.graph.bind import Bound
+from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 from eductor.passes.post_grad.inplace.operators import INDEXED, WHOLE, write_list, write_operand

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from eductor.graph.asserts import why_it_may_fail
+from eductor.graph.reading.asserts import why_it_may_fail
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 from eductor.pipeline.base import f32, graph_pass

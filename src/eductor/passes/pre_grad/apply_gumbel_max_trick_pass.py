@@ -11,10 +11,10 @@ import torch
 from torch.fx import Node
 
 from eductor.cost import device_of
-from eductor.graph.bind import Bound
-from eductor.graph.effects import Verdict
-from eductor.graph.meta import known_equal, tensor_of
+from eductor.graph.effects.graph_effects import Verdict
+from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import known_equal, tensor_of
 from eductor.graph.view import GraphView
 from eductor.pipeline.base import Context, f32, graph_pass
 

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from eductor.graph.bind import Bound
-from eductor.graph.meta import difference, is_row_major, known_equal, tensor_of
+from eductor.graph.reading.bind import Bound
+from eductor.graph.reading.static import mark_static
 from eductor.graph.rewriter import Rewriter
-from eductor.graph.static import mark_static
+from eductor.graph.values.meta import difference, is_row_major, known_equal, tensor_of
 from eductor.graph.view import GraphView
 
 aten = torch.ops.aten

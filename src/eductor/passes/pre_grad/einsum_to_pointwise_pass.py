@@ -10,12 +10,12 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import FakeTensor
-from eductor.graph.bind import Bound, bind
-from eductor.graph.meta import known_equal, tensor_of
+from eductor.graph.reading.bind import Bound, bind
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import known_equal, tensor_of
 from eductor.graph.view import GraphView
 from eductor.passes.pre_grad.products.compress import einsum_terms, of_one_kind
-from eductor.passes.pre_grad.products.layouts import may_lie_otherwise
+from eductor.passes.pre_grad.products.layout_safety import may_lie_otherwise
 from eductor.pipeline.base import f32, graph_pass
 
 aten = torch.ops.aten

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from eductor.graph.meta import tensor_of
+from eductor.graph.reading.static import is_static, pack
 from eductor.graph.rewriter import Rewriter
-from eductor.graph.static import is_static, pack
+from eductor.graph.values.meta import tensor_of
 from eductor.graph.view import GraphView
 from eductor.passes.pre_grad.batch_norm_folding import CONVOLUTIONS, TRANSPOSED, Fold, folds, with_parameters
 from eductor.pipeline.base import Context, f32, graph_pass

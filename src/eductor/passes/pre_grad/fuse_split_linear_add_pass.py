@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch.fx import Node
 
 from eductor.cost import Device, Gemm, bytes_of, copy_time, device_of, gemm_of, gemm_time, loss
-from eductor.graph.bind import Bound
-from eductor.graph.meta import is_row_major, known_equal, requires_grad, tensor_of
+from eductor.graph.reading.bind import Bound
+from eductor.graph.reading.static import is_static, pack
 from eductor.graph.rewriter import Rewriter
-from eductor.graph.static import is_static, pack
+from eductor.graph.values.meta import is_row_major, known_equal, requires_grad, tensor_of
 from eductor.graph.view import GraphView
 from eductor.pipeline.base import Context, f32, graph_pass
 from eductor.views import Plan, concatenated, trace

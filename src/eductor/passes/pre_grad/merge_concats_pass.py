@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.graph.bind import Bound
-from eductor.graph.effects import Verdict
-from eductor.graph.gradients import another_order, may_be_used_elsewhere, same_sum, uses
-from eductor.graph.meta import tensor_of, value_of
+from eductor.graph.effects.gradient_order import another_order, may_be_used_elsewhere, same_sum, uses
+from eductor.graph.effects.graph_effects import Verdict
+from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import tensor_of, value_of
 from eductor.graph.view import GraphView
 from eductor.pipeline.base import f32, f64, graph_pass
 

@@ -7,8 +7,8 @@ import operator
 import torch
 from torch.fx import Node
 
-from eductor.graph.meta import tensor_of
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import tensor_of
 from eductor.graph.view import GraphView
 from eductor.pipeline.base import f32, graph_pass
 from eductor.views import SPLITS, Division, division

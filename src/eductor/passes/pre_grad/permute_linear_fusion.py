@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
-from eductor.graph.bind import Bound
-from eductor.graph.meta import tensor_of
+from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import tensor_of
 from eductor.graph.view import GraphView
 from eductor.passes.pre_grad.products.compress import insert_expanded, may_be_product, of_one_kind
 from eductor.passes.pre_grad.products.swaps import swapped

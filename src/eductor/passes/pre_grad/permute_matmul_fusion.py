@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.graph.bind import Bound
-from eductor.graph.meta import known_equal, tensor_of
+from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import known_equal, tensor_of
 from eductor.graph.view import GraphView
 from eductor.passes.pre_grad.products.compress import insert_expanded, may_be_product
 from eductor.passes.pre_grad.products.swaps import swapped

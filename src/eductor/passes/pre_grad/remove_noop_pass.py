@@ -6,11 +6,11 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import has_hooks
-from eductor.graph.bind import Bound
-from eductor.graph.effects import Verdict
-from eductor.graph.gradients import same_sum_in_place_of
-from eductor.graph.meta import requires_grad, value_of
+from eductor.graph.effects.gradient_order import same_sum_in_place_of
+from eductor.graph.effects.graph_effects import Verdict
+from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import requires_grad, value_of
 from eductor.graph.view import GraphView
 from eductor.passes.noops import (
     cat_of_one,

@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.graph.bind import Bound
-from eductor.graph.gradients import same_sum, same_sum_in_place_of, uses
-from eductor.graph.meta import difference, is_row_major, value_of
+from eductor.graph.effects.gradient_order import same_sum, same_sum_in_place_of, uses
+from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import difference, is_row_major, value_of
 from eductor.graph.view import GraphView
 from eductor.pipeline.base import Context, f32, graph_pass
-from eductor.views import RESHAPES, Plan, Trace, check_equal, plan, trace_through
+from eductor.views import RESHAPES, Plan, Trace, check_equal, trace_through
+from eductor.views.view_plan import plan
 
 
 @graph_pass(stage="pre_grad", numerics="exact")

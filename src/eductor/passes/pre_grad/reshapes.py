@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.fx import Node
 
-from eductor.graph.effects import YES, Verdict
+from eductor.graph.effects.graph_effects import YES, Verdict
 from eductor.graph.view import GraphView
 
 aten = torch.ops.aten

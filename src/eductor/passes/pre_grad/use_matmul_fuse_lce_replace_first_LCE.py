@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
-from eductor.graph.meta import requires_grad, tensor_of, value_of
+from eductor.graph.reading.static import is_static, pack
 from eductor.graph.rewriter import Rewriter
-from eductor.graph.static import is_static, pack
+from eductor.graph.values.meta import requires_grad, tensor_of, value_of
 from eductor.graph.view import GraphView, key_of
 from eductor.passes.pre_grad.products.compress import LCE_OPERATORS, Compress, insert_product, read_lce, undisturbed
-from eductor.passes.pre_grad.products.layouts import contiguous_like, may_lie_otherwise
+from eductor.passes.pre_grad.products.layout_safety import contiguous_like, may_lie_otherwise
 from eductor.pipeline.base import Context, f32, graph_pass
 
 aten = torch.ops.aten

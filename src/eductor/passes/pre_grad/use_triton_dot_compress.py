@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
-from eductor.graph.bind import Bound, bind
-from eductor.graph.meta import known_equal, tensor_of
+from eductor.graph.reading.bind import Bound, bind
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import known_equal, tensor_of
 from eductor.graph.view import GraphView
 from eductor.ops.dot_compress import dot_compress
 from eductor.ops.launching import KERNEL_DTYPES

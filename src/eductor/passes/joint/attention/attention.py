@@ -9,8 +9,8 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import sort_key
-from eductor.graph.bind import Bound
-from eductor.graph.meta import tensor_of
+from eductor.graph.reading.bind import Bound
+from eductor.graph.values.meta import tensor_of
 from eductor.graph.view import GraphView
 from eductor.passes.joint.attention.axes import Axes, axes_of
 from eductor.passes.joint.attention.kernels import kernel_dtype, why_no_kernel

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.graph.meta import known_equal, tensor_of
+from eductor.graph.values.meta import known_equal, tensor_of
 from eductor.graph.view import GraphView
 from eductor.passes.joint.attention.scores import Moved, Scores
 from eductor.passes.joint.attention.weights import Weights
-from eductor.views.box import Box
+from eductor.views.index_map import Box
 from eductor.views.reading import read
 
 Dims = tuple[tuple[int, ...], ...]

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
-from eductor.graph.bind import Bound
-from eductor.graph.meta import known_equal, value_of
+from eductor.graph.reading.bind import Bound
+from eductor.graph.values.meta import known_equal, value_of
 from eductor.graph.view import GraphView
 from eductor.passes.joint.attention.attention import Attention, value_at
 from eductor.passes.joint.attention.kernels import OneKernel, may_hide_nan

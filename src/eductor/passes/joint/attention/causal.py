@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.graph.bind import Bound
-from eductor.graph.meta import known_equal, tensor_of
+from eductor.graph.reading.bind import Bound
+from eductor.graph.values.meta import known_equal, tensor_of
 from eductor.graph.view import GraphView
 from eductor.passes.joint.attention.numbers import CASTS, COPIES, number_of
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from eductor.compat import TorchDispatchMode
-from eductor.graph.meta import known_equal, known_true, tensor_of
+from eductor.graph.values.meta import known_equal, known_true, tensor_of
 from eductor.passes.joint.attention.masks import Masks
 from eductor.passes.joint.attention.scores import Added
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.graph.bind import Bound
-from eductor.graph.held import attribute, has_attribute
-from eductor.graph.meta import tensor_of
+from eductor.graph.reading.bind import Bound
+from eductor.graph.values.meta import tensor_of
+from eductor.graph.values.module_tensors import attribute, has_attribute
 from eductor.graph.view import GraphView
 from eductor.views import RESHAPES
 

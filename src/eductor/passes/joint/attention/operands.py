@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.graph.bind import Bound
-from eductor.graph.meta import known_equal, tensor_of
+from eductor.graph.reading.bind import Bound
+from eductor.graph.values.meta import known_equal, tensor_of
 from eductor.graph.view import GraphView
 from eductor.passes.joint.attention.axes import Axes
 from eductor.passes.joint.attention.masks import Groups
 from eductor.passes.joint.attention.numbers import number_of
 from eductor.passes.joint.attention.reshaping import permuted, reshaped
 from eductor.passes.joint.attention.softmax import forward_users
-from eductor.views.box import Box
+from eductor.views.index_map import Box
 from eductor.views.reading import read
 
 aten = torch.ops.aten

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Node, map_arg
 
-from eductor.graph.bind import Bound
+from eductor.graph.reading.bind import Bound
 from eductor.graph.view import GraphView
 
 aten = torch.ops.aten

@@ -11,8 +11,8 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import sort_key
-from eductor.graph.bind import Bound
-from eductor.graph.meta import is_row_major
+from eductor.graph.reading.bind import Bound
+from eductor.graph.values.meta import is_row_major
 from eductor.graph.view import GraphView
 from eductor.passes.joint.attention.attention import Attention, core, value_at
 from eductor.passes.joint.attention.call import Fused, UnknownSize, fused
@@ -20,7 +20,7 @@ from eductor.passes.joint.attention.operands import widened
 from eductor.passes.joint.attention.program import Program, Writer, write
 from eductor.passes.joint.attention.scores import Filled
 from eductor.passes.joint.attention.softmax import forward_users, taken_apart
-from eductor.patterns.region import Region
+from eductor.patterns.regions.region import Region
 from eductor.views import RESHAPES
 
 aten = torch.ops.aten

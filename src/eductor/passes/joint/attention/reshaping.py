@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from eductor.graph.meta import known_equal
+from eductor.graph.values.meta import known_equal
 
 
 def reshaped(value: torch.Tensor, shape: Sequence[Any]) -> torch.Tensor:

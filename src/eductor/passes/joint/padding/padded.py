@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.graph.bind import Bound
-from eductor.graph.meta import difference, is_backward, value_of
+from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import difference, is_backward, value_of
 from eductor.graph.view import GraphView
 from eductor.passes.joint.padding.plan import Dim, Pads, Product
 from eductor.passes.joint.padding.products import FACTORS, is_read_by_strides

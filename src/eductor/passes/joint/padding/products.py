@@ -10,9 +10,9 @@ from torch.fx import Node
 
 from eductor.cost import Device, is_pointwise
 from eductor.cost.operators import size_of
-from eductor.graph.bind import Bound
-from eductor.graph.meta import is_row_major, known_equal, tensor_of
-from eductor.graph.node_effects import effect_of
+from eductor.graph.effects.node_effects import effect_of
+from eductor.graph.reading.bind import Bound
+from eductor.graph.values.meta import is_row_major, known_equal, tensor_of
 from eductor.graph.view import GraphView
 from eductor.passes.joint.padding.plan import Bias, Dim, Matrix, Product
 

@@ -9,9 +9,9 @@ import torch
 from torch.fx import Node
 
 from eductor import ops
-from eductor.graph.bind import Bound, bind
-from eductor.graph.meta import is_backward, is_row_major, known_equal, row_major_strides, tensor_of
+from eductor.graph.reading.bind import Bound, bind
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import is_backward, is_row_major, known_equal, row_major_strides, tensor_of
 from eductor.patterns.transparent import CAST
 
 aten = torch.ops.aten

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.graph.bind import Bound
-from eductor.graph.meta import known_true, tensor_of
+from eductor.graph.reading.bind import Bound
+from eductor.graph.values.meta import known_true, tensor_of
 from eductor.passes.joint.seeded.draw import NORMAL, UNIFORM, Draw, Kind, integers
 
 aten, prims = torch.ops.aten, torch.ops.prims

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from eductor.graph.meta import hint_of, is_row_major, known_equal, known_true
+from eductor.graph.values.meta import hint_of, is_row_major, known_equal, known_true
 
 
 def covers(whole: torch.Tensor | None, part: torch.Tensor) -> bool:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch.fx import Node, map_arg
 
-from eductor.graph.bind import Bound
-from eductor.graph.meta import difference, known_equal, tensor_of, value_of
+from eductor.graph.reading.bind import Bound
+from eductor.graph.values.meta import difference, known_equal, tensor_of, value_of
 from eductor.graph.view import GraphView
 from eductor.passes.post_grad.inplace.geometry import covers, lies_apart
 from eductor.passes.post_grad.inplace.places import Places

@@ -9,8 +9,8 @@ from typing import Any
 from torch.fx import Node
 
 from eductor.compat import HigherOrderOperator, OpOverload
-from eductor.graph.meta import known_equal, tensor_of
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import known_equal, tensor_of
 from eductor.graph.wrappers.auto_functionalized import (
     functional_call,
     functional_call_on_bases,

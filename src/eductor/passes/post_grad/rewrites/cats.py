@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.graph.bind import Bound
-from eductor.graph.core import in_core_operators
-from eductor.graph.meta import is_row_major, known_equal, known_true, tensor_of, value_of
+from eductor.graph.core_rewriter import in_core_operators
+from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import is_row_major, known_equal, known_true, tensor_of, value_of
 from eductor.graph.view import GraphView
-from eductor.passes.functional.lying import may_lie_otherwise
+from eductor.passes.functional.layout_safety import may_lie_otherwise
 from eductor.pipeline.base import Context
 from eductor.views import fuse, nest_of, trace_through
 

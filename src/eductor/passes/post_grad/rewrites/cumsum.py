@@ -9,9 +9,9 @@ import torch
 from torch.fx import Node
 
 from eductor.cost import device_of
-from eductor.graph.bind import Bound
-from eductor.graph.meta import is_row_major, tensor_of, value_of
+from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import is_row_major, tensor_of, value_of
 from eductor.graph.view import GraphView
 from eductor.pipeline.base import Context
 

@@ -11,14 +11,14 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import FakeTensor
-from eductor.graph.bind import Bound, bind
-from eductor.graph.effects import Verdict
-from eductor.graph.meta import known_equal, tensor_of
+from eductor.graph.effects.graph_effects import Verdict
+from eductor.graph.reading.bind import Bound, bind
 from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import known_equal, tensor_of
 from eductor.graph.view import GraphView
 from eductor.ops.launching import KERNEL_DTYPES
 from eductor.ops.lce import lce
-from eductor.passes.pre_grad.products.layouts import contiguous_like, may_lie_otherwise
+from eductor.passes.pre_grad.products.layout_safety import contiguous_like, may_lie_otherwise
 from eductor.passes.pre_grad.products.swaps import SWAPS, swapped
 
 aten = torch.ops.aten

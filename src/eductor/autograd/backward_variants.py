@@ -1,0 +1,52 @@
+"""The backward graph, compiled when it is first needed: once for each set of gradients that come defined."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from torch.fx import GraphModule
+
+from eductor.autograd.undefined_gradients import without_undefined
+from eductor.program.handoff import Cut, Run
+
+Compile = Callable[[GraphModule, bool], Run]
+"""Compiles a backward graph; the flag says that its saved values are needed afterwards."""
+
+
+class Backwards:
+    """Compiled forms of one backward graph, by which gradients are defined and whether saved values stay alive."""
+
+    def __init__(self, module: GraphModule, tangents: int, compile: Compile, cut: Cut | None = None) -> None:
+        self._module = module
+        self._cut = cut or partial(without_undefined, module)
+        self._tangents = tangents
+        self._compile = compile
+        self._made: dict[tuple[tuple[bool, ...], bool], Run] = {}
+        self._lock = threading.RLock()
+
+    def __call__(self, defined: tuple[bool, ...], keeps: bool) -> Run:
+        run = self._made.get((defined, keeps))
+        if run is None:
+            with self._lock:
+                run = self._made.get((defined, keeps)) or self._make(defined, keeps)
+                self._made[defined, keeps] = run
+        return run
+
+    def prepare(self) -> None:
+        """Compiles the ordinary form now."""
+        self((True,) * self._tangents, False)
+
+    def _make(self, defined: tuple[bool, ...], keeps: bool) -> Run:
+        if all(defined):
+            return self._compile(self._module, keeps)
+        module, present = self._cut(defined)
+        run = self._compile(module, keeps)
+
+        def call(inputs: list[Any]) -> Sequence[Any]:
+            found = iter(run(inputs))
+            return [next(found) if is_present else None for is_present in present]
+
+        return call

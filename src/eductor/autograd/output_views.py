@@ -1,0 +1,164 @@
+"""Outputs that are views: a small graph that makes them again, outside of the compiled code, from what they are views of.
+
+The caller gets real views of its own inputs and of the other outputs, with the history that autograd gives to views,
+as in eager. Kernels have no part in it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from eductor import compat
+from eductor.compat import OpOverload
+from eductor.errors import Unsupported
+from eductor.graph.effects.node_effects import effect_of
+from eductor.graph.values.meta import tensor_of, value_of
+
+Place = tuple[str, int]
+"""("input", i) or ("return", i)."""
+
+
+_SHARING_UNSAID = frozenset(
+    {
+        torch.ops.aten._unsafe_view.default,
+        torch.ops.aten.unsafe_chunk.default,
+        torch.ops.aten.unsafe_split.Tensor,
+        torch.ops.aten.unsafe_split_with_sizes.default,
+    }
+)
+"""Their results look at the memory of their operand. They promise that nobody writes it, and kernels would."""
+
+
+def base_node(node: Node) -> Node:
+    """What a value is a view of, through any number of views and the parts of those with several results."""
+    while True:
+        source = node.all_input_nodes[0] if node.target is operator.getitem else node
+        if not (effect_of(source).shares or source.target in _SHARING_UNSAID):
+            return node
+        node = source.all_input_nodes[0]
+
+
+def storage_node(node: Node) -> Node:
+    """The node whose value a node is, where in-place operators return what they wrote."""
+    while isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
+        schema = node.target._schema
+        returned = schema.returns[0].alias_info if len(schema.returns) == 1 else None
+        if returned is None or not returned.is_write or compat.changes_geometry(node.target):
+            return node
+        written = next(i for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
+        operand = node.args[written] if written < len(node.args) else node.kwargs[schema.arguments[written].name]
+        if not isinstance(operand, Node):
+            return node
+        node = operand
+    return node
+
+
+def origin_of(node: Node) -> Node:
+    """The value from which a value can be made again by views alone; where nothing was viewed, itself."""
+    while True:
+        node = storage_node(node)
+        call = node.all_input_nodes[0] if node.target is operator.getitem else node
+        if not effect_of(call).is_view:
+            return node
+        node = call.all_input_nodes[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A view to be made again: its node in the traced graph, what it is a view of, what autograd knows of it."""
+
+    node: Node
+    root: Place
+    recorded: bool
+    detached: bool
+    """Gradients flow to what it is a view of, and not to it; decompositions may have dropped the node that said so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """Makes views again: a function of the values at `places`."""
+
+    places: tuple[Place, ...]
+    module: GraphModule
+
+    @staticmethod
+    def of(wanted: Sequence[Wanted], leaves: Mapping[Node, Place]) -> Views:
+        """The part of a traced graph that leads from its leaves to the views, as a graph of its own."""
+        builder = _Builder(leaves)
+        results = [builder.view(w) for w in wanted]
+        builder.graph.output(tuple(results))
+        module = GraphModule(torch.nn.Module(), builder.graph)
+        return Views(tuple(p.meta["place"] for p in builder.graph.find_nodes(op="placeholder")), module)
+
+    def __call__(self, inputs: Sequence[Any], returns: Sequence[Any]) -> Sequence[torch.Tensor]:
+        made: Sequence[torch.Tensor] = self.module.forward(
+            *(inputs[i] if kind == "input" else returns[i] for kind, i in self.places)
+        )
+        return made
+
+
+class _Builder:
+    """Copies chains of views, and the sizes that they read, into a new graph."""
+
+    def __init__(self, leaves: Mapping[Node, Place]) -> None:
+        self.graph = Graph()
+        self._leaves = leaves
+        self._found: dict[Place, Node] = {}
+        self._without_gradient: dict[Place, Node] = {}
+        self._copies: dict[tuple[Node, bool], Node | None] = {}
+        self._detached = False
+
+    def view(self, wanted: Wanted) -> Node:
+        self._detached = wanted.detached
+        copy = self._copy(wanted.node)
+        if copy is not None:
+            if copy.op == "placeholder":
+                copy = self.graph.call_function(torch.ops.aten.alias.default, (copy,))
+            return copy
+        value = tensor_of(wanted.node)
+        if value is None or not all(type(x) is int for x in (*value.shape, *value.stride(), value.storage_offset())):
+            raise Unsupported(f"an output that shares memory in a way that cannot be repeated ({wanted.node.name})")
+        geometry = (list(value.shape), list(value.stride()), value.storage_offset())
+        return self.graph.call_function(torch.ops.aten.as_strided.default, (self._leaf(wanted.root), *geometry))
+
+    def _copy(self, node: Node) -> Node | None:
+        """The copy of a node, or None where it is computed and not a view."""
+        key = storage_node(node), self._detached
+        if key not in self._copies:
+            self._copies[key] = self._new(key[0])
+        return self._copies[key]
+
+    def _new(self, node: Node) -> Node | None:
+        if node in self._leaves:
+            place = self._leaves[node]
+            return self._leaf(place) if tensor_of(node) is not None else self._given(place)
+        is_size = isinstance(value_of(node), (int, torch.SymInt)) and node.op == "call_function"
+        if not (effect_of(node).is_view or is_size or node.target is operator.getitem):
+            return None
+        operands = {operand: self._copy(operand) for operand in node.all_input_nodes}
+        if any(copy is None for copy in operands.values()):
+            return None
+        return self.graph.node_copy(node, lambda operand: operands[operand])
+
+    def _leaf(self, place: Place) -> Node:
+        """A tensor that is there already, without its history where that is wanted."""
+        given = self._given(place)
+        if not self._detached:
+            return given
+        if place not in self._without_gradient:
+            self._without_gradient[place] = self.graph.call_function(torch.ops.aten.detach.default, (given,))
+        return self._without_gradient[place]
+
+    def _given(self, place: Place) -> Node:
+        if place not in self._found:
+            first = next(iter(self.graph.nodes), None)
+            with self.graph.inserting_before(first):
+                self._found[place] = self.graph.placeholder(f"{place[0]}_{place[1]}")
+            self._found[place].meta["place"] = place
+        return self._found[place]

@@ -1,0 +1,131 @@
+"""Operators of a traced graph that a functional graph cannot do as eager does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from eductor import compat
+from eductor.autograd.captured import calls_in
+from eductor.autograd.unsafe_splits import refuse_seen_sharing, refuse_unknown_layouts
+from eductor.compat import OpOverload
+from eductor.errors import Unsupported
+from eductor.graph.reading.bind import Bound, bind
+from eductor.graph.values.meta import is_backward, requires_grad, value_of
+
+aten = torch.ops.aten
+
+
+def refuse_operators(module: GraphModule, *, draws_anew: bool, exact: bool) -> None:
+    """Raises where there is one; `draws_anew` says that random numbers need not be eager's, `exact` that bits count."""
+    refuse_seen_sharing(module)
+    if exact:
+        refuse_unknown_layouts(module)
+    for node in module.graph.nodes:
+        if node.op != "call_function":
+            continue
+        if compat.has_effects(node.target):
+            # They are kept in order by tokens, which this trace does not thread.
+            raise Unsupported(f"the operator {node.target}, which has effects besides its result")
+        if isinstance(node.target, OpOverload) and _writes_besides_out(node.target):
+            # What functionalization takes for the values of `out` are those of the first arguments that are written.
+            raise Unsupported(f"the operator {node.target}, which writes other arguments besides those for its results")
+        if not draws_anew and _draws_into_gaps(node):
+            raise Unsupported("normal_ on a tensor with gaps in its memory, which eager fills in an order of its own")
+        if exact and node.target in _VALUES and _values_alone(node):
+            raise Unsupported(
+                f"values of {node.target} without vectors, in the profile 'exact': eager computes no vectors, and rounds otherwise"
+            )
+        if node.target is aten.linalg_eig.default and _differentiates_vectors(node):
+            raise Unsupported(
+                f"the gradient of {node.target}: eager raises where it depends on the phase of its vectors"
+            )
+
+
+def _name_of(target: Any) -> str:
+    return getattr(target, "__name__", "")
+
+
+def is_taken_apart(target: Any) -> bool:
+    """Whether what torch has in Python for an operator rounds otherwise than eager's kernel."""
+    return _name_of(target).startswith(_TAKEN_APART)
+
+
+def _needs_python(target: Any) -> bool:
+    """Whether a trace has eager's draws, or its check of values, only where it runs what torch has in Python."""
+    name = _name_of(target)
+    return "dropout" in name or name == "one_hot"
+
+
+def refuse_inexact(module: GraphModule, *, symbolic: bool) -> None:
+    """Raises where the captured graph calls what torch traces otherwise than eager computes it, so that it rounds otherwise."""
+    calls = list(calls_in(module))
+    apart = next((_name_of(call.target) for call in calls if is_taken_apart(call.target)), "")
+    if apart and (symbolic or any(_needs_python(call.target) for call in calls)):
+        where = "with sizes that may change, or beside dropout or one_hot"
+        raise Unsupported(f"{apart} {where}, in the profile 'exact': its trace rounds otherwise")
+    for node in calls if torch.is_grad_enabled() else ():
+        bound = bind(node)
+        if isinstance(bound, Bound):
+            _refuse_inexact_gradient(bound)
+
+
+def _refuse_inexact_gradient(bound: Bound) -> None:
+    if bound.packet in (aten.masked_fill, aten.masked_fill_) and requires_grad(value_of(bound["value"])):
+        # Eager adds up what the mask selects; a trace, whose sizes cannot depend on it, adds zeros to that.
+        raise Unsupported("the gradient of a masked_fill's value in the profile 'exact': its trace rounds otherwise")
+    if bound.packet in _RUNNING_PRODUCTS and any(requires_grad(value_of(x)) for x in bound.arguments.values()):
+        if not compat.sums_for_running_products():
+            raise Unsupported(
+                f"the gradient of {bound.packet} in the profile 'exact': its trace rounds otherwise in this torch"
+            )
+
+
+_RUNNING_PRODUCTS = (aten.cumprod, aten.cumprod_, aten.linalg_vander)
+_TAKEN_APART = ("interpolate", "upsample_", "multi_margin_loss", "multilabel_margin_loss")
+
+
+def _differentiates_vectors(node: Node) -> bool:
+    """Whether a backward comes after eigenvectors that the program asked for."""
+    if _called(node) in ("linalg_eigvals", "eigvals"):
+        return False
+    seen, pending = {node}, [node]
+    while pending:
+        for user in pending.pop().users:
+            if is_backward(user):
+                return True
+            if user not in seen:
+                seen.add(user)
+                pending.append(user)
+    return False
+
+
+def _called(node: Node) -> str:
+    """The name of the function of the program that a node comes from."""
+    functions = [fn for _, fn in node.meta.get("source_fn_stack", ())]
+    return getattr(functions[-1], "__name__", str(functions[-1])) if functions else ""
+
+
+_VALUES: dict[Any, int] = {aten._linalg_svd.default: 1, aten._linalg_eigh.default: 0}
+"""Decompositions, and the place of the values in their results: traced, they compute vectors that nobody asked for."""
+
+
+def _values_alone(node: Node) -> bool:
+    """Whether only values are used of a decomposition that the program did not call by its name."""
+    used = {user.args[1] for user in node.users if user.users}
+    return used == {_VALUES[node.target]} and _called(node) not in ("linalg_svd", "svd", "linalg_eigh", "eigh")
+
+
+def _writes_besides_out(op: OpOverload) -> bool:
+    written = [a.is_out for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    return any(written) and not all(written)
+
+
+def _draws_into_gaps(node: Node) -> bool:
+    """Whether normal numbers fill memory that its functional copy would not have: eager's kernel draws others then."""
+    if node.target is not aten.normal_.default:
+        return False
+    filled = value_of(node.args[0])
+    return filled.device.type == "cpu" and not filled.is_contiguous() and torch.empty_like(filled).is_contiguous()

@@ -1,0 +1,31 @@
+"""Reads the kernels out of the Python that Inductor writes for a graph."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from eductor.program.handoff import Kernel
+
+_DEFINITION = re.compile(
+    r"^(?P<name>\w+) = async_compile\.(?P<kind>\w+)\((?:(?!\n\w).)*?r?'''(?P<code>.*?)'''", re.M | re.S
+)
+
+
+def kernels_in(text: str, origins: Mapping[str, Sequence[str]]) -> list[Kernel]:
+    """The kernels that a graph runs, in order; `origins` are the nodes of each by `name:number`."""
+    defined = {found["name"]: found for found in _DEFINITION.finditer(text)}
+    kernels = []
+    for key in sorted(origins, key=lambda key: int(key.rpartition(":")[2])):
+        name = key.rpartition(":")[0]
+        found = defined.get(name)
+        code = found["code"].strip("\n") if found is not None else None
+        kernels.append(Kernel(name, _language(found), tuple(origins[key]), code))
+    return kernels
+
+
+def _language(found: re.Match[str] | None) -> Literal["triton", "cpp", "extern"]:
+    if found is None:
+        return "extern"
+    return "cpp" if found["kind"].startswith("cpp") else "triton"

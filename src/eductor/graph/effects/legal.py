@@ -1,0 +1,97 @@
+"""What may stand in a graph at each stage, as a table."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch.fx import Graph, Node
+
+from eductor.compat import HigherOrderOperator, OpOverload
+from eductor.graph.effects.node_effects import effect_of
+from eductor.graph.values.meta import UNKNOWN, value_of
+
+STAGES = ("pre_grad", "joint", "post_grad")
+_ATEN = ("joint", "post_grad")
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """One line of the table: what holds for every node of the stages, and how a node is asked."""
+
+    name: str
+    text: str
+    stages: tuple[str, ...]
+    holds: Callable[[Node], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A node that breaks a law."""
+
+    law: str
+    node: Node
+    text: str
+
+
+def _is_aten_call(node: Node) -> bool:
+    if node.op in ("placeholder", "get_attr", "output"):
+        return True
+    if node.op != "call_function":
+        return False
+    if isinstance(node.target, (OpOverload, HigherOrderOperator)) or node.target is operator.getitem:
+        return True
+    value = value_of(node)
+    is_number = isinstance(value, (int, float, torch.SymInt, torch.SymFloat, torch.SymBool))
+    return is_number or (not isinstance(value, (torch.Tensor, list, tuple)) and not effect_of(node).opaque)
+
+
+def _is_functional(node: Node) -> bool:
+    return not effect_of(node).writes or node.target is torch.ops.aten.copy_.default
+
+
+def _writes_back_last(node: Node) -> bool:
+    """A write is a write-back of an input or an attribute, and only write-backs and the output stand after it."""
+    if node.target is not torch.ops.aten.copy_.default:
+        return True
+    destination = node.args[0]
+    into_input = isinstance(destination, Node) and destination.op in ("placeholder", "get_attr")
+    after = node.next
+    while after.op != "output" and after.op != "root":
+        if after.target is not torch.ops.aten.copy_.default:
+            return False
+        after = after.next
+    return into_input
+
+
+def _is_after_operands(node: Node) -> bool:
+    return all(operand < node for operand in node.all_input_nodes)
+
+
+def _has_value(node: Node) -> bool:
+    return node.op == "output" or not node.users or value_of(node) is not UNKNOWN or effect_of(node).barrier != ""
+
+
+LAWS: tuple[Law, ...] = (
+    Law("order", "a node stands after its operands", STAGES, _is_after_operands),
+    Law("values", "a node that is used has a fake value, unless it is opaque", STAGES, _has_value),
+    Law(
+        "aten",
+        "calls are of ATen overloads, higher-order operators, getitem, or arithmetic on sizes",
+        _ATEN,
+        _is_aten_call,
+    ),
+    Law("functional", "nothing is written but by a `copy_` that writes back", _ATEN, _is_functional),
+    Law("write-backs", "write-backs go to inputs or attributes, and stand at the end", _ATEN, _writes_back_last),
+)
+
+
+_OF_FUNCTIONAL_GRAPHS = ("functional", "write-backs")
+
+
+def violations(graph: Graph, stage: str, *, in_place: bool = False) -> list[Violation]:
+    """Every node that breaks a law of the stage; a graph that writes `in_place` need not be functional."""
+    laws = [law for law in LAWS if stage in law.stages and not (in_place and law.name in _OF_FUNCTIONAL_GRAPHS)]
+    return [Violation(law.name, node, law.text) for node in graph.nodes for law in laws if not law.holds(node)]

@@ -1,0 +1,140 @@
+"""A stable topological order of a graph, which also keeps writes where they belong."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from torch.fx import Graph, Node
+
+from eductor.errors import BadGraph
+from eductor.graph.effects.graph_effects import Effects
+
+
+def is_sorted(graph: Graph) -> bool:
+    """Whether each node stands after all its operands."""
+    seen: set[Node] = set()
+    for node in graph.nodes:
+        if any(operand not in seen for operand in node.all_input_nodes):
+            return False
+        seen.add(node)
+    return True
+
+
+def ancestors(
+    results: Iterable[Any], operands: Callable[[Node], Iterable[Node]] = lambda node: node.all_input_nodes
+) -> set[Node]:
+    """The nodes among some results, and all that they are computed from; `operands` says what a node depends on."""
+    found: set[Node] = set()
+    pending = [n for n in results if isinstance(n, Node)]
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending.extend(operands(node))
+    return found
+
+
+def sort_in_place(graph: Graph) -> None:
+    """Sorts a graph that somebody left unsorted."""
+    for node, before in moves(graph):
+        before.prepend(node)
+
+
+def moves(graph: Graph) -> Iterator[tuple[Node, Node]]:
+    """Which node to put in front of which, one after the other, until the graph is sorted; each is to be made at once."""
+    if is_sorted(graph):
+        return
+    at = next(iter(graph.nodes))
+    for node in sorted_nodes(graph):
+        if node is at:
+            at = at.next
+        else:
+            yield node, at
+
+
+def sorted_nodes(graph: Graph) -> list[Node]:
+    """The nodes with operands first, otherwise in their present order; a cycle is an error that names it.
+
+    Nodes with effects (writes, barriers, random draws) keep their order among each other, and no node passes a write
+    to what it uses: such nodes are tied to their neighbours like operands.
+    """
+    nodes = list(graph.nodes)
+    position = {node: i for i, node in enumerate(nodes)}
+    waits: dict[Node, set[Node]] = {node: set(node.all_input_nodes) for node in nodes}
+    _tie_effects(graph, waits)
+    waiting: dict[Node, list[Node]] = defaultdict(list)
+    for node, operands in waits.items():
+        for operand in operands:
+            waiting[operand].append(node)
+    missing = {node: len(operands) for node, operands in waits.items()}
+    ready = [position[node] for node in nodes if not missing[node]]
+    heapq.heapify(ready)
+    result: list[Node] = []
+    while ready:
+        node = nodes[heapq.heappop(ready)]
+        result.append(node)
+        for user in waiting[node]:
+            missing[user] -= 1
+            if not missing[user]:
+                heapq.heappush(ready, position[user])
+    if len(result) < len(nodes):
+        raise BadGraph(f"the graph has a cycle: {' -> '.join(n.name for n in _cycle(waits, set(result)))}")
+    return result
+
+
+def _tie_effects(graph: Graph, waits: dict[Node, set[Node]]) -> None:
+    """Ties each node to the last effect before it that concerns it, and each effect to what it must not overtake."""
+    effects = Effects(graph)
+    position = {node: i for i, node in enumerate(graph.nodes)}
+    needed = _first_needed(position)
+    barrier: Node | None = None
+    last: dict[str, Node] = {}
+    since_barrier: list[Node] = []
+    writer: dict[Node, Node] = {}
+    users: dict[Node, list[Node]] = defaultdict(list)
+    for node in graph.nodes:
+        effect = effects.of(node)
+        if barrier is not None and node.op != "placeholder" and needed[node] > position[barrier]:
+            waits[node].add(barrier)
+        if effect.barrier or node.op == "output":
+            waits[node].update(since_barrier)
+            barrier, since_barrier = node, []
+        else:
+            since_barrier.append(node)
+        if effect.ordered:
+            waits[node].update([last[effect.ordered]] if effect.ordered in last else [])
+            last[effect.ordered] = node
+        used = effects.reads(node)
+        waits[node].update(writer[place] for place in used if place in writer)
+        for place in effects.writes(node):
+            waits[node].update(users.pop(place, ()))
+            writer[place] = node
+        for place in used:
+            users[place].append(node)
+        waits[node].discard(node)
+
+
+def _first_needed(position: dict[Node, int]) -> dict[Node, int]:
+    """Where a node, or something computed from it, stands first: a late node that is needed before a barrier passes it."""
+    needed = dict(position)
+    pending = list(position)
+    while pending:
+        node = pending.pop()
+        for operand in node.all_input_nodes:
+            if needed[node] < needed[operand]:
+                needed[operand] = needed[node]
+                pending.append(operand)
+    return needed
+
+
+def _cycle(waits: dict[Node, set[Node]], done: set[Node]) -> list[Node]:
+    """One cycle among the nodes that could not be placed."""
+    node = next(n for n in waits if n not in done)
+    path: list[Node] = []
+    while node not in path:
+        path.append(node)
+        node = next(n for n in waits[node] if n not in done)
+    return [*path[path.index(node) :], node]

@@ -1,0 +1,38 @@
+"""Checks of a tensor's metadata, and whether what is known of the tensor answers them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.graph.reading.bind import Bound, bind
+from eductor.graph.values.meta import known_equal, tensor_of, value_of
+
+_FACTS: dict[str, Any] = {
+    "size": lambda tensor: tuple(tensor.shape),
+    "stride": lambda tensor: tuple(tensor.stride()),
+    "dtype": lambda tensor: tensor.dtype,
+    "device": lambda tensor: tensor.device,
+    "layout": lambda tensor: tensor.layout,
+}
+
+
+def why_it_may_fail(node: Node) -> str:
+    """Why a node is no check of metadata that is known to hold; empty if it is one, which nobody misses."""
+    bound = bind(node)
+    if not isinstance(bound, Bound) or bound.packet is not torch.ops.aten._assert_tensor_metadata:
+        return f"{node.name} is no check of metadata"
+    unknown = next((name for name in _FACTS if not _holds(bound, name)), "")
+    return f"its {unknown} is not known to be {bound[unknown]}" if unknown else ""
+
+
+def _holds(bound: Bound, name: str) -> bool:
+    wanted, tensor = bound[name], tensor_of(bound["a"])
+    if wanted is None or tensor is None:
+        return wanted is None
+    found = _FACTS[name](tensor)
+    if isinstance(found, tuple):
+        return known_equal(found, tuple(map(value_of, wanted)))
+    return bool(found == (torch.device(wanted) if name == "device" else wanted))

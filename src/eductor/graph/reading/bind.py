@@ -1,0 +1,311 @@
+"""The arguments of a call by their schema names: the one way to read a node.
+
+`bind(node)` brings any call form (function, method, operator, overload, packet; positional, keyword, numpy spelling,
+varargs) to one ATen operator with every argument under its schema name. What it cannot read with certainty it returns
+as `NotUnderstood`, with the reason; it never guesses.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.fx import Node
+
+from eductor.compat import OpOverload, OpOverloadPacket, is_dispatched
+from eductor.graph.reading import spellings
+from eductor.graph.reading.schema import NUMBERS, Parameter, accepts, candidates, code_of, parameters
+from eductor.graph.values.meta import value_of
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A call that was understood: the operator, and each argument by its schema name."""
+
+    op: OpOverload
+    arguments: Mapping[str, Any]
+    given: frozenset[str]
+
+    @property
+    def packet(self) -> OpOverloadPacket:
+        packet: OpOverloadPacket = self.op.overloadpacket
+        return packet
+
+    def __getitem__(self, name: str) -> Any:
+        return self.arguments[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self.arguments.get(name, default)
+
+    def call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments with which `self.op` is called: positional where the schema allows, without defaults at the end."""
+        positional: list[Any] = []
+        keywords: dict[str, Any] = {}
+        skipped = False
+        for p in parameters(self.op):
+            value = self.arguments[p.name]
+            is_default = p.has_default and p.name not in self.given
+            if p.keyword_only or skipped:
+                if not is_default:
+                    keywords[p.name] = value
+            elif is_default:
+                skipped = True
+            else:
+                positional.append(value)
+        return tuple(positional), keywords
+
+
+@dataclass(frozen=True, slots=True)
+class NotUnderstood:
+    """A call that cannot be read with certainty, and why."""
+
+    reason: str
+
+    def __bool__(self) -> bool:
+        return False
+
+
+def bind(node: Node) -> Bound | NotUnderstood:
+    """The operator and the arguments of a call by their schema names, or why they cannot be known."""
+    if node.op not in ("call_function", "call_method"):
+        return NotUnderstood(f"a {node.op} node is not a call of an operator")
+    return bind_call(node.target, node.args, node.kwargs)
+
+
+def bind_call(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Bound | NotUnderstood:
+    """`bind` for a call that is no node yet: a target (a method by its name) and its arguments."""
+    if isinstance(target, (OpOverload, OpOverloadPacket)):
+        return _match(_overloads(target), args, kwargs, exact=True)
+    form = _form_of(target)
+    if isinstance(form, NotUnderstood):
+        return form
+    if isinstance(form, _Direct):
+        return _match(form.overloads, args, kwargs, receiver=form.receiver)
+    try:
+        spelled = form(*args, **kwargs)
+    except TypeError as error:
+        return NotUnderstood(f"{spellings.name_of(target)}: {error}")
+    if isinstance(spelled, str):
+        return NotUnderstood(spelled)
+    packet, args, kwargs = spelled
+    return _match(_overloads(packet), args, kwargs)
+
+
+def packets_of(target: Any) -> tuple[OpOverloadPacket, ...] | None:
+    """The operators that a target can stand for, without looking at arguments; None if any."""
+    if isinstance(target, OpOverload):
+        return (spellings.canonical(target.overloadpacket),)
+    if isinstance(target, OpOverloadPacket):
+        return (spellings.canonical(target),)
+    form = _form_of(target)
+    if isinstance(form, NotUnderstood):
+        return ()
+    if isinstance(form, _Direct):
+        return (spellings.canonical(form.packet),)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Direct:
+    """A function or a method that has the name of its operator; a method's receiver is the schema's `self`."""
+
+    packet: OpOverloadPacket
+    overloads: _Overloads
+    receiver: bool
+
+
+_Form = _Direct | Callable[..., Any] | NotUnderstood
+
+
+def _form_of(target: Any) -> _Form:
+    try:
+        return _form(target)
+    except TypeError:
+        return NotUnderstood(f"{spellings.name_of(target)} cannot be looked up, it has no hash")
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _form(target: Any) -> _Form:
+    """How a Torch-level target is read: as an operator of its name, through a spelling's adapter, or not at all."""
+    adapter = spellings.adapter_of(target)
+    if adapter is not None:
+        return adapter
+    packet = spellings.packet_of(target)
+    if packet is not None and candidates(packet):
+        return _Direct(packet, _overloads(packet), receiver=spellings.is_method(target))
+    return NotUnderstood(f"{spellings.name_of(target)} is not a known operator")
+
+
+@dataclass(frozen=True, slots=True)
+class _Overloads:
+    """The overloads that a call may mean, and how calls with arguments of which kinds are read, once that came up."""
+
+    ops: tuple[OpOverload, ...]
+    plans: dict[Any, _Plan | NotUnderstood] = field(default_factory=dict)
+
+
+@functools.cache
+def _overloads(target: OpOverload | OpOverloadPacket) -> _Overloads:
+    return _Overloads((target,) if isinstance(target, OpOverload) else candidates(target))
+
+
+def _match(
+    overloads: _Overloads,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    exact: bool = False,
+    receiver: bool = False,
+) -> Bound | NotUnderstood:
+    """Binds to the first overload that takes the arguments; `exact` keywords are the schema's own."""
+    if "out" in kwargs or "requires_grad" in kwargs:
+        if kwargs.get("out") is not None:
+            return NotUnderstood("out= writes into a tensor of the caller's")
+        kwargs = {k: v for k, v in kwargs.items() if k != "out" and (exact or k != "requires_grad" or v is not False)}
+    values = [*args, *kwargs.values()]
+    kinds = (len(args), tuple(kwargs), tuple([code_of(value_of(v)) for v in values]), exact, receiver)
+    plan = overloads.plans.get(kinds)
+    if plan is None:
+        plan = overloads.plans[kinds] = _plan(overloads.ops, *kinds)
+    if isinstance(plan, NotUnderstood):
+        return plan
+    arguments = dict(plan.defaults)
+    for name, source in plan.sources:
+        arguments[name] = values[source]
+    for name, make in plan.lists:
+        arguments[name] = make(values)
+    return Bound(plan.op, arguments, plan.given)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Where each parameter of an overload finds its value among the arguments of a call.
+
+    It has its default, or the argument of a number, or a new list that is made of the arguments.
+    """
+
+    op: OpOverload
+    defaults: Mapping[str, Any]
+    sources: tuple[tuple[str, int], ...]
+    lists: tuple[tuple[str, Callable[[list[Any]], list[Any]]], ...]
+    given: frozenset[str]
+
+
+def _plan(
+    overloads: tuple[OpOverload, ...],
+    positional: int,
+    keywords: tuple[str, ...],
+    codes: tuple[str, ...],
+    exact: bool,
+    receiver: bool,
+) -> _Plan | NotUnderstood:
+    """The reading of all calls with arguments of these kinds."""
+    found: list[_Plan] = []
+    reasons: dict[str, None] = {}
+    for op in overloads:
+        plan = _fit(op, positional, keywords, codes, exact, receiver, checked=not (exact and len(overloads) == 1))
+        if plan is _UNCLEAR:
+            return plan
+        if isinstance(plan, NotUnderstood):
+            reasons[plan.reason] = None
+            continue
+        found.append(plan)
+        if not any("?" in code for code in codes):
+            return plan
+    if len(found) == 1:
+        return found[0]
+    if found:
+        return NotUnderstood("an argument has no fake value, so that several overloads would fit")
+    if not overloads:
+        return NotUnderstood("it is an operator of TorchScript alone")
+    name = overloads[0].overloadpacket._qualified_op_name.replace("::", ".")
+    return NotUnderstood(f"no overload of {name} takes these arguments: {'; '.join(reasons)}")
+
+
+_UNCLEAR = NotUnderstood("an argument has no fake value, it may be one number or a list of them")
+
+
+def _fit(
+    op: OpOverload,
+    positional: int,
+    keywords: tuple[str, ...],
+    codes: tuple[str, ...],
+    exact: bool,
+    receiver: bool,
+    checked: bool,
+) -> _Plan | NotUnderstood:
+    if not is_dispatched(op):
+        return NotUnderstood("it is an operator of TorchScript alone")
+    params = parameters(op)
+    by_name = {p.name: p for p in params}
+    in_order = [p for p in params if not p.keyword_only]
+    if receiver:
+        if "self" not in by_name:
+            return NotUnderstood("it is no method")
+        in_order.sort(key=lambda p: p.name != "self")
+    sources: dict[str, int | slice] = {}
+    spelled_out = not exact and _spelled_out(in_order, codes[:positional])
+    if spelled_out is None:
+        return _UNCLEAR
+    if spelled_out:
+        sources[in_order[-1].name] = slice(len(in_order) - 1, positional)
+    elif positional > len(in_order):
+        return NotUnderstood(f"{len(in_order)} positional arguments are allowed, {positional} were given")
+    by_position = in_order[:-1] if spelled_out else in_order[:positional]
+    sources.update({p.name: i for i, p in enumerate(by_position)})
+    for i, keyword in enumerate(keywords):
+        name = keyword if exact or keyword in by_name else spellings.keyword(keyword, by_name)
+        if name not in by_name:
+            return NotUnderstood(f"it has no argument {keyword!r}")
+        if name in sources:
+            return NotUnderstood(f"the argument {name!r} is given twice")
+        sources[name] = positional + i
+    for p in params:
+        source = sources.get(p.name)
+        if source is None:
+            if not p.has_default:
+                return NotUnderstood(f"the argument {p.name!r} is missing")
+        elif checked and isinstance(source, int) and not accepts(op, p, codes[source]):
+            return NotUnderstood(f"the argument {p.name!r} takes {p.kind}")
+        elif p.broadcast and isinstance(source, int) and codes[source] == "?":
+            return _UNCLEAR
+    unread = not any("T" in code or "?" in code for code in codes)
+    if checked and not exact and unread and any("Tensor" in p.kind and not p.optional for p in params):
+        return NotUnderstood("it takes no tensors")
+    op = spellings.canonical_overload(op)
+    sources_of = [(q, sources.get(p.name)) for p, q in zip(params, parameters(op), strict=True)]
+    lists = {q.name: make for q, source in sources_of if (make := _list_maker(q, source, codes)) is not None}
+    return _Plan(
+        op,
+        {q.name: q.default for q, _ in sources_of},
+        tuple((q.name, source) for q, source in sources_of if isinstance(source, int) and q.name not in lists),
+        tuple(lists.items()),
+        frozenset(q.name for q, source in sources_of if source is not None),
+    )
+
+
+def _list_maker(
+    p: Parameter, source: int | slice | None, codes: tuple[str, ...]
+) -> Callable[[list[Any]], list[Any]] | None:
+    """How the list is made that a parameter gets, if it gets one that is no argument as it stands."""
+    if isinstance(source, slice):
+        return operator.itemgetter(source)
+    if source is None:
+        return (lambda values: list(p.default)) if isinstance(p.default, list) else None
+    repeated = p.broadcast if p.kind.startswith("List[") and codes[source] in NUMBERS else None
+    return (lambda values: [values[source]] * repeated) if repeated else None  # one number stands for the whole list
+
+
+def _spelled_out(in_order: list[Parameter], codes: tuple[str, ...]) -> bool | None:
+    """`x.view(2, 3)`: a list of integers, alone or after `self`, may be spelled out. None: it cannot be told."""
+    names = [p.name for p in in_order]
+    if not in_order or in_order[-1].kind != "List[int]" or names[:-1] not in ([], ["self"]):
+        return False
+    rest = codes[len(in_order) - 1 :]
+    if len(rest) > 1:
+        return all(code in ("i", "?") for code in rest)
+    if in_order[-1].broadcast:
+        return False
+    return None if rest == ("?",) else rest == ("i",)

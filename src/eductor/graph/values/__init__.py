@@ -1,0 +1,1 @@
+"""Fake values of nodes: computing, caching and comparing them."""

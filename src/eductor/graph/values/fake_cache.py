@@ -1,0 +1,157 @@
+"""Fake values of calls whose like was evaluated before: made anew from what is known, without running the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.compat import FakeTensor, FakeTensorMode, OpOverload, is_symbolic, unset_fake_temporarily
+from eductor.graph.effects.node_effects import effect_of
+from eductor.graph.values.meta import row_major_strides, value_of
+
+
+class Remembered:
+    """New tensors that operators made of plain ones, by the forms of their operands: they depend on nothing else."""
+
+    def __init__(self) -> None:
+        self._results: dict[Any, _Result] = {}
+
+    def value(self, node: Node, mode: FakeTensorMode, evaluate: Callable[[], Any]) -> Any:
+        """The fake value of a call: evaluated, unless a call like it was."""
+        try:
+            form = _form_of_call(node, mode)
+        except _NotPlain:
+            return evaluate()
+        known = self._results.get(form) or (_told_by_form(form) if node.args else None)
+        if known is not None:
+            return known.again(mode)
+        value = evaluate()
+        with suppress(_NotPlain):
+            result = _Result(*_form_of_tensor(value, mode))
+            if effect_of(node).removable and not _is_part_of(value, map(value_of, node.all_input_nodes)):
+                self._results[form] = result
+        return value
+
+
+class _NotPlain(Exception):
+    """A value of which more matters than its form."""
+
+
+def _is_part_of(value: torch.Tensor, operands: Iterable[Any]) -> bool:
+    """Whether a result has the memory of one of its operands."""
+    memory = value.untyped_storage()
+    return any(x.untyped_storage() is memory for x in operands if isinstance(x, torch.Tensor))
+
+
+def _form_of_call(node: Node, mode: FakeTensorMode) -> Any:
+    if not isinstance(node.target, OpOverload):
+        raise _NotPlain
+    args, kwargs = _form_of(node.args, mode), tuple((k, _form_of(v, mode)) for k, v in node.kwargs.items())
+    return node.target, args, kwargs, torch.is_grad_enabled()
+
+
+def _form_of(given: Any, mode: FakeTensorMode) -> Any:
+    if isinstance(given, Node):
+        given = value_of(given)
+    if isinstance(given, torch.Tensor):
+        return _form_of_tensor(given, mode)
+    if isinstance(given, (list, tuple)):
+        return tuple([_form_of(x, mode) for x in given])
+    if isinstance(given, float):
+        return repr(given)
+    if given is None or isinstance(given, (int, str, *_CONSTANTS)):
+        return type(given), given
+    raise _NotPlain
+
+
+_CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+def _form_of_tensor(given: Any, mode: FakeTensorMode) -> tuple[Any, ...]:
+    if type(given) is not FakeTensor or given.fake_mode is not mode or given.constant is not None:
+        raise _NotPlain
+    if is_symbolic(given) or given.storage_offset() or given.layout is not torch.strided:
+        raise _NotPlain
+    if given.is_conj() or given.is_neg() or given.is_inference():
+        raise _NotPlain
+    return tuple(given.shape), given.stride(), given.dtype, given.device, given.requires_grad
+
+
+def _told_by_form(form: Any) -> _Result | None:
+    """What is known of a result without running anything, for the most frequent of what passes create."""
+    return _stacked(form) or _elementwise(form)
+
+
+def _stacked(form: Any) -> _Result | None:
+    """The stack of tensors that are alike and lie row by row: for many of them, torch takes milliseconds to say it."""
+    target, (tensors, *rest), keywords, is_followed = form
+    if target is not torch.ops.aten.stack.default or not tensors or any(tensor != tensors[0] for tensor in tensors):
+        return None
+    (_, dim), *others = [*rest, *(value for _, value in keywords)] or [(int, 0)]
+    shape, stride, dtype, device, requires_grad = tensors[0]
+    if others or stride != row_major_strides(shape):
+        return None
+    at = dim % (len(shape) + 1)
+    result = (*shape[:at], len(tensors), *shape[at:])
+    return _Result(result, row_major_strides(result), dtype, device, requires_grad and is_followed)
+
+
+aten = torch.ops.aten
+_ELEMENTWISE: frozenset[Any] = frozenset(
+    {aten.tanh.default, aten.sigmoid.default, aten.relu.default, aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor}
+)
+
+
+def _elementwise(form: Any) -> _Result | None:
+    """The result for floating tensors that lie row by row, of which the first has its shape: it is like that one."""
+    target, (first, *others), keywords, is_followed = form
+    if target not in _ELEMENTWISE or keywords or not all(len(x) == len(first) for x in others):
+        return None
+    shape, stride, dtype, device, _ = first
+    if not dtype.is_floating_point or stride != row_major_strides(shape):
+        return None
+    for other in others:
+        if other[2:4] != (dtype, device) or other[1] != row_major_strides(other[0]) or not _spreads(other[0], shape):
+            return None
+    return _Result(shape, stride, dtype, device, is_followed and any(x[-1] for x in (first, *others)))
+
+
+def _spreads(shape: tuple[int, ...], over: tuple[int, ...]) -> bool:
+    """Whether a tensor of one shape is read as one of another, at least as long."""
+    rest = len(over) - len(shape)
+    return rest >= 0 and all(a in (b, 1) for a, b in zip(shape, over[rest:], strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+
+    def again(self, mode: FakeTensorMode) -> torch.Tensor:
+        """Another tensor of this form, which autograd follows as the result of a computation."""
+        with unset_fake_temporarily():
+            if not self.requires_grad:
+                return self._made(mode)
+            source = torch.empty(0, requires_grad=True)
+            found: torch.Tensor = _Computed.apply(source, self, mode)  # type: ignore[no-untyped-call]
+            return found
+
+    def _made(self, mode: FakeTensorMode) -> torch.Tensor:
+        memory = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
+        return FakeTensor(mode, memory, self.device)
+
+
+class _Computed(torch.autograd.Function):
+    """Makes a tensor that is no leaf: it may be written in place, as any result may be."""
+
+    @staticmethod
+    def forward(ctx: Any, source: torch.Tensor, result: _Result, mode: FakeTensorMode) -> torch.Tensor:
+        return result._made(mode)

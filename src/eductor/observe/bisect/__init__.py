@@ -1,0 +1,1 @@
+"""`eductor bisect`: find the one rewrite that makes a program wrong."""

@@ -1,0 +1,200 @@
+"""Makes a graph on which a pass fails as small as it can be while the pass still fails in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from eductor.graph.effects.node_effects import effect_of
+from eductor.graph.effects.order import sort_in_place
+from eductor.graph.snapshot import copy_of
+from eductor.graph.values.meta import value_of
+from eductor.observe.verify.execution import Manner, observe
+
+Fails = Callable[[GraphModule, Sequence[Any]], bool]
+TRIALS = 400
+"""So many smaller graphs are tried at most."""
+
+
+class Reduction:
+    """A graph and values for its inputs, made smaller step by step."""
+
+    def __init__(self, module: GraphModule, inputs: Sequence[Any], fails: Fails) -> None:
+        self.module = GraphModule(module, copy_of(module.graph))
+        placeholders = module.graph.find_nodes(op="placeholder")
+        self._values = dict(zip((p.name for p in placeholders), inputs, strict=True))
+        self._values |= _values_of(module, inputs)
+        self._fails = fails
+        self.trials = 0
+
+    @property
+    def inputs(self) -> list[Any]:
+        """A value for each input of the graph as it is now."""
+        return [self._values[p.name] for p in self.module.graph.find_nodes(op="placeholder")]
+
+    def run(self, first_outputs: Sequence[str] = ()) -> None:
+        """Takes one output, cuts what stands before the fault, and removes node by node what it does not need.
+
+        `first_outputs` are nodes that are likely to show the fault, if they are returned alone.
+        """
+        self._narrow_outputs(first_outputs)
+        self._cut_back()
+        self._cut_front()
+        size = -1
+        while size != len(self.module.graph.nodes) and self.trials < TRIALS:
+            size = len(self.module.graph.nodes)
+            for name in [n.name for n in reversed(self.module.graph.nodes) if n.op not in ("placeholder", "output")]:
+                self._try(_without(name)) or self._try(_as_input([name]))
+
+    def _narrow_outputs(self, likely: Sequence[str]) -> None:
+        names = [n.name for n in self.module.graph.output_node().all_input_nodes]
+        if any(self._try(_returning(name)) for name in [*likely, *names]):
+            return
+        self._drop_outputs()
+
+    def _drop_outputs(self) -> None:
+        """The fault needs several outputs, but hardly all: ever smaller pieces of them are left out."""
+        piece = len(_returned(self.module.graph)) // 2
+        while piece:
+            at = 0
+            while at < len(_returned(self.module.graph)):
+                if not self._try(_without_outputs(at, at + piece)):
+                    at += piece
+            piece //= 2
+
+    def _cut_back(self) -> None:
+        """Halves what is left by returning something from the middle: the fault may stand far before the output."""
+        names = [n.name for n in self.module.graph.nodes if n.op not in ("placeholder", "output")]
+        low, high = 0, len(names) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if self._try(_returning(names[middle])):
+                high = middle
+            else:
+                low = middle + 1
+
+    def _cut_front(self) -> None:
+        """Halves what is left: the earlier a node stands, the less the fault is likely to need it."""
+        names = [n.name for n in self.module.graph.nodes if n.op not in ("placeholder", "output")]
+        kept, cut = 0, len(names)
+        while kept < cut:
+            middle = (kept + cut + 1) // 2
+            if self._try(_as_input(names[:middle])):
+                kept = middle
+            else:
+                cut = middle - 1
+
+    def _try(self, edit: Callable[[Graph], bool]) -> bool:
+        """Makes the graph smaller, if the pass still fails on it; what nobody uses any more may be what it fails on."""
+        graph = copy_of(self.module.graph)
+        if not edit(graph):
+            return False
+        swept = copy_of(graph)
+        _sweep(swept, calls=True)
+        _sweep(graph, calls=False)
+        return self._take(swept) or (len(swept.nodes) < len(graph.nodes) and self._take(graph))
+
+    def _take(self, graph: Graph) -> bool:
+        self.trials += 1
+        smaller = GraphModule(self.module, graph)
+        given = [self._values.get(p.name) for p in graph.find_nodes(op="placeholder")]
+        if self.trials > TRIALS or any(x is None for x in given) or not self._fails(smaller, given):
+            return False
+        self.module = smaller
+        return True
+
+
+def _values_of(module: GraphModule, inputs: Sequence[Any]) -> dict[str, Any]:
+    """What each node computes, so that it can be an input; nothing where the graph cannot run."""
+    in_order = GraphModule(module, copy_of(module.graph))
+    sort_in_place(in_order.graph)
+    try:
+        seen = observe(in_order, inputs, Manner(captured=True), keep=True).values
+    except Exception:
+        return {}
+    nodes = {n.name: n for n in module.graph.nodes}
+    return {name: _as_leaf(value, value_of(nodes[name])) for name, value in seen.items()}
+
+
+def _as_leaf(value: Any, fake: Any) -> Any:
+    differentiable = isinstance(value, torch.Tensor) and isinstance(fake, torch.Tensor) and fake.requires_grad
+    return value.requires_grad_() if differentiable else value
+
+
+def _named(graph: Graph, name: str) -> Node | None:
+    return next((n for n in graph.nodes if n.name == name), None)
+
+
+def _returning(name: str) -> Callable[[Graph], bool]:
+    """The node alone is returned."""
+
+    def edit(graph: Graph) -> bool:
+        node, output = _named(graph, name), graph.output_node()
+        if node is None or node.op == "output" or not isinstance(value_of(node), torch.Tensor):
+            return False
+        if output.args == ((node,),):
+            return False
+        output.args = ((node,),)
+        return True
+
+    return edit
+
+
+def _returned(graph: Graph) -> tuple[Any, ...]:
+    returned = graph.output_node().args[0]
+    return tuple(returned) if isinstance(returned, (list, tuple)) else (returned,)
+
+
+def _without_outputs(start: int, end: int) -> Callable[[Graph], bool]:
+    """Some of the outputs are not returned."""
+
+    def edit(graph: Graph) -> bool:
+        returned = _returned(graph)
+        kept = returned[:start] + returned[end:]
+        graph.output_node().args = (kept,)
+        return bool(kept)
+
+    return edit
+
+
+def _as_input(names: Sequence[str]) -> Callable[[Graph], bool]:
+    """These nodes become inputs."""
+
+    def edit(graph: Graph) -> bool:
+        first = next(iter(graph.nodes))
+        cut = [n for n in graph.nodes if n.name in wanted and n.users and isinstance(value_of(n), _CAN_BE_INPUT)]
+        for node in cut:
+            node.op, node.target, node.args, node.kwargs = "placeholder", node.name, (), {}
+            if node is not first:
+                first.prepend(node)
+        return bool(cut)
+
+    wanted = set(names)
+    return edit
+
+
+_CAN_BE_INPUT = (torch.Tensor, int, float, torch.SymInt, torch.SymFloat)
+
+
+def _without(name: str) -> Callable[[Graph], bool]:
+    """A node that nobody uses is not there."""
+
+    def edit(graph: Graph) -> bool:
+        node = _named(graph, name)
+        if node is None or node.users:
+            return False
+        graph.erase_node(node)
+        return True
+
+    return edit
+
+
+def _sweep(graph: Graph, *, calls: bool) -> None:
+    """Removes what nobody needs any more: inputs, and calls too."""
+    for node in reversed(list(graph.nodes)):
+        is_needless = node.op == "placeholder" or (calls and effect_of(node).removable)
+        if node.op != "output" and not node.users and is_needless:
+            graph.erase_node(node)

@@ -1,0 +1,107 @@
+"""Lets only the first rewrites of a compile happen, and writes down which they were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.fx import GraphModule
+
+from eductor.graph.rewriter import Match
+from eductor.observe.bisect.trial import Trial
+from eductor.observe.verify.samples import CannotRun
+from eductor.observe.verify.user_inputs import Given
+from eductor.pipeline.base import GraphName
+from eductor.pipeline.instruments import Instrument, Numbering, PassRun, StageRun
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """One match of a pass on one graph; a pass that reports no matches is one rewrite as a whole."""
+
+    address: str
+    graph: GraphName
+    number: int
+    """Which match of the pass on this graph it is."""
+
+
+@dataclass
+class Scene:
+    """Where the last allowed rewrite happens: the pass, the graph before it, values for its inputs, nodes it touches."""
+
+    trial: Trial
+    module: GraphModule
+    inputs: Sequence[Any]
+    touched: list[str]
+
+
+class Prefix(Instrument):
+    """All rewrites of a compile, over all its graphs, stand in one row; the first `limit` of them happen."""
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.limit = limit
+        self.made: list[Rewrite] = []
+        self.failures: dict[tuple[Any, ...], str] = {}
+        """What failed, by where and how: texts may differ from run to run."""
+        self.scene: Scene | None = None
+        self._given = Given()
+        self._first = 0
+        self._match: Match | None = None
+        self._numbering = Numbering()
+
+    def before_stage(self, run: StageRun) -> None:
+        self._numbering.number(run.graph, run.module)
+        self._given.before_stage(run)
+
+    def after_stage(self, run: StageRun) -> None:
+        self._given.after_stage(run)
+
+    def failed_stage(self, run: StageRun, error: Exception) -> None:
+        self._given.after_stage(run)
+        number = self._numbering.number(run.graph, run.module)
+        key = (run.name, run.graph.role, number, type(error).__name__)
+        self.failures[key] = f"the stage {run.name} failed: {type(error).__name__}: {error}"
+
+    def most_matches(self, run: PassRun) -> int | None:
+        return None if self.limit is None else self.limit - len(self.made)
+
+    def before_pass(self, run: PassRun) -> None:
+        self._first = len(self.made)
+        self._match = None
+
+    def before_match(self, run: PassRun, match: Match) -> None:
+        self._match = match
+        self._add(run, match.address)
+
+    def after_pass(self, run: PassRun) -> None:
+        if run.status == "changed" and len(self.made) == self._first:
+            self._add(run, run.address)
+        self._look(run)
+
+    def failed_pass(self, run: PassRun, error: Exception) -> None:
+        if len(self.made) == self._first:
+            self._add(run, run.address)
+        number = self._numbering.number(run.context.graph, run.module)
+        key = (run.address, run.context.graph.role, number, type(error).__name__)
+        self.failures[key] = f"{run.address} failed: {run.reason}"
+        self._look(run)
+
+    def _add(self, run: PassRun, address: str) -> None:
+        name = run.context.graph
+        # Dynamo's own name counts the attempts, so it is left out.
+        graph = GraphName(self._numbering.number(name, run.module), role=name.role)
+        self.made.append(Rewrite(address, graph, len(self.made) - self._first))
+
+    def _look(self, run: PassRun) -> None:
+        """Keeps the graph before the pass in which the last allowed rewrite happened."""
+        if self.limit is None or len(self.made) != self.limit or self._first == self.limit or self.scene is not None:
+            return
+        module = run.before.module(run.module)
+        try:
+            inputs = next(self._given.inputs(run, module))
+        except CannotRun:
+            inputs = []
+        match = self._match
+        touched = [match.node, *(event.node for event in match.events)] if match is not None else []
+        self.scene = Scene(Trial(run.step, run.context), module, inputs, list(dict.fromkeys(touched)))

@@ -1,0 +1,108 @@
+"""The reproducer of a bisection: the graph, its inputs, and two pipelines that differ by one rewrite, in a file that runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from eductor.graph.text.printer import to_python
+from eductor.observe.bisect.trial import Trial
+from eductor.observe.diff.pass_diff import diff_of_graphs
+from eductor.pipeline.base import Stage
+from eductor.pipeline.pipeline import Pipeline
+from eductor.pipeline.replay import rebuilt_context, rebuilt_module, rebuilt_step
+from eductor.pipeline.reproducer import attributes_of, place_for, quoted, spelled_context, where_is
+
+_TEMPLATE = """# {title}
+#
+# Right: {right}
+# Wrong: {wrong}
+# Run `python {name}` to see both on this graph.
+
+import sys
+from pathlib import Path
+
+from eductor.observe.bisect.rewrite_repro import replay_rewrite
+
+GRAPH = {graph}
+
+if __name__ == "__main__":
+    sys.exit(
+        replay_rewrite(
+            GRAPH,
+            stage={stage!r},
+            pass_={where!r},
+            home={home!r},
+            options={options!r},
+            context={context!r},
+            matches={matches!r},
+            tensors=Path(__file__).with_suffix(".pt"),
+        )
+    )
+"""
+
+
+def write_rewrite_repro(
+    trial: Trial,
+    module: GraphModule,
+    inputs: Sequence[Any],
+    matches: int,
+    title: str,
+    folder: str | os.PathLike[str] | None,
+) -> str:
+    """Writes a graph on which the match of this number is wrong, and its tensors beside it; returns the path."""
+    text = to_python(module.graph)
+    pass_ = trial.step.load()
+    path = place_for(folder, f"{trial.step.address}@{matches - 1}", text)
+    torch.save({"inputs": list(inputs), "attributes": attributes_of(module, module.graph)}, path.with_suffix(".pt"))
+    where, home = where_is(pass_)
+    right, wrong = (Pipeline((trial.step,)).limited(trial.step.name, k) for k in (matches - 1, matches))
+    filled = _TEMPLATE.format(
+        title=title,
+        right=right.text(),
+        wrong=wrong.text(),
+        name=path.name,
+        graph=quoted(text),
+        stage=trial.step.stage,
+        where=where,
+        home=home,
+        options=pass_.options,
+        context=spelled_context(trial.context),
+        matches=matches,
+    )
+    path.write_text(filled, encoding="utf-8", errors="backslashreplace")
+    return str(path)
+
+
+def replay_rewrite(
+    graph: str,
+    *,
+    stage: Stage,
+    pass_: str,
+    home: str,
+    options: Mapping[str, Any],
+    context: Mapping[str, Any],
+    matches: int,
+    tensors: str | Path,
+) -> int:
+    """Runs a pass on a printed graph, once without its last match and once with it; 1 where only the latter is wrong."""
+    # The file stands beside the reproducer and was written with it, so it is as trusted as that.
+    saved = torch.load(tensors, weights_only=False)
+    module = rebuilt_module(graph, saved["attributes"])
+    trial = Trial(rebuilt_step(stage, pass_, home, options), rebuilt_context(stage, context))
+    results = []
+    for count in (matches - 1, matches):
+        made, _, _ = trial.run(module, matches=count, checked=False)
+        results.append((made, trial.failure(module, saved["inputs"], count)))
+    (right, unexpected), (wrong, failure) = results
+    print("\n".join(diff_of_graphs(right.graph, wrong.graph) or ["The graph is the same in both."]))
+    for count, found in ((matches - 1, unexpected), (matches, failure)):
+        said = "nothing is wrong" if found is None else f"{found[0]}: {found[1]}"
+        print(f"with {count} matches of {trial.step.address}: {said}", file=sys.stderr)
+    return 1 if failure is not None and unexpected is None else 0

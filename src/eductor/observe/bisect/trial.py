@@ -1,0 +1,49 @@
+"""One pass on one graph, checked against its contract: what a bisection reduces, and what its reproducer repeats."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch.fx import GraphModule
+
+from eductor.errors import PassFailed
+from eductor.graph.snapshot import copy_of
+from eductor.observe.verify.verifier import Verifier
+from eductor.pipeline.base import Context
+from eductor.pipeline.runner import run_steps
+from eductor.pipeline.steps import Step
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A pass with what it knows besides the graph, to be run over graphs and judged by verification."""
+
+    step: Step
+    context: Context
+
+    def failure(self, module: GraphModule, inputs: Sequence[Any], matches: int | None = None) -> tuple[str, str] | None:
+        """What is wrong with the first matches of the pass on a copy of a graph: the kind, and the text; None: nothing."""
+        _, verifier, error = self.run(module, inputs, matches)
+        if error is None:
+            return None
+        kind = verifier.findings[0].check if verifier.findings else type(error.__cause__).__name__
+        return kind, str(error.__cause__)
+
+    def run(
+        self, module: GraphModule, inputs: Sequence[Any] = (), matches: int | None = None, *, checked: bool = True
+    ) -> tuple[GraphModule, Verifier, PassFailed | None]:
+        """Runs the first matches of the pass on a copy of a graph; gives that, who checked it, and how it failed."""
+        copy = GraphModule(module, copy_of(module.graph))
+        verifier = Verifier(inputs)
+        with tempfile.TemporaryDirectory() as folder:  # a failing pass leaves a reproducer, which nobody needs here
+            options = replace(self.context.options, strict=True, repro_dir=folder, instruments=())
+            context = replace(self.context, options=options)
+            try:
+                step = replace(self.step, limit=matches)
+                run_steps([step], self.step.stage, copy, context, [verifier] if checked else [])
+            except PassFailed as error:
+                return copy, verifier, error
+        return copy, verifier, None

@@ -1,0 +1,1 @@
+"""Diffs: of a graph before and after a pass, and of two records."""

@@ -1,0 +1,169 @@
+"""Two records side by side: what each stage and pass did, what is saved, which kernels run, and the final graphs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from eductor.errors import BadOption
+from eductor.observe.diff.text_diff import Row, diff_of_texts
+from eductor.observe.explain.explain_json import SCHEMA
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A table; where the two records differ, a cell says so."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphDiff:
+    """Two final graphs, line by line; a node that is only called otherwise is the same."""
+
+    title: str
+    rows: Sequence[Row]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordDiff:
+    """Two records, compared."""
+
+    names: tuple[str, str]
+    parts: Sequence[Section | GraphDiff]
+
+
+def read_record(file: str) -> Record:
+    """A record that `eductor explain --json` wrote."""
+    wanted = f"give a file that `eductor explain SCRIPT.py --json` wrote, in the schema {SCHEMA!r}"
+    try:
+        found = json.loads(Path(file).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadOption(f"{file!r} cannot be read ({error.strerror}): {wanted}.") from error
+    except ValueError as error:
+        raise BadOption(f"{file!r} is no JSON ({error}): {wanted}.") from error
+    schema = found.get("schema") if isinstance(found, dict) else None
+    if schema != SCHEMA:
+        raise BadOption(f"{file!r} has the schema {schema!r}: {wanted}.")
+    return dict(found)
+
+
+def compare_records(a: Record, b: Record, names: tuple[str, str] = ("A", "B")) -> RecordDiff:
+    """What two records tell of the same program; graphs are paired in their order."""
+    parts: list[Section | GraphDiff] = [_whole(a, b, names)]
+    for one, other in zip_longest(a["graphs"], b["graphs"]):
+        parts += _graphs(one, other, names)
+    return RecordDiff(names, parts)
+
+
+def _whole(a: Record, b: Record, names: tuple[str, str]) -> Section:
+    def row(what: str, value: Any) -> tuple[str, str, str]:
+        return what, str(value(a)), str(value(b))
+
+    rows = [
+        row("eductor", lambda r: r["eductor"]),
+        row("torch", lambda r: r["torch"]),
+        row("graphs", lambda r: len(r["graphs"])),
+        row("warnings", lambda r: len(r["warnings"])),
+        row("seconds", lambda r: f"{r['seconds']:.2f}"),
+    ]
+    return Section("the records", ("", *names), rows)
+
+
+def _graphs(a: Record | None, b: Record | None, names: tuple[str, str]) -> Iterator[Section | GraphDiff]:
+    given = a or b
+    assert given is not None
+    title = f"graph {given['number']}: {given['description']}"
+    if a is None or b is None:
+        yield Section(f"{title}, only in {names[0] if b is None else names[1]}", (), ())
+        return
+    left, right = (by_key(graph["stages"], ("name", "role")) for graph in (a, b))
+    keys = list(dict.fromkeys([*left, *right]))
+    rows = [(_label(*key), *_paired(left.get(key), right.get(key), _stage)) for key in keys]
+    yield Section(f"{title}: stages", ("stage", *_both(names, ("nodes", "changed", "ms"))), rows)
+    yield Section(f"{title}: passes", ("pass", *_both(names, ("result", "nodes", "ms"))), list(_passes(left, right)))
+    yield Section(f"{title}: memory and kernels", ("", *names), list(_totals(left, right)))
+    for role in ("captured", "forward", "backward"):
+        texts = [stages.get(("pre_grad" if role == "captured" else "post_grad", role), {}) for stages in (left, right)]
+        one, other = (stage.get("result") for stage in texts)
+        if (one or other) and (role != "captured" or not _has_final(left, right)):
+            yield GraphDiff(f"{title}: the final graph, {role}", list(diff_of_texts(one or "", other or "")))
+
+
+def _has_final(*stages: dict[Any, Any]) -> bool:
+    return any(("post_grad", "forward") in each for each in stages)
+
+
+def by_key(items: Sequence[Record], fields: Sequence[str]) -> dict[tuple[str, ...], Record]:
+    return {tuple(item[field] for field in fields): item for item in items}
+
+
+def _both(names: tuple[str, str], columns: Sequence[str]) -> list[str]:
+    return [f"{column} {name}" for column in columns for name in names]
+
+
+def _paired(a: Record | None, b: Record | None, cells: Any) -> list[str]:
+    """The cells of both, each beside its partner; what is not there is a dash."""
+    count = len(cells(a or b))
+    left, right = (cells(x) if x is not None else ["-"] * count for x in (a, b))
+    return [cell for pair in zip(left, right, strict=True) for cell in pair]
+
+
+def _stage(stage: Record) -> list[str]:
+    passes = stage["passes"]
+    changed = sum(p["status"] == "changed" for p in passes)
+    after = next((p["nodes_after"] for p in reversed(passes) if p["status"] == "changed"), stage["nodes"])
+    return [_arrow(stage["nodes"], after), str(changed), f"{1000 * stage['seconds']:.1f}"]
+
+
+def _passes(left: dict[Any, Record], right: dict[Any, Record]) -> Iterator[Sequence[str]]:
+    """The passes that changed a graph in one of the records at least."""
+    a, b = (
+        {(p["address"], role): p for (_, role), stage in stages.items() for p in stage["passes"]}
+        for stages in (left, right)
+    )
+    for key in dict.fromkeys([*a, *b]):
+        if any(p is not None and p["status"] in ("changed", "failed") for p in (a.get(key), b.get(key))):
+            yield _label(*key), *_paired(a.get(key), b.get(key), _pass)
+
+
+def _pass(p: Record) -> list[str]:
+    matches = len(p["matches"])
+    status = p["status"] + (f" ({matches})" if matches else "")
+    return [status, _arrow(p["nodes_before"], p["nodes_after"]), f"{1000 * p['seconds']:.1f}"]
+
+
+def _label(name: str, role: str) -> str:
+    return f"{name}, {role}" if role in ("forward", "backward") else name
+
+
+def _arrow(before: int, after: int) -> str:
+    return str(before) if before == after else f"{before} -> {after}"
+
+
+def _totals(left: dict[Any, Record], right: dict[Any, Record]) -> Iterator[tuple[str, str, str]]:
+    partitions = [stages.get(("partition", "joint"), {}).get("facts", {}) for stages in (left, right)]
+    for key in ("saved_inputs", "saved_values", "saved_bytes"):
+        if any(key in facts for facts in partitions):
+            one, other = (str(facts.get(key, "-")) for facts in partitions)
+            yield key.replace("_", " "), one, other
+    for role in ("forward", "backward"):
+        stages = [each.get(("engine", role)) for each in (left, right)]
+        if any(stages):
+            one, other = (_kernels(stage) if stage is not None else "-" for stage in stages)
+            yield f"kernels, {role}", one, other
+
+
+def _kernels(stage: Record) -> str:
+    counts = Counter(kernel["language"] for kernel in stage["facts"].get("kernels", ()))
+    told = ", ".join(f"{count} {language}" for language, count in sorted(counts.items()))
+    return f"{stage['facts'].get('engine', '?')}: {told or 'not known'}"

@@ -1,0 +1,236 @@
+"""`eductor.explain`: compiles a function, and tells what each stage and each pass did to each graph."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from eductor.compat import original_of
+from eductor.errors import BadOption, EductorWarning
+from eductor.graph.snapshot import Snapshot
+from eductor.observe.explain.memory_curve import MemoryCurve
+from eductor.observe.explain.origins import Origin, Origins
+from eductor.observe.scripts.interception import CompiledFunction, name_of
+from eductor.observe.verify.verifier import Verifier
+from eductor.options import Options
+from eductor.partition.plan import Plan
+from eductor.pipeline.base import STAGES
+from eductor.pipeline.instruments import Instrument
+from eductor.pipeline.recorder import PassRecord, Recorder, StageRecord
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def explain(
+    fn: Callable[..., Any],
+    *args: Any,
+    options: Mapping[str, Any] | Options | None = None,
+    memory_curve: bool = False,
+    verify: bool = False,
+    **kwargs: Any,
+) -> Explanation:
+    """Compiles a function for these arguments, forward and backward, and tells what was done; print the result.
+
+    The function runs once, with all that it does; gradients that the arguments and parameters have stay as they are.
+    With `memory_curve` the result has the curve of memory against time of each graph, too, and with `verify` a verdict on
+    each pass, which both take more time.
+    """
+    explanation = Explanation(
+        Recorder(keep_graphs=True, wants_curve=memory_curve), verifier=Verifier() if verify else None
+    )
+    original = original_of(fn)
+    found = CompiledFunction(original, Options.of(options), {}, name_of(original))
+    with explanation.watching():
+        _run_backward(explanation.compile(found)(*args, **kwargs))
+    return explanation
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One stage and the passes that ran, or were left out, in it."""
+
+    stage: StageRecord
+    passes: Sequence[PassRecord]
+
+    @property
+    def result(self) -> Snapshot | None:
+        """The graph as its passes left it; None where it runs none, or graphs are not kept."""
+        if self.stage.name not in STAGES:
+            return None
+        return next((r.after for r in reversed(self.passes) if r.after is not None), self.stage.start)
+
+
+@dataclass
+class Explanation:
+    """What a compile did: as text, as a difference of graphs, as data."""
+
+    recorder: Recorder = field(default_factory=lambda: Recorder(keep_graphs=True))
+    seconds: float = 0.0
+    noted: list[tuple[int | None, str]] = field(default_factory=list)
+    """Each warning, with the graph that was being compiled."""
+    verifier: Verifier | None = None
+    """Checks each pass, where somebody asks for it."""
+
+    def __post_init__(self) -> None:
+        self._origins = Origins(self.recorder)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What Eductor warned of."""
+        return [text for _, text in self.noted]
+
+    @property
+    def graphs(self) -> dict[int, Origin]:
+        """The captured graphs by their numbers, in the order in which they were compiled."""
+        return self._origins.by_graph
+
+    def compile(self, found: CompiledFunction, *others: Instrument) -> Callable[..., Any]:
+        """Compiles a function and looks on, with others."""
+        checks = (self.verifier,) if self.verifier is not None else ()
+        looking_on = (self.recorder, self._origins.of_function(found.name), *checks, *others)
+        return found.compile(instruments=(*found.options.instruments, *looking_on))
+
+    def compile_with_stock(self, found: CompiledFunction, *others: Instrument) -> Callable[..., Any]:
+        """The same with torch's Inductor in the place of Eductor: what its passes do is observed from outside."""
+        from eductor.observe.explain.stock_inductor import compile_with_stock
+
+        return compile_with_stock(found, (self.recorder, self._origins.of_function(found.name), *others))
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Takes the time, and notes warnings, which are shown as ever."""
+        started = time.perf_counter()
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", EductorWarning)
+            show = warnings.showwarning
+
+            def note(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
+                if issubclass(category, EductorWarning):
+                    self.noted.append((self.recorder.stages[-1].graph if self.recorder.stages else None, str(message)))
+                show(message, category, *rest, **more)
+
+            warnings.showwarning = note
+            try:
+                yield
+            finally:
+                self.seconds += time.perf_counter() - started
+
+    def stages(self, graph: int) -> list[Told]:
+        """The stages of a graph in order, each with its passes; those that were left out come last."""
+        passes = [r for r in self.recorder.records if r.graph == graph]
+        told = [
+            Told(s, [r for r in passes if (r.stage, r.role) == (s.name, s.role)])
+            for s in self.recorder.stages
+            if s.graph == graph
+        ]
+        for stage in STAGES:
+            if all(t.stage.name != stage for t in told) and (skipped := [r for r in passes if r.stage == stage]):
+                told.append(Told(_left_out(self.graphs[graph], skipped), skipped))
+        return told
+
+    def verdict(self, record: PassRecord) -> dict[str, Any] | None:
+        """Whether a pass held its contract; None where that was not checked, or there was nothing to check."""
+        if self.verifier is None or record.status not in ("changed", "failed"):
+            return None
+        place = (record.address, record.graph, record.role)
+        found = [f for f in self.verifier.findings if (f.address, f.graph.number, f.graph.role) == place]
+        told = [note.partition(": ")[2] for note in self.verifier.notes if note.startswith(f"{record.address}: ")]
+        text = "; ".join([f"{f.check}: {f.text}" for f in found] or told) or "every check holds"
+        return {"ok": not found, "text": text}
+
+    def diff(self, name: str) -> str:
+        """What a pass, by its name or address, changed in each graph; why not, where it changed nothing at all."""
+        from eductor.observe.diff.pass_diff import diff_of_pass
+
+        return diff_of_pass(self, name)
+
+    def explain_saved(self) -> dict[int, Plan]:
+        """For each graph with a backward: what is saved for it and what it computes again, with bytes, cost and reason."""
+        plans = {stage.graph: stage.facts["plan"] for stage in self.recorder.stages if "plan" in stage.facts}
+        return {graph: Plan.from_json(plan) for graph, plan in plans.items()}
+
+    def memory_curve(self) -> dict[int, MemoryCurve]:
+        """For each graph with a backward: saved bytes, peak and time of each budget, and of what was chosen."""
+        if not self.recorder.wants_curve:
+            raise BadOption(
+                "the curve was not asked for, and it takes time: `eductor.explain(..., memory_curve=True)`."
+            )
+        curves = {stage.graph: stage.facts["curve"] for stage in self.recorder.stages if "curve" in stage.facts}
+        return {graph: MemoryCurve.from_json(curve) for graph, curve in curves.items()}
+
+    def draw_memory_curve(self) -> Figure:
+        """The curves as a figure of matplotlib, a panel for each graph; `savefig` writes it to a file."""
+        from eductor.observe.explain.curve_plot import draw
+
+        return draw({f"graph {n}: {self.graphs[n].part}": curve for n, curve in self.memory_curve().items()})
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain data; `docs/explain_json.md` says what each field means."""
+        from eductor.observe.explain.explain_json import as_data
+
+        return as_data(self)
+
+    def to_report(self) -> dict[str, Any]:
+        """Everything as the report shows it, as plain data: nodes that keep their identity, and what each pass did to them."""
+        from eductor.observe.report import as_report
+
+        return as_report(self)
+
+    def to_html(self) -> str:
+        """The report: one HTML file to look around in, without a server or a network."""
+        from eductor.observe.report import as_html
+
+        return as_html(self.to_report())
+
+    def to_chrome_trace(self) -> dict[str, Any]:
+        """When each stage and pass ran, as Perfetto and chrome://tracing read it."""
+        from eductor.observe.explain.chrome_trace import as_chrome_trace
+
+        return as_chrome_trace(self)
+
+    def __str__(self) -> str:
+        from eductor.observe.explain.explain_text import as_text
+
+        return as_text(self)
+
+
+def _left_out(origin: Origin, skipped: Sequence[PassRecord]) -> StageRecord:
+    first = skipped[0]
+    return StageRecord(
+        first.stage, first.graph, first.role, origin.compile_id, first.nodes_before, {"left_out": True}, 0.0
+    )
+
+
+def _run_backward(result: Any) -> None:
+    """Runs the backward of all that can be differentiated, so that it is compiled, too; no `.grad` is touched."""
+    tensors = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor) and x.requires_grad]
+    leaves = _leaves([x.grad_fn for x in tensors])
+    if not leaves:
+        return
+    ones = [torch.ones_like(x) for x in tensors]
+    try:
+        # The graph is kept: it may begin before the function, in what the user is still going to differentiate.
+        torch.autograd.grad(tensors, leaves, ones, retain_graph=True, allow_unused=True)
+    except Exception as error:
+        message = f"the backward cannot be shown, for it raised {type(error).__name__}: {error}"
+        warnings.warn(message, EductorWarning, stacklevel=3)
+
+
+def _leaves(steps: Sequence[Any]) -> list[torch.Tensor]:
+    """The tensors whose gradients a backward from these steps computes."""
+    found: dict[Any, torch.Tensor | None] = {}
+    waiting = [step for step in steps if step is not None]
+    while waiting:
+        step = waiting.pop()
+        if step not in found:
+            found[step] = getattr(step, "variable", None)
+            waiting += [earlier for earlier, _ in step.next_functions if earlier is not None]
+    return [leaf for leaf in found.values() if leaf is not None]

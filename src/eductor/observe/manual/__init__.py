@@ -1,0 +1,1 @@
+"""The manual of the passes, generated from their docstrings, contracts and examples."""

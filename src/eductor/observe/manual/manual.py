@@ -1,0 +1,89 @@
+"""What the manual of the passes is made of: the steps as rows, and the examples of passes before and after, by running them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch.fx import GraphModule
+
+from eductor.graph.capture import capture
+from eductor.graph.text.printer import to_function
+from eductor.options import Options
+from eductor.pipeline.base import Context, Example, Pass, Stage
+from eductor.pipeline.instruments import Instrument
+from eductor.pipeline.recorder import PassRecord, Recorder
+from eductor.pipeline.registry import Registry, Step
+from eductor.pipeline.runner import run_steps
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleRun:
+    """An example after its pass ran over it."""
+
+    before: str
+    after: str
+    module: GraphModule
+    record: PassRecord
+
+
+def run_example(
+    pass_: Pass, stage: Stage, example: Example, *, dynamic: bool = False, inputs: list[Any] | None = None
+) -> ExampleRun:
+    """Captures an example in the dialect of the stage and runs the pass over it, strictly."""
+    return run_pass(
+        pass_.configured(**example.options), stage, capture_example(stage, example, dynamic=dynamic, inputs=inputs)
+    )
+
+
+def run_pass(pass_: Pass, stage: Stage, module: GraphModule, *instruments: Instrument) -> ExampleRun:
+    """Runs one pass over a graph, strictly, on whichever device the graph is."""
+    before = to_function(module.graph)
+    recorder = Recorder()
+    context = Context(
+        stage,
+        Options(strict=True, debug=True),
+        is_inference=pass_.contract.inference_only,
+        packs=pass_.contract.inference_only,
+    )
+    run_steps([Step(stage, pass_.name, 1, "", "", pass_.anywhere())], stage, module, context, [recorder, *instruments])
+    return ExampleRun(before, to_function(module.graph), module, recorder.records[0])
+
+
+def capture_example(
+    stage: Stage, example: Example, *, dynamic: bool = False, inputs: list[Any] | None = None
+) -> GraphModule:
+    """The graph of an example, as the pass is going to see it."""
+    dialect = "torch" if stage == "pre_grad" else "aten"
+    module = capture(example.fn, inputs or example.make_inputs(), dialect, dynamic=dynamic)  # type: ignore[arg-type]
+    if example.prepare is not None:
+        example.prepare(module)
+        module.recompile()
+    return module
+
+
+def rows(registry: Registry, stage: str | None = None) -> list[dict[str, Any]]:
+    """Each step in the order of execution, as plain data."""
+    return [_row(step) for step in registry.steps() if stage in (None, step.stage)]
+
+
+def _row(step: Step) -> dict[str, Any]:
+    common = {
+        "stage": step.stage,
+        "name": step.name,
+        "address": step.address,
+        "reason": step.reason,
+        "source": step.source,
+    }
+    if step.is_slot:
+        purpose = "A place for your own passes."
+        return {**common, "kind": "slot", "purpose": purpose, "numerics": "yours", "on": False, "version": ""}
+    p = step.load()
+    return {
+        **common,
+        "kind": "pass",
+        "purpose": p.purpose,
+        "numerics": p.contract.numerics,
+        "on": p.on,
+        "version": p.version,
+    }

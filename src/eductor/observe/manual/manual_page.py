@@ -1,0 +1,157 @@
+"""The page of a pass or a slot in the manual, as Markdown: all that it says comes from the pass, or from running it."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+
+from eductor.observe.manual.manual import run_example
+from eductor.observe.table import as_markdown
+from eductor.options import Options
+from eductor.pipeline.base import NUMERICS, Contract, Example, Pass, Stage, describe_options
+from eductor.pipeline.registry import Registry, Step
+from eductor.pipeline.rule_pass import RulePass
+
+PAYS = "It pays "
+"""How the paragraph of a docstring begins that says when a pass pays: it is a section of the page."""
+
+
+def page(registry: Registry, name: str) -> str:
+    """The page of a name; of one that several stages have for passes of their own, one after the other."""
+    called = [s for s in registry.steps() if s.is_called(name)]
+    homes = dict.fromkeys(home_of(registry, step) for step in called)
+    return "\n".join(page_of(registry, stage, called[0].name) for stage in homes)
+
+
+def page_of(registry: Registry, stage: Stage, name: str) -> str:
+    """The page of what a stage calls so, with all its places, in other stages, too."""
+    first = registry.get(stage, name)
+    steps = [s for s in registry.steps() if _is_same(s, first)]
+    sections = _slot_sections(first) if first.is_slot else _pass_sections(first.load(), steps)
+    return "\n\n".join([f"# {name}", *sections, _order_section(registry, steps)]) + "\n"
+
+
+def home_of(registry: Registry, step: Step) -> Stage:
+    """The stage among whose pages a step has its own: the first that has the same pass."""
+    return next(s.stage for s in registry.steps() if _is_same(s, step))
+
+
+def link(registry: Registry, step: Step) -> str:
+    """A link from the page of any step, or from the list of any stage, to the page of a step."""
+    return f"[{step.name}](../{home_of(registry, step)}/{step.name}.md)"
+
+
+def _is_same(a: Step, b: Step) -> bool:
+    if a.name != b.name or a.is_slot != b.is_slot:
+        return False
+    return a.stage == b.stage if a.is_slot else a.load() is b.load()
+
+
+def _slot_sections(step: Step) -> list[str]:
+    given = f"eductor.compile(model, {step.name}=[my_pass])"
+    declared = (
+        f'@eductor.graph_pass(stage="{step.stage}", numerics="exact", slot="{step.name}")\n'
+        "def my_pass(graph, rewrite): ...\n\n\neductor.compile(model, passes=[my_pass])"
+    )
+    is_option = any(option.name == step.name for option in dataclasses.fields(Options))
+    return [
+        "A place for your own passes: any number of them, in the order given. Without one, nothing happens here.",
+        f"## How to fill it\n\n```python\n{given if is_option else declared}\n```",
+        "[Write a pass](../../write_a_pass.md) tells what `my_pass` may be"
+        + (": a function of a `torch.fx.Graph` that edits it in place will do." if is_option else "."),
+    ]
+
+
+def _pass_sections(p: Pass, steps: list[Step]) -> list[str]:
+    paragraphs = (inspect.getdoc(p.fn) or p.purpose).strip().split("\n\n")
+    pays = [text for text in paragraphs if text.startswith(PAYS)]
+    told = {
+        "Contract": "\n".join(_contract(p, steps)),
+        "Options": _options(p),
+        "When it pays": "\n\n".join(pays),
+        "Before and after": "\n\n".join(_changed(p, steps[0].stage, e) for e in p.examples),
+        "What it refuses": "\n\n".join(_refused(p, steps[0].stage, e) for e in p.refusals),
+        "Rules": _rules(p),
+    }
+    described = [text for text in paragraphs if text not in pays]
+    return described + [f"## {title}\n\n{text}" for title, text in told.items() if text]
+
+
+def _contract(p: Pass, steps: list[Step]) -> list[str]:
+    c = p.contract
+    stages = " and ".join(f"[{stage}](../{stage}/index.md)" for stage in dict.fromkeys(s.stage for s in steps))
+    finite = ", for finite numbers" if c.finite_only else ""
+    skipped = "" if c.numerics == "exact" else ' `profile="exact"` leaves it out.'
+    switch = f'`disable=["{p.name}"]` switches it off.' if p.on else f'`enable=["{p.name}"]` switches it on.'
+    lines = [
+        f"- **Stage**: {stages}",
+        f"- **Numerics**: {c.numerics}: {NUMERICS[c.numerics]}{finite}.{skipped}",
+        f"- **Devices**: {_devices(c)}",
+        f"- **Runs in**: {'inference alone' if c.inference_only else 'training and inference'}",
+        f"- **By default**: {'on' if p.on else 'off'}. {switch}",
+    ]
+    return [*lines, "- **Graph**: it is functional before, and writes in place afterwards"] if c.in_place else lines
+
+
+def _devices(contract: Contract) -> str:
+    named = ", ".join(contract.devices) or "any"
+    return named if not contract.devices or "cpu" in contract.devices else f"{named}; the examples show it on the CPU"
+
+
+def _options(p: Pass) -> str:
+    """What an option means is what the docstring says of it: the sentences with its name."""
+    text = " ".join((inspect.getdoc(p.fn) or "").split())
+    sentences = re.split(r"(?<=[.]) ", text)
+    rows = [
+        (f"`{name}`", f"`{o.default!r}`", " ".join(s for s in sentences if f"`{name}`" in s))
+        for name, o in p.parameters.items()
+    ]
+    return as_markdown(("option", "default", "meaning"), rows) if rows else ""
+
+
+def _rules(p: Pass) -> str:
+    rules = p.rules if isinstance(p, RulePass) else []
+    rows = [
+        (f"`{r.name}`", ", ".join(f"`{_spelled(op)}`" for op in r.operators), " ".join((r.fn.__doc__ or "").split()))
+        for r in rules
+    ]
+    if not any(told for *_, told in rows):
+        return as_markdown(("rule", "looks at"), [row[:2] for row in rows]) if rows else ""
+    return as_markdown(("rule", "looks at", "what it does"), rows)
+
+
+def _spelled(operator: object) -> str:
+    return operator.__name__ if inspect.isroutine(operator) or inspect.isclass(operator) else str(operator)
+
+
+def _changed(p: Pass, stage: Stage, example: Example) -> str:
+    ran = run_example(p, stage, example)
+    return f"{_title(p, example)}\n\nBefore:\n\n```python\n{ran.before}```\n\nAfter:\n\n```python\n{ran.after}```"
+
+
+def _refused(p: Pass, stage: Stage, example: Example) -> str:
+    """A candidate may be left for several reasons: told is the one that the example is there for."""
+    ran = run_example(p, stage, example)
+    rejects = [r for r in ran.record.rejects if example.because in r.reason] or ran.record.rejects
+    told = {r.reason: f", at `{r.nodes[0]}`" if r.nodes else "" for r in reversed(rejects)}
+    reasons = "\n\n".join(f"Its reason{where}: {reason}." for reason, where in reversed(told.items()))
+    return f"{_title(p, example)}\n\n```python\n{ran.before}```\n\n{reasons}"
+
+
+def _title(p: Pass, example: Example) -> str:
+    options = f", with `{p.name}{describe_options(example.options)}`" if example.options else ""
+    return f"### {example.name.replace('_', ' ').capitalize()}{options}"
+
+
+def _order_section(registry: Registry, steps: list[Step]) -> str:
+    """Each place of the pass between its neighbours."""
+    parts = ["## Its place in the order"]
+    for step in steps:
+        order = registry.order(step.stage)
+        at = order.index(step)
+        rows = [
+            (link(registry, s) if s is not step else f"**{s.name}**", s.reason) for s in order[max(at - 1, 0) : at + 2]
+        ]
+        parts += [f"`{step.address}`:", as_markdown(("step", "why it stands there"), rows)]
+    return "\n\n".join(parts)

@@ -1,0 +1,119 @@
+"""The manual of the passes as files: `python -m eductor.observe.manual.manual_pages docs/passes` writes a page a pass."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from eductor.observe.explain.progress import Progress
+from eductor.observe.manual.manual import rows
+from eductor.observe.manual.manual_page import home_of, link, page_of
+from eductor.observe.table import as_markdown
+from eductor.pipeline.base import NUMERICS, STAGES, Stage
+from eductor.pipeline.registry import Registry, Step
+
+ABOUT: dict[Stage, tuple[str, str]] = {
+    "pre_grad": (
+        "before autograd",
+        "These passes work on the graph as Dynamo captured it: functions, methods and keywords as the author spelled "
+        "them, with views and writes. What they leave is what autograd differentiates, so strides, aliases and gradients "
+        "have to stay eager's. [More about this stage](../../before_autograd.md).",
+    ),
+    "joint": (
+        "forward and backward together",
+        "These passes work on one functional graph of ATen operators, which computes the outputs and the gradients. "
+        "Whatever the backward would need as well, such as the mask of a dropout, is seen here on both sides.",
+    ),
+    "post_grad": (
+        "forward and backward, each alone",
+        "These passes work on the forward graph and then on the backward graph, after it was decided what is saved "
+        "between the two. What they leave is what the engine makes kernels of.",
+    ),
+}
+
+
+def pages(registry: Registry, progress: Progress | None = None) -> dict[str, str]:
+    """All pages by their place in a folder; the examples run with one thread, since some decide by the cost of it."""
+    homes = dict.fromkeys((home_of(registry, step), step.name) for step in registry.steps())
+    found = {"index.md": _overview(), **{f"{stage}/index.md": _list(registry, stage) for stage in STAGES}}
+    with _one_thread():
+        for number, (stage, name) in enumerate(homes, 1):
+            if progress is not None:
+                progress.say(f"page {number} of {len(homes)}: {stage}/{name}")
+            found[f"{stage}/{name}.md"] = page_of(registry, stage, name)
+    return found
+
+
+def write(registry: Registry, folder: Path) -> None:
+    """Writes all pages, and removes those of passes that are gone."""
+    progress = Progress(sys.stderr)
+    found = pages(registry, progress)
+    progress.clear()
+    for stage in STAGES:
+        for old in (folder / stage).glob("*.md"):
+            if f"{stage}/{old.name}" not in found:
+                old.unlink()
+    for place, text in found.items():
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        (folder / place).write_text(text)
+
+
+def _overview() -> str:
+    stages = "\n".join(f"- [{stage}]({stage}/index.md): {ABOUT[stage][0]}" for stage in STAGES)
+    numerics = [(f"`{name}`", meaning) for name, meaning in NUMERICS.items()]
+    return (
+        "# The passes\n\nA page a pass, made from the code: its contract, what it does to examples and what it refuses, by "
+        "running it, and its place in the order. `eductor passes NAME` prints the same page in a terminal. The lists show "
+        "the passes in the order in which they run:\n\n"
+        f"{stages}\n\n"
+        "## What a contract says of numbers\n\n"
+        f"{as_markdown(('numerics', 'meaning'), numerics)}\n\n"
+        'With `verify="each"` every pass is held to this while your model is compiled: see '
+        "[Find a wrong rewrite](../find_a_wrong_rewrite.md).\n\n"
+        "## Switch them on and off\n\n"
+        '```python\neductor.compile(model, disable=["pad_mm"], enable=["B2B_GEMM_PASS"])\n'
+        'eductor.compile(model, pipeline="joint(remove_noop_ops, pad_mm(force=True))")\n```\n\n'
+        "The first leaves one pass out, and takes in one that is off by default. The second runs these two alone, one of "
+        "them with an option. A place for passes of your own is a *slot*; [Write a pass](../write_a_pass.md) tells how to "
+        "fill it.\n"
+    )
+
+
+def _list(registry: Registry, stage: Stage) -> str:
+    """The steps of a stage in their order; Markdown counts them, so that one more changes one line."""
+    title, about = ABOUT[stage]
+    lines = [
+        f"1. {link(registry, step)}{_kind(step)}: {row['purpose']} *{row['reason'][:1].upper()}{row['reason'][1:]}.*"
+        for step, row in zip(registry.order(stage), rows(registry, stage), strict=True)
+    ]
+    told = "The steps in the order in which they run: the numerics of each, what it does and, in italics, why it stands there."
+    return f"# {stage}: {title}\n\n{about}\n\n{told}\n\n" + "\n".join(lines) + "\n"
+
+
+def _kind(step: Step) -> str:
+    if step.is_slot:
+        return " (slot)"
+    p = step.load()
+    return f" ({p.contract.numerics}{'' if p.on else ', off by default'})"
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(
+            "usage: python -m eductor.observe.manual.manual_pages FOLDER, which is docs/passes in this repository."
+        )
+    write(Registry.built_in(), Path(sys.argv[1]))

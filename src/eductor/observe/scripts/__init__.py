@@ -1,0 +1,1 @@
+"""Running a user's script and intercepting each function that it compiles."""

@@ -1,0 +1,118 @@
+"""Takes hold of every function that is compiled with Eductor while somebody else's code runs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import nn
+
+import eductor.compiler
+from eductor.compat import default_backend
+from eductor.engines.inductor.stock import settings_of
+from eductor.observe.isolated_compile import compile_apart
+from eductor.options import Options
+
+
+@dataclass(frozen=True)
+class CompiledFunction:
+    """A function that a script compiles with Eductor, and how."""
+
+    fn: Callable[..., Any]
+    options: Options
+    keywords: dict[str, Any]
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Of torch's Inductor, where the script asks for that."""
+
+    def with_options(self, **changes: Any) -> Options:
+        """The options that the script asked for, but for these."""
+        return replace(self.options, **changes)
+
+    def compile(self, **changes: Any) -> Callable[..., Any]:
+        """Compiles it as the script asked for, with these options changed."""
+        return compile_apart(self.fn, self.with_options(**changes), **self.keywords)
+
+
+Wrap = Callable[[CompiledFunction], Callable[..., Any]]
+"""Gives what the script calls in place of the compiled function: a function, so that it can be a method of a class."""
+
+
+@dataclass
+class Interception:
+    """How many functions were compiled with Eductor, and with what else some were.
+
+    With `takes_stock`, those count as well that are compiled with torch's Inductor.
+    """
+
+    wrap: Wrap
+    takes_stock: bool = False
+    functions: int = 0
+    other_backends: set[str] = field(default_factory=set)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Stands in the place of torch.compile and eductor.compile."""
+        self._torch_compile = torch.compile
+        with ExitStack() as stack:
+            stack.enter_context(patch.object(torch, "compile", self._compile_with_torch))
+            for home in (eductor, eductor.compiler):
+                stack.enter_context(patch.object(home, "compile", self._compile_with_eductor))
+            yield
+
+    def take(
+        self,
+        fn: Callable[..., Any],
+        options: Options,
+        settings: dict[str, Any] | None = None,
+        **keywords: Any,
+    ) -> Callable[..., Any]:
+        """Wraps a function; a module stays a module, the one that torch.compile would give, with another forward."""
+        self.functions += 1
+        found = CompiledFunction(fn, options, keywords, name_of(fn), settings or {})
+        called = self.wrap(found)
+        if isinstance(called, nn.Module):
+            return called
+        if not isinstance(fn, nn.Module):
+            # As torch.compile does it: the name, and the signature by which `script.py:function` is called.
+            return called if hasattr(called, "__wrapped__") else functools.update_wrapper(called, fn)
+        shell: Any = found.compile()
+        shell.forward = called
+        return shell  # type: ignore[no-any-return]
+
+    def _compile_with_torch(self, model: Callable[..., Any] | None = None, **given: Any) -> Any:
+        if model is None:
+            return functools.partial(self._compile_with_torch, **given)
+        backend = given.get("backend") or default_backend()
+        keywords = {k: given[k] for k in ("fullgraph", "dynamic") if k in given}
+        if self.takes_stock and backend == "inductor" and not given.get("disable"):
+            return self.take(model, Options(), settings_of(given.get("mode"), given.get("options")), **keywords)
+        if backend not in ("eductor", eductor.compiler.backend) or given.get("disable"):
+            self.other_backends.add(_backend_name(backend))
+            return self._torch_compile(model, **given)
+        options, mode = Options.of(given.get("options")), given.get("mode")
+        return self.take(model, options if mode is None else replace(options, mode=mode), **keywords)
+
+    def _compile_with_eductor(
+        self, model: Callable[..., Any], *, fullgraph: bool = False, dynamic: bool | None = None, **options: Any
+    ) -> Callable[..., Any]:
+        return self.take(model, Options.of(options), fullgraph=fullgraph, dynamic=dynamic)
+
+
+def name_of(fn: Callable[..., Any]) -> str:
+    """A readable name: the qualified one, or the class of a module."""
+    owner = getattr(fn, "__self__", None)
+    if isinstance(fn, functools.partial):
+        return name_of(fn.func)
+    if isinstance(owner, nn.Module) and fn.__name__ == "_call_impl":  # what nn.Module.compile() compiles
+        return type(owner).__name__
+    return str(getattr(fn, "__qualname__", type(fn).__name__)).replace("<locals>.", "")
+
+
+def _backend_name(backend: Any) -> str:
+    return backend if isinstance(backend, str) else str(getattr(backend, "__name__", type(backend).__name__))

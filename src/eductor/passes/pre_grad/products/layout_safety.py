@@ -1,0 +1,112 @@
+"""May a value lie otherwise in memory? Its users are followed until nobody can tell any more."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node, map_arg
+
+from eductor.compat import FakeTensor, enable_python_dispatcher, sort_key
+from eductor.graph.effects.graph_effects import YES, Verdict
+from eductor.graph.reading.bind import Bound
+from eductor.graph.values.meta import known_equal, tensor_of, value_of
+from eductor.graph.view import GraphView
+
+aten = torch.ops.aten
+
+_MOST = 64
+"""So many values at most are followed, so that a pass stays linear."""
+
+_SEES_STRIDES = {
+    f"aten::{name}"
+    for name in (
+        *("as_strided", "as_strided_copy", "as_strided_scatter", "as_strided_", "_reshape_alias"),
+        *("stride", "sym_stride", "storage_offset", "sym_storage_offset", "is_contiguous", "is_pinned"),
+    )
+}
+"""What reads the layout of its operand, or its memory past it."""
+
+
+def may_lie_otherwise(graph: GraphView, node: Node, value: torch.Tensor) -> Verdict:
+    """May a node have this value, which has other strides, without anybody seeing a difference?
+
+    Nobody does where all that is computed from it has the layout that it had, sooner or later.
+    """
+    old = tensor_of(node)
+    if old is None or not isinstance(value, FakeTensor):
+        return Verdict(f"the layout of {node.name} is not known")
+    if _lies_alike(old, value):
+        return YES
+    changed: dict[Node, Any] = {node: value}
+    pending = set(node.users)
+    with value.fake_mode, torch.no_grad(), enable_python_dispatcher():
+        if not (verdict := _keeps_its_memory(graph, node)):
+            return verdict
+        while pending:
+            user = min(pending, key=sort_key)  # in the order of the graph, so that all its operands are known
+            pending.remove(user)
+            new = _value_with(graph, user, changed)
+            if isinstance(new, Verdict):
+                return new
+            if _lies_alike(value_of(user), new):
+                continue
+            if not (verdict := _keeps_its_memory(graph, user)):
+                return verdict
+            changed[user] = new
+            pending.update(user.users)
+            if len(changed) > _MOST:
+                return Verdict(f"too many values follow the layout of {node.name}")
+    return YES
+
+
+def contiguous_like(tensor: torch.Tensor, shape: Sequence[Any] | None = None) -> torch.Tensor:
+    """A fake value of the same kind, and of its shape or of this one, that lies contiguously."""
+    assert isinstance(tensor, FakeTensor)
+    with tensor.fake_mode:
+        return torch.empty(tensor.shape if shape is None else shape, dtype=tensor.dtype, device=tensor.device)
+
+
+def _keeps_its_memory(graph: GraphView, node: Node) -> Verdict:
+    """What was a copy of it may become a view, and the other way round: nobody may write, and one at most may leave."""
+    effects = graph.effects
+    place = effects.place(node)
+    if not isinstance(value_of(node), torch.Tensor):
+        return YES
+    writer = next((m for m in effects.marks_between(node, None) if place in effects.writes(m)), None)
+    if writer is not None:
+        return Verdict(f"{writer.name} writes memory of {node.name}, which would lie otherwise")
+    if sum(effects.place(n) is place for n in graph.output.all_input_nodes) > 1:
+        return Verdict(f"several outputs may share memory with {node.name}, which would lie otherwise")
+    return YES
+
+
+def _value_with(graph: GraphView, user: Node, changed: dict[Node, Any]) -> Any:
+    """The value of a user of changed ones, or why it cannot be had."""
+    if user.op == "output":
+        return Verdict("its layout is seen outside of the graph")
+    effect = graph.effects.of(user)
+    if effect.barrier or effect.writes or effect.ordered or effect.kept:
+        return Verdict(f"{user.name} may see its layout")
+    if user.target is operator.getitem:
+        indexed: Any = map_arg(user.args, lambda n: changed.get(n, value_of(n)))
+        return operator.getitem(*indexed)
+    bound = graph.bind(user)
+    if not isinstance(bound, Bound) or bound.op.namespace != "aten" or bound.op._schema.name in _SEES_STRIDES:
+        return Verdict(f"{user.name} may see its layout")
+    args, kwargs = map_arg(bound.call(), lambda n: changed.get(n, value_of(n)))
+    try:
+        return bound.op(*args, **kwargs)
+    except (RuntimeError, ValueError):
+        return Verdict(f"{user.name} works in its layout alone")
+
+
+def _lies_alike(old: Any, new: Any) -> bool:
+    """Whether two values have the same strides; what is no tensor does not lie at all."""
+    if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)):
+        return len(old) == len(new) and all(map(_lies_alike, old, new))
+    if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
+        return not isinstance(old, torch.Tensor) and not isinstance(new, torch.Tensor)
+    return known_equal(old.stride(), new.stride()) and known_equal(old.storage_offset(), new.storage_offset())

@@ -1,0 +1,292 @@
+"""A cat or stack as a nest of views: which of its operands are neighbours in one source, and what to emit instead."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.graph.effects.gradient_order import another_order, may_be_used_elsewhere, same_sum, uses
+from eductor.graph.effects.graph_effects import YES, Verdict
+from eductor.graph.reading.bind import Bound
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import is_row_major, known_equal, requires_grad, tensor_of, value_of
+from eductor.graph.view import GraphView
+from eductor.pipeline.base import Context
+from eductor.views.checking import check_equal
+from eductor.views.index_map import Box, joined
+from eductor.views.reading import Trace, read, trace
+from eductor.views.view_plan import Plan, Step, plan
+
+aten = torch.ops.aten
+
+
+_NOTHING_TO_MERGE = "no two neighbours among its operands are parts of one tensor"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Operands that stand side by side, and the views that make them one, if there are such."""
+
+    operands: tuple[Node, ...]
+    traces: tuple[Trace, ...]
+    plan: Plan | None = None
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The views between the source and the operands, each once."""
+        return list(dict.fromkeys(node for found in self.traces for node in found.nodes))
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        return frozenset().union(*(found.kinds for found in self.traces))
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return self.plan.steps if self.plan is not None else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """A cat or stack whose operands are parts of others."""
+
+    root: Node
+    dim: int
+    is_stack: bool
+    runs: tuple[Run, ...]
+
+    @property
+    def merged(self) -> list[Run]:
+        """The runs that have become one."""
+        return [run for run in self.runs if run.plan is not None]
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of views that stand between the sources and the operands that are merged."""
+        return frozenset().union(*(run.kinds for run in self.merged))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether they are one view of all of one source, in its own shape."""
+        return self.is_one and not self.runs[0].steps
+
+    @property
+    def is_slice(self) -> bool:
+        """Whether they are a slice of one source, or all of it: the dimensions of the source in their order."""
+        return self.is_one and {step.op for step in self.runs[0].steps} <= {aten.narrow, aten.slice}
+
+    @property
+    def is_one(self) -> bool:
+        """Whether all operands together are one view of one source."""
+        return len(self.runs) == 1 and self.runs[0].plan is not None
+
+
+def nest_of(graph: GraphView, root: Node) -> Nest | str:
+    """A cat or stack as a nest; a sentence, if nothing in it can be merged."""
+    found: dict[Node, Nest | str] = graph.derived("views.nest", dict)
+    if root not in found:
+        found[root] = _nest(graph, root)
+    return found[root]
+
+
+def _nest(graph: GraphView, root: Node) -> Nest | str:
+    bound = graph.bind(root)
+    if not isinstance(bound, Bound):
+        return bound.reason
+    tensor = tensor_of(root)
+    operands = bound["tensors"]
+    if tensor is None or not isinstance(operands, (list, tuple)) or not isinstance(bound["dim"], int):
+        return "its operands are not known one by one"
+    is_stack = bound.packet is aten.stack
+    if not tensor.dim() or not all(_rank(x) == tensor.dim() - is_stack for x in operands):
+        return "its operands differ in rank"
+    dim = bound["dim"] % tensor.dim()
+    if not any(read(graph, a) and read(graph, b) for a, b in itertools.pairwise(operands)):
+        return _NOTHING_TO_MERGE
+    operands = operands if is_stack else _with_elements(operands, tensor)
+    traces = [trace(graph, x) for x in operands]
+    found = [t for t in traces if t is not None]
+    if len(found) < len(operands):
+        return "an operand is no plain tensor, or has no elements"
+    nest = Nest(root, dim, is_stack, _runs(operands, found, dim, is_stack))
+    return nest if nest.merged else _NOTHING_TO_MERGE
+
+
+def stacked(graph: GraphView, operands: Sequence[Node], dim: int, *, before: Node) -> Plan | None:
+    """The views that are a stack of these operands, read in front of a node; None if there are none."""
+    return _as_plan(graph, operands, dim, before, is_stack=True)
+
+
+def concatenated(graph: GraphView, operands: Sequence[Node], dim: int, *, before: Node) -> Plan | None:
+    """The views that are a cat of these operands, read in front of a node; None if there are none."""
+    return _as_plan(graph, operands, dim, before, is_stack=False)
+
+
+def _as_plan(graph: GraphView, operands: Sequence[Node], dim: int, before: Node, *, is_stack: bool) -> Plan | None:
+    traces = [trace(graph, x) for x in operands]
+    found = [t for t in traces if t is not None]
+    if len(found) < len(operands) or len({len(t.box.dims) for t in found}) != 1:
+        return None
+    rank = len(found[0].box.dims) + is_stack
+    runs = _runs(operands, found, dim % rank, is_stack) if rank else ()
+    if len(runs) != 1 or runs[0].plan is None or not _may_read(graph, runs[0], before):
+        return None
+    return runs[0].plan
+
+
+def _runs(operands: Sequence[Node], traces: Sequence[Trace], dim: int, is_stack: bool) -> tuple[Run, ...]:
+    boxes = [found.box.unsqueeze(dim) if is_stack else found.box for found in traces]
+    runs: list[Run] = []
+    i = 0
+    for box, count in joined(boxes, dim):
+        run = Run(tuple(operands[i : i + count]), tuple(traces[i : i + count]))
+        made = _plan(box, run) if count > 1 else None
+        if made is not None:
+            runs.append(Run(run.operands, run.traces, made))
+        else:
+            runs += [Run((x,), (t,)) for x, t in zip(run.operands, run.traces, strict=True)]
+        i += count
+    # With another operand beside it, a run is copied anyway: it must not be copied twice.
+    if len(runs) > 1:
+        return tuple(part for run in runs for part in _worth_it(run))
+    return tuple(runs)
+
+
+def _plan(box: Box, run: Run) -> Plan | None:
+    made = plan(box)
+    return made if made is not None and len(made.steps) <= len(run.operands) + 1 else None
+
+
+def _worth_it(run: Run) -> list[Run]:
+    if run.plan is None or (run.plan.is_view and len(run.plan.steps) <= len(run.operands)):
+        return [run]
+    return [Run((x,), (t,)) for x, t in zip(run.operands, run.traces, strict=True)]
+
+
+def _with_elements(operands: Sequence[Node], result: torch.Tensor) -> list[Node]:
+    """The operands of a cat without those that add nothing to it: no element, no dtype, no gradient."""
+    kept = [x for x in operands if value_of(x).dtype != result.dtype or not _is_empty(value_of(x))]
+    return kept if any(requires_grad(value_of(x)) for x in kept) == result.requires_grad else list(operands)
+
+
+def _is_empty(value: torch.Tensor) -> bool:
+    return any(known_equal(size, 0) for size in value.shape)
+
+
+def _rank(x: Any) -> int | None:
+    tensor = tensor_of(x)
+    return tensor.dim() if tensor is not None else None
+
+
+# --------------------------------------------------------------------------------------------------------- rewriting
+
+
+def fuse_nests(
+    graph: GraphView, rewrite: Rewriter, context: Context, *roots: Any, claims: Callable[[Nest], bool], what: str
+) -> None:
+    """Fuses the nests that a pass claims for itself among the calls of the roots; `what` names them."""
+    for root in graph.find(*roots):
+        nest = nest_of(graph, root)
+        if isinstance(nest, str):
+            rewrite.reject(nest, root)
+        elif not claims(nest):
+            rewrite.reject(f"it is not {what}", root)
+        else:
+            fuse(graph, rewrite, nest, context)
+
+
+def fuse(graph: GraphView, rewrite: Rewriter, nest: Nest, context: Context) -> None:
+    """Puts the merged runs in place of their operands; where they are all there is, in place of the nest."""
+    for run in nest.merged:
+        verdict = _may_fuse(graph, run, nest.root)
+        if not verdict:
+            rewrite.reject(verdict.reason, nest.root)
+            return
+    if not is_row_major(value_of(nest.root)):
+        rewrite.reject("its result is not laid out row by row, which a view in its place would not restore", nest.root)
+        return
+    new = _as_one(graph, rewrite, nest) if nest.is_one else _as_cat(rewrite, nest)
+    if context.options.debug:
+        check_equal(nest.root, new, {found.box.source for run in nest.runs for found in run.traces})
+    rewrite.replace(nest.root, new)
+
+
+def _as_one(graph: GraphView, rewrite: Rewriter, nest: Nest) -> Node:
+    """The views, and a copy where the nest must stay a tensor of its own or lies otherwise in memory."""
+    root, made = nest.root, nest.runs[0].plan
+    assert made is not None
+    reads_memory = bool(graph.calls(aten.as_strided))  # it looks past the tensor, at the memory it lies in
+    may_share = made.copies or bool(not reads_memory and graph.effects.may_alias(root, made.box.source))
+    value = made.emit(rewrite, before=root, like=root)
+    if may_share and _lies_alike(value_of(value), value_of(root), with_offset=graph.effects.leaves(root)):
+        return value
+    return rewrite.insert(aten.clone, value, before=root, like=root, memory_format=torch.contiguous_format)
+
+
+def _lies_alike(a: torch.Tensor, b: torch.Tensor, *, with_offset: bool) -> bool:
+    same = known_equal(tuple(a.stride()), tuple(b.stride()))
+    return same and (not with_offset or known_equal(a.storage_offset(), b.storage_offset()))
+
+
+def _as_cat(rewrite: Rewriter, nest: Nest) -> Node:
+    operands: list[Node] = []
+    for run in nest.runs:
+        if run.plan is not None:
+            operands.append(run.plan.emit(rewrite, before=nest.root, like=nest.root))
+        elif nest.is_stack:
+            operands.append(rewrite.insert(aten.unsqueeze, run.operands[0], nest.dim, before=nest.root, like=nest.root))
+        else:
+            operands.append(run.operands[0])
+    made = rewrite.insert(aten.cat, operands, nest.dim, before=nest.root, like=nest.root)
+    if is_row_major(value_of(made)):
+        return made
+    return rewrite.insert(aten.clone, made, before=nest.root, like=nest.root, memory_format=torch.contiguous_format)
+
+
+def _may_fuse(graph: GraphView, run: Run, root: Node) -> Verdict:
+    verdict = _may_read(graph, run, root)
+    return _same_sum(run, root) if verdict else verdict
+
+
+def _same_sum(run: Run, root: Node) -> Verdict:
+    """Whether the source gets the same gradient from the root as through the views of a run."""
+    assert run.plan is not None
+    source = run.plan.box.source
+    if not requires_grad(value_of(source)):
+        return YES
+    if any(step.op is aten.permute for step in run.steps):
+        # The backward of views and copies gives a gradient row by row, that of a permutation a permuted one.
+        return Verdict(f"the gradient of {source.name} would lie otherwise in memory, and be summed in another order")
+    between = {*run.nodes}
+    others = uses(source, but=between)
+    for found in run.traces:
+        parts = [use for node in found.nodes for use in _uses_of_the_same(node, found.nodes, between)]
+        if len(parts) > 1 and len(parts) + len(others) + may_be_used_elsewhere(source) > 2:
+            return another_order(source)
+    return same_sum(source, others, min(run.nodes), root)
+
+
+def _uses_of_the_same(node: Node, path: tuple[Node, ...], between: set[Node]) -> list[Node]:
+    """Who uses a view on a path; of several results, the one that is on the path."""
+    if tensor_of(node) is not None:
+        return uses(node, but=between)
+    results, following = value_of(node), path[path.index(node) + 1]
+    same = [n for n in node.users if n not in between and _result(results, n) is _result(results, following)]
+    return [use for n in same for use in uses(n)]
+
+
+def _result(results: Any, node: Node) -> Any:
+    return results[node.args[1]] if node.target is operator.getitem else None
+
+
+def _may_read(graph: GraphView, run: Run, before: Node) -> Verdict:
+    """May the source be read in front of a node instead of through the views of a run?"""
+    assert run.plan is not None
+    first = min(run.nodes)
+    verdict = graph.effects.same_region((before, *run.nodes))
+    return graph.effects.unwritten((run.plan.box.source, *run.nodes), first, before) if verdict else verdict

@@ -1,0 +1,244 @@
+"""What a view reads of its source, as numbers: the algebra of slices, permutations and reshapes.
+
+A box says where each element of a view lies: along dimension `d` of the source, at `starts[d]` plus, for each of the
+modes that walk along `d`, the index times the mode's step. A dimension of the view is a list of modes, outermost first:
+a reshape splits modes or puts them into one dimension, a permutation moves dimensions, a slice moves the start. What
+no box can say is None. Sizes may be symbolic: they are compared for certain, or not at all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch.fx import Node
+
+from eductor.graph.values.meta import known_equal, known_true
+
+Size = Any
+"""An integer, or a symbolic one."""
+
+
+class Mode(NamedTuple):
+    """`size` steps of `step` elements along the dimension `dim` of the source."""
+
+    dim: int
+    step: Size
+    size: Size
+
+
+Modes = tuple[Mode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """What a view reads of its source."""
+
+    source: Node
+    sizes: tuple[Size, ...]
+    """The shape in which the source is read: its own one, or that of a reshape of all of it."""
+    starts: tuple[Size, ...]
+    dims: tuple[Modes, ...]
+
+    @staticmethod
+    def whole(source: Node, shape: Sequence[Size]) -> Box:
+        """The source itself."""
+        dims = tuple(_tidy([Mode(d, 1, size)]) for d, size in enumerate(shape))
+        return Box(source, tuple(shape), (0,) * len(dims), dims)
+
+    @property
+    def shape(self) -> tuple[Size, ...]:
+        return tuple(math.prod(mode.size for mode in modes) for modes in self.dims)
+
+    @property
+    def modes(self) -> Modes:
+        return tuple(mode for modes in self.dims for mode in modes)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is its source as it is read, in the same shape."""
+        whole = Box.whole(self.source, self.sizes)
+        return known_equal(self.starts, whole.starts) and _same_modes(self.dims, whole.dims)
+
+    # ------------------------------------------------------------------------------------------- views of the view
+
+    def permute(self, order: Sequence[int]) -> Box:
+        return self._with(tuple([self.dims[d] for d in order]))
+
+    def unsqueeze(self, dim: int) -> Box:
+        return self._with((*self.dims[:dim], (), *self.dims[dim:]))
+
+    def squeeze(self, dim: int) -> Box | None:
+        """Without a dimension of size 1; of a larger one, itself; None if its size is not known."""
+        if not self.dims[dim]:
+            return self._with((*self.dims[:dim], *self.dims[dim + 1 :]))
+        return self if known_true(self.shape[dim] != 1) else None
+
+    def select(self, dim: int, index: Size) -> Box | None:
+        found = self.narrow(dim, index, 1)
+        return found.squeeze(dim) if found is not None else None
+
+    def narrow(self, dim: int, start: Size, length: Size, step: int = 1) -> Box | None:
+        """`length` indices of a dimension from `start` on, each `step` after the other."""
+        modes = self.dims[dim]
+        if known_equal(start, 0) and known_equal(length, self.shape[dim]) and step == 1:
+            return self
+        if not modes:  # one element, and not the whole of it: none
+            return None
+        if len(modes) == 1:
+            (mode,) = modes
+            return self._moved(dim, mode, start, (Mode(mode.dim, mode.step * step, length),))
+        inner = math.prod(mode.size for mode in modes[1:])
+        if step != 1 or not all(isinstance(n, int) for n in (inner, start, length)) or not inner:
+            return None
+        if start % inner == 0 and length % inner == 0:
+            outer = Mode(modes[0].dim, modes[0].step, length // inner)
+            return self._moved(dim, modes[0], start // inner, (outer, *modes[1:]))
+        if length and start // inner == (start + length - 1) // inner:  # all of it within one step of the outer mode
+            found = self._moved(dim, modes[0], start // inner, modes[1:])
+            return found.narrow(dim, start % inner, length)
+        return None
+
+    def _moved(self, dim: int, mode: Mode, by: Size, modes: Modes) -> Box:
+        starts = list(self.starts)
+        starts[mode.dim] = starts[mode.dim] + by * mode.step
+        return Box(self.source, self.sizes, tuple(starts), (*self.dims[:dim], _tidy(modes), *self.dims[dim + 1 :]))
+
+    def reshape(self, shape: Sequence[Size]) -> Box | None:
+        """The same elements in row-major order, in another shape."""
+        left = list(self.modes)
+        dims: list[Modes] = []
+        for size in reversed(shape):  # from the inside out: there the sizes are numbers, if they are anywhere
+            taken: list[Mode] = []
+            while not known_equal(product := math.prod(mode.size for mode in taken), size):
+                if not left or (parts := _cut(left.pop(), product, size)) is None:
+                    return Box.whole(self.source, shape) if self._is_in_order else None
+                left += parts[:-1]
+                taken.append(parts[-1])
+            dims.append(_tidy(taken[::-1]))
+        return self._with(tuple(dims[::-1])) if not left else None
+
+    @property
+    def _is_in_order(self) -> bool:
+        """Whether it has all elements of the source in their order, in whatever shape."""
+        whole = Box.whole(self.source, self.sizes)
+        return known_equal(self.starts, whole.starts) and _same_modes([self.modes], [whole.modes])
+
+    # --------------------------------------------------------------------------------------------------- joining
+
+    def extended(self, other: Box, dim: int) -> Box | None:
+        """Both one after the other along a dimension, where the second goes on where the first one ends."""
+        mine, its = self.dims[dim], other.dims[dim]
+        if not self._differs_only_in(other, dim) or max(len(mine), len(its)) != 1:
+            return None
+        walk = (mine or its)[0]  # what has one element only walks as the other one does
+        if mine and its and not (mine[0].dim == its[0].dim and known_equal(mine[0].step, its[0].step)):
+            return None
+        length, more = (modes[0].size if modes else 1 for modes in (mine, its))
+        ends = [start + (length * walk.step if d == walk.dim else 0) for d, start in enumerate(self.starts)]
+        if not known_equal(ends, list(other.starts)):
+            return None
+        longer = Mode(walk.dim, walk.step, length + more)
+        return self._with((*self.dims[:dim], (longer,), *self.dims[dim + 1 :]))
+
+    def distance(self, other: Box) -> tuple[int, Size] | None:
+        """How far, along which dimension of the source, another box of the same form lies behind this one."""
+        if not _same_source(self, other) or not _same_modes(self.dims, other.dims):
+            return None
+        apart = [d for d, (a, b) in enumerate(zip(self.starts, other.starts, strict=True)) if not known_equal(a, b)]
+        if len(apart) != 1:
+            return None
+        step = other.starts[apart[0]] - self.starts[apart[0]]
+        return (apart[0], step) if known_true(step > 0) else None
+
+    def repeated(self, count: int, dim: int, along: int, step: Size) -> Box:
+        """`count` boxes of this form, each `step` behind the other along a dimension of the source, joined along `dim`."""
+        modes = _tidy((Mode(along, step, count), *self.dims[dim]))
+        return self._with((*self.dims[:dim], modes, *self.dims[dim + 1 :]))
+
+    def _differs_only_in(self, other: Box, dim: int) -> bool:
+        return _same_source(self, other) and _same_modes(self._without(dim), other._without(dim))
+
+    def _with(self, dims: tuple[Modes, ...]) -> Box:
+        return Box(self.source, self.sizes, self.starts, dims)
+
+    def _without(self, dim: int) -> tuple[Modes, ...]:
+        return (*self.dims[:dim], *self.dims[dim + 1 :])
+
+
+def joined(boxes: Sequence[Box], dim: int) -> list[tuple[Box, int]]:
+    """Boxes that are concatenated along a dimension, with neighbours made one where they can be, and of how many each is."""
+    found = [(box, 1) for box in boxes]
+    while True:
+        fewer = list(_runs(found, dim))
+        if len(fewer) == len(found):
+            return found
+        found = fewer
+
+
+def _runs(boxes: Sequence[tuple[Box, int]], dim: int) -> Iterator[tuple[Box, int]]:
+    i = 0
+    while i < len(boxes):
+        end, box = _run(boxes, i, dim)
+        yield box, sum(count for _, count in boxes[i:end])
+        i = end
+
+
+def _run(boxes: Sequence[tuple[Box, int]], first: int, dim: int) -> tuple[int, Box]:
+    """The longest run of boxes from the first one on that are one box, and that box."""
+    box, end = boxes[first][0], first + 1
+    while end < len(boxes) and (longer := box.extended(boxes[end][0], dim)) is not None:
+        box, end = longer, end + 1
+    if end > first + 1 or end == len(boxes) or (apart := box.distance(boxes[end][0])) is None:
+        return end, box
+    while end < len(boxes) and known_equal(boxes[end - 1][0].distance(boxes[end][0]), apart):
+        end += 1
+    return end, box.repeated(end - first, dim, *apart)
+
+
+def _tidy(modes: Sequence[Mode]) -> Modes:
+    """Without modes of one step, and with neighbours that walk on where the other one ends as one."""
+    found: list[Mode] = []
+    for mode in modes:
+        if known_equal(mode.size, 1):
+            continue
+        if found and found[-1].dim == mode.dim and known_equal(found[-1].step, mode.step * mode.size):
+            found[-1] = Mode(mode.dim, mode.step, found[-1].size * mode.size)
+        else:
+            found.append(mode)
+    return tuple(found)
+
+
+def _cut(mode: Mode, product: Size, size: Size) -> Modes | None:
+    """What is left of a mode, if anything, and the part of it that a dimension of this size takes, which has `product`."""
+    if not isinstance(size, int) or not isinstance(product, int):
+        return (mode,)
+    if not product or size % product:
+        return None
+    missing = size // product
+    if isinstance(mode.size, int) and mode.size and missing % mode.size == 0:
+        return (mode,)
+    if not missing or not known_true(mode.size % missing == 0):
+        return None
+    return Mode(mode.dim, mode.step * missing, mode.size // missing), Mode(mode.dim, mode.step, missing)
+
+
+def _same_source(a: Box, b: Box) -> bool:
+    if a.source is not b.source or len(a.dims) != len(b.dims):
+        return False
+    return a.sizes is b.sizes or known_equal(a.sizes, b.sizes)
+
+
+def _same_modes(a: Sequence[Modes], b: Sequence[Modes]) -> bool:
+    """Whether two lists of dimensions are equal for certain, without a guard on symbolic sizes."""
+    return len(a) == len(b) and all(
+        len(x) == len(y)
+        and all(
+            m.dim == n.dim and known_equal(m.step, n.step) and known_equal(m.size, n.size)
+            for m, n in zip(x, y, strict=True)
+        )
+        for x, y in zip(a, b, strict=True)
+        if x is not y
+    )

@@ -1,0 +1,193 @@
+"""From a box back to operators: the cheapest sequence of views that reads it.
+
+Slices first, then one reshape, one permutation, one reshape, each left out where it changes nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.values.meta import is_row_major, known_equal, value_of
+from eductor.views.index_map import Box, Mode, Size
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One operator on the value so far."""
+
+    op: Any
+    args: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The operators that make a box of its source."""
+
+    box: Box
+    steps: tuple[Step, ...]
+
+    @property
+    def is_view(self) -> bool:
+        """Whether the result is a view of the source for certain: no reshape in it has to copy."""
+        reshapes = [i for i, step in enumerate(self.steps) if step.op is aten.reshape]
+        if not reshapes:
+            return True
+        source = value_of(self.box.source)
+        if _is_static(source):
+            return self._is_view_of(source)
+        return reshapes == [0] and is_row_major(source)
+
+    @property
+    def value(self) -> torch.Tensor:
+        """The fake value of the result."""
+        value: torch.Tensor = value_of(self.box.source)
+        with getattr(value, "fake_mode", nullcontext()), torch.no_grad():
+            for step in self.steps:
+                value = step.op(value, *step.args)
+        return value
+
+    @property
+    def copies(self) -> bool:
+        """Whether the result is a copy for certain: a reshape in it cannot be a view."""
+        source = value_of(self.box.source)
+        return _is_static(source) and not self._is_view_of(source)
+
+    def _is_view_of(self, source: torch.Tensor) -> bool:
+        """Whether each step is a view, tried on a tensor without contents."""
+        value = torch.empty_strided(source.shape, source.stride(), device="meta")
+        try:
+            for step in self.steps:
+                value = (aten.view if step.op is aten.reshape else step.op)(value, *step.args)
+        except RuntimeError:
+            return False
+        return True
+
+    def emit(self, rewrite: Rewriter, *, before: Node, like: Node) -> Node:
+        """Puts the operators into the graph, in front of a node."""
+        value = self.box.source
+        for step in self.steps:
+            args = step.args
+            if step.op is aten.reshape:
+                args = (_sizes(rewrite, args[0], self.box.source, before, like),)
+            value = rewrite.insert(step.op, value, *args, before=before, like=like)
+        return value
+
+
+def plan(box: Box) -> Plan | None:
+    """The operators that read a box; None if it is empty, or not read by slices, reshapes and a permutation."""
+    if any(known_equal(mode.size, 0) for mode in box.modes):
+        return None
+    memory: list[Mode] = []
+    slices: list[Step] = []
+    selects: list[Step] = []
+    shape: list[Size] = []
+    for dim, size in enumerate(box.sizes):
+        modes = _in_memory([mode for mode in box.modes if mode.dim == dim])
+        if modes is None:
+            return None
+        start = box.starts[dim]
+        if not modes and not known_equal(size, 1):
+            selects.append(Step(aten.select, (dim, start)))
+            continue
+        length, step = _extent(modes)
+        if not (known_equal(start, 0) and known_equal(length, size) and step == 1):
+            if not all(isinstance(n, int) for n in (start, length, step)):
+                return None
+            slices.append(_slice(dim, start, length, step))
+        shape.append(length)
+        memory += modes
+    if not all(isinstance(step.args[1], int) for step in selects):
+        return None
+    steps = (*_as_read(box), *slices, *reversed(selects), *_arranged(shape, memory, box))
+    if [step.op for step in steps[:2]] == [aten.reshape, aten.reshape]:
+        steps = steps[1:]
+    own = value_of(box.source).shape
+    shapes = [step.args[0] for step in steps if step.op is aten.reshape]
+    return Plan(box, steps) if all(_can_be_spelled(s, own) for s in shapes) else None
+
+
+def _as_read(box: Box) -> list[Step]:
+    """The source in the shape in which it is read."""
+    own = tuple(value_of(box.source).shape)
+    return [] if known_equal(own, box.sizes) else [Step(aten.reshape, (list(box.sizes),))]
+
+
+def _slice(dim: int, start: int, length: int, step: int) -> Step:
+    if step == 1:
+        return Step(aten.narrow, (dim, start, length))
+    return Step(aten.slice, (dim, start, start + (length - 1) * step + 1, step))
+
+
+def _arranged(shape: Sequence[Size], memory: Sequence[Mode], box: Box) -> list[Step]:
+    """From the sliced source, whose modes lie in memory as given, to the box."""
+    place = {id(mode): i for i, mode in enumerate(memory)}
+    order = [place[id(mode)] for mode in box.modes]
+    out = list(box.shape)
+    if order == sorted(order):
+        return [] if known_equal(list(shape), out) else [Step(aten.reshape, (out,))]
+    apart = [mode.size for mode in memory]
+    steps = [] if known_equal(list(shape), apart) else [Step(aten.reshape, (apart,))]
+    steps.append(Step(aten.permute, (order,)))
+    if not known_equal([apart[i] for i in order], out):
+        steps.append(Step(aten.reshape, (out,)))
+    return steps
+
+
+def _in_memory(modes: list[Mode]) -> list[Mode] | None:
+    """The modes along one dimension, outermost first, if they walk over a range of it, each element once."""
+    if len(modes) > 1:
+        if not all(isinstance(mode.step, int) for mode in modes):
+            return None
+        modes = sorted(modes, key=lambda mode: mode.step, reverse=True)
+        for outer, inner in itertools.pairwise(modes):
+            if not known_equal(outer.step, inner.step * inner.size):
+                return None
+    return modes
+
+
+def _extent(modes: Sequence[Mode]) -> tuple[Size, Size]:
+    """How many elements of a dimension modes walk over, and how far apart."""
+    if not modes:
+        return 1, 1
+    length = modes[0].size
+    for mode in modes[1:]:
+        length = length * mode.size
+    return length, modes[-1].step
+
+
+def _sizes(rewrite: Rewriter, shape: Sequence[Size], source: Node, before: Node, like: Node) -> list[Any]:
+    """A shape as arguments: one symbolic size is left to be inferred, several are asked from the source."""
+    unknown = [size for size in shape if not isinstance(size, int)]
+    if len(unknown) == 1:
+        return [size if isinstance(size, int) else -1 for size in shape]
+    asked = {i: _dim_of(size, value_of(source).shape) for i, size in enumerate(shape) if not isinstance(size, int)}
+    return [
+        rewrite.insert(aten.sym_size, source, asked[i], before=before, like=like) if i in asked else size
+        for i, size in enumerate(shape)
+    ]
+
+
+def _can_be_spelled(shape: Sequence[Size], sizes: Sequence[Size]) -> bool:
+    """Whether the symbolic sizes of a shape can be written as arguments, given the sizes of the source."""
+    unknown = [size for size in shape if not isinstance(size, int)]
+    if len(unknown) == 1:
+        return 0 not in shape
+    return all(_dim_of(size, sizes) is not None for size in unknown)
+
+
+def _dim_of(size: Size, sizes: Sequence[Size]) -> int | None:
+    return next((d for d, own in enumerate(sizes) if known_equal(own, size)), None)
+
+
+def _is_static(tensor: torch.Tensor) -> bool:
+    return all(isinstance(n, int) for n in (*tensor.shape, *tensor.stride()))
