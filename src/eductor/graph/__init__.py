@@ -11,6 +11,7 @@ from eductor.graph.effects.node_effects import Effect as Effect
 from eductor.graph.effects.node_effects import effect_of as effect_of
 from eductor.graph.effects.order import is_sorted as is_sorted
 from eductor.graph.effects.order import sorted_nodes as sorted_nodes
+from eductor.graph.no import No as No
 from eductor.graph.reading.bind import Bound as Bound
 from eductor.graph.reading.bind import NotUnderstood as NotUnderstood
 from eductor.graph.reading.bind import bind as bind

@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node, map_arg
 
 from eductor.compat import INHERITED_META, FakeTensorMode, OpOverloadPacket, enable_python_dispatcher, is_context_switch
 from eductor.errors import BadGraph
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound, NotUnderstood, bind, bind_call
 from eductor.graph.text.compare import same_value
 from eductor.graph.values import meta
@@ -230,9 +231,10 @@ class Rewriter:
         self.view.removed(node)
         self.view.graph.erase_node(node)
 
-    def reject(self, reason: str, *nodes: Node) -> None:
-        """Says why a candidate is left as it is."""
-        self.rejects.append(Reject(str(reason), tuple([self._path + node.name for node in nodes]), self._rule))
+    def reject(self, no: No | str, *nodes: Node) -> None:
+        """Says why a candidate is left as it is. The nodes given here come before those that the answer names."""
+        named = dict.fromkeys((*nodes, *no.nodes) if isinstance(no, No) else nodes)
+        self.rejects.append(Reject(str(no), tuple([self._path + node.name for node in named]), self._rule))
 
     def note(self, reason: str) -> None:
         """Says why the edits were made that belong to the match at hand."""
