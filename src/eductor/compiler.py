@@ -8,18 +8,18 @@
     partition   what to save for the backward                    -> forward and backward graph
     post_grad   passes on each graph alone
     engine      makes each graph runnable
+    link        wraps them, so that mutation, aliasing and autograd look as in eager
 
-What stands before the engine is kept on disk: where the same was compiled before, `resume` goes on from there. A graph that
-ahead-of-time autograd cannot take runs as it was captured, with a warning that names the reason.
+The graphs in front of the engine are kept on disk: where the same was compiled before, `from_disk` goes on from there. A
+graph that ahead-of-time autograd cannot take runs as it was captured, with a warning that names the reason.
 """
 
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Any, TypeVar, cast
@@ -27,14 +27,18 @@ from typing import Any, TypeVar, cast
 import torch
 from torch.fx import GraphModule
 
-from eductor.autograd import Joint, Parts, Program, aot_dispatch_autograd, aot_resume_autograd
-from eductor.autograd.layouts import drop_turned_copies
+from eductor.autograd import Traced, TraceOptions, link, trace_joint
+from eductor.autograd.backward_variants import Backwards
+from eductor.autograd.captured import Captured
+from eductor.autograd.input_overlaps import overlapping
+from eductor.autograd.layouts import drop_turned_copies, lay_out_gradients
+from eductor.autograd.link import check_fits, compile_job, deferred_backward
 from eductor.autograd.undefined_gradients import without_undefined
-from eductor.cache import Entry, NotKept, Question, Store
-from eductor.compat import compile_id, is_traced
-from eductor.engines import ATEN, INDUCTOR, Compiled, Engine, Job, find_engine, has_code_generator
+from eductor.cache import CompileCache, Entry
+from eductor.compat import compile_id, is_traced, without_autocast
+from eductor.engines import ATEN, Engine, choose_engine
 from eductor.engines.legalize.numbers import without_numbers
-from eductor.errors import BadOption, EductorError, EductorWarning, Unsupported, see_more, warn, warnings_until_now
+from eductor.errors import EductorError, Unsupported, see_more, warn, warnings_until_now
 from eductor.graph.snapshot import copy_of
 from eductor.graph.values.evaluate import correct_captured
 from eductor.graph.values.meta import requires_grad
@@ -49,6 +53,11 @@ from eductor.pipeline.base import Context, GraphName, Role, Stage
 from eductor.pipeline.instruments import PLACE, FlowStage, StageRun, watched
 from eductor.pipeline.pipeline import Pipeline
 from eductor.pipeline.runner import skip_steps
+from eductor.program.job import Compiled, Job
+from eductor.program.jobs import forward_job
+from eductor.program.joint import Joint
+from eductor.program.parts import Parts
+from eductor.program.program import Program
 
 F = TypeVar("F", bound=Callable[..., Any])
 _numbers = count(1)
@@ -83,35 +92,58 @@ def backend(
 
 def compile_graph(module: GraphModule, inputs: Sequence[Any], options: Options) -> Callable[..., Any]:
     """Takes one captured graph through all stages."""
-    flow = Flow.start(module, options)
+    flow = Flow.start(options)
     try:
-        flow = ask(flow, inputs)
-        known = resume(flow, inputs)
-        if known is not None:
-            return known
-        pre_grad(flow, inputs)
-        return pack(flow, inputs) or autograd(flow, inputs)
+        flow = with_cache(flow, module, inputs)
+        return from_disk(flow, module, inputs) or from_captured(flow, pre_grad(flow, module, inputs))
     except Exception as error:
         if isinstance(error, EductorError) and not isinstance(error, Unsupported):
             raise
-        return as_captured(flow, inputs, error)
+        return as_captured(flow, module, inputs, error)
+
+
+def from_captured(flow: Flow, graph: Graph) -> Callable[..., Any]:
+    """The stages after those on the captured graph."""
+    traced = trace(flow, graph)
+    with without_autocast():  # its casts are in the graph
+        joint(flow, traced.joint)
+        parts = partition(flow, traced.joint)
+        post_grad(flow, parts)
+    program = traced.program(parts)
+    keep(flow, graph, traced.captured, program)
+    return from_program(flow, graph, traced.captured, program)
+
+
+def from_program(flow: Flow, graph: Graph, captured: Captured, program: Program) -> Callable[..., Any]:
+    """The stages after those that are kept on disk."""
+    job = forward_job(program)
+    forward = compile_job(partial(engine, flow), job)
+    backward = later_backward(flow, program, forward, job.shared)
+    return linked(flow, graph, captured, program, forward, backward)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A captured graph with its inputs, and what is computed in front of each call of it from parameters alone."""
+
+    module: GraphModule
+    inputs: Sequence[Any]
+    packed: Hoisted | None = None
 
 
 @dataclass(frozen=True)
 class Flow:
     """What all stages know. It lives as long as the compiled function, so it holds no inputs."""
 
-    module: GraphModule
     options: Options
     pipeline: Pipeline
     engine: Engine
-    graph: GraphName = field(default_factory=lambda: GraphName(next(_numbers), compile_id()))
-    warned_before: int = field(default_factory=warnings_until_now)
-    question: Question | None = None
-    """What to look for on disk, and to leave there; None where this compile is not to be kept, or cannot be."""
+    graph: GraphName
+    warned_before: int
+    cache: CompileCache | None = None
 
     @staticmethod
-    def start(module: GraphModule, options: Options) -> Flow:
+    def start(options: Options) -> Flow:
         engine = choose_engine(options)
         if not engine.seeded_random:
             options = replace(options, fallback_random=True)
@@ -119,13 +151,14 @@ class Flow:
             options = replace(options, instruments=(*options.instruments, Verifier(report=_log.info)))
         if is_traced():
             options = replace(options, instruments=(*options.instruments, Artifacts()))
-        return Flow(module, options, Pipeline.of(options), engine)
+        name = GraphName(next(_numbers), compile_id())
+        return Flow(options, Pipeline.of(options), engine, name, warnings_until_now())
 
     @contextmanager
     def stage(
         self, name: FlowStage, role: Role, module: GraphModule, inputs: Sequence[Any] = ()
     ) -> Iterator[dict[str, Any]]:
-        """Around each stage, for those who look on; what it gives takes the facts that the stage says of its result."""
+        """Shows a stage to the instruments; yields the dictionary for the facts that it states of its result."""
         run = StageRun(name, replace(self.graph, role=role), module, inputs)
         with watched(run, self.options.instruments):
             yield run.facts
@@ -137,142 +170,100 @@ class Flow:
         context = Context(stage, self.options, is_inference, graph, packs, fuses=self.engine.fuses)
         self.pipeline.run(stage, module, context, self.options.instruments)
 
-    def skip_passes(self, stage: Stage, reason: str) -> None:
+    def skip_passes(self, stage: Stage, module: GraphModule, reason: str) -> None:
         context = Context(stage, self.options, is_inference=False, graph=self.graph)
-        skip_steps(self.pipeline.stage(stage), stage, self.module, context, self.options.instruments, reason)
+        skip_steps(self.pipeline.stage(stage), stage, module, context, self.options.instruments, reason)
+
+    @property
+    def wants_details(self) -> bool:
+        return any(instrument.wants_details for instrument in self.options.instruments)
 
 
-@contextmanager
-def without_cache_on_failure(flow: Flow) -> Iterator[None]:
-    """What is kept on disk saves time and nothing else: a compile goes on without it, whatever is wrong with it."""
-    try:
-        yield
-    except NotKept as reason:
-        _log.info("the %s is not kept on disk: it has %s", flow.graph, reason)
-    except Exception as error:
-        warnings.warn(f"the {flow.graph} is not kept on disk: {error!r}", EductorWarning, stacklevel=3)
-
-
-def ask(flow: Flow, inputs: Sequence[Any]) -> Flow:
-    """With what to look for among the graphs that are kept on disk."""
-    options = flow.options
-    if not options.cache or options.verify is not None or options.debug or options.plans or not Store.default().limit:
-        return flow
-    with without_cache_on_failure(flow):
-        return replace(flow, question=Question.of(flow.module, inputs, options, flow.pipeline, flow.engine))
-    return flow
-
-
-def resume(flow: Flow, inputs: Sequence[Any]) -> Callable[..., Any] | None:
-    """From the graphs that an earlier compile left, without a pass; None where there are none, or somebody looks on."""
-    if flow.question is None or flow.options.instruments:
-        return None
-    try:
-        entry = flow.question.answer(Store.default())
-        return None if entry is None else from_entry(flow, entry, inputs)
-    except Exception as error:
-        flow.question.give_up(Store.default(), error)
-        return None
-
-
-def from_entry(flow: Flow, entry: Entry, inputs: Sequence[Any]) -> Callable[..., Any] | None:
-    """What an entry holds, compiled; None where it does not hold for these inputs."""
-    module, given, hoisted = flow.module, inputs, entry.hoisted(flow.module)
-    if hoisted is not None:
-        if hoisted.is_overwritten(inputs):
-            return None
-        module, given = hoisted.module, hoisted.inputs(inputs)
-    run = aot_resume_autograd(
-        module,
-        given,
-        replace(entry.program, parts=with_cut(flow, entry.program.parts)),
-        compile=partial(engine, flow),
-        # What it needs takes long to load, and few programs come to it.
-        again=lambda module, inputs: aot_dispatch_autograd(module, inputs, **dispatch_settings(flow, {})),
-        exact=flow.options.profile == "exact",
+def with_cache(flow: Flow, module: GraphModule, inputs: Sequence[Any]) -> Flow:
+    """With what earlier compiles of the same left on disk."""
+    cache = CompileCache.of(
+        flow.graph, module, inputs, flow.options, flow.pipeline, flow.engine, warned_before=flow.warned_before
     )
-    if run is None:
-        return None
-    _log.info("the %s comes from disk: no pass runs", flow.graph)
-    return run if hoisted is None else hoisted.around(run)
+    return replace(flow, cache=cache)
 
 
-def pre_grad(flow: Flow, inputs: Sequence[Any]) -> None:
-    """Passes on the captured graph."""
-    differentiable = any(map(requires_grad, (*tensors_of(flow.module).values(), *inputs)))
+def from_disk(flow: Flow, module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any] | None:
+    """From the graphs that an earlier compile left, without a pass; None where there are none for these inputs."""
+
+    def resume(entry: Entry) -> Callable[..., Any] | None:
+        packed = entry.hoisted(module)
+        if packed is not None and packed.is_overwritten(inputs):
+            return None
+        graph = Graph(module, inputs) if packed is None else Graph(packed.module, packed.inputs(inputs), packed)
+        captured, written = Captured(graph.module), entry.program.signature.written
+        check_fits(entry.program, captured, graph.inputs)
+        if written and overlapping([*captured.held, *graph.inputs], written):
+            return None
+        return from_program(flow, graph, captured, entry.program)
+
+    return flow.cache.resumed(resume) if flow.cache is not None else None
+
+
+def pre_grad(flow: Flow, module: GraphModule, inputs: Sequence[Any]) -> Graph:
+    """Passes on the captured graph; what they mark as computed from parameters alone moves out of it."""
+    differentiable = any(map(requires_grad, (*tensors_of(module).values(), *inputs)))
     is_inference = not (torch.is_grad_enabled() and differentiable)
-    packs = is_inference and flow.options.pack_weights and can_pack(flow.module, inputs)
-    correct_captured(flow.module)
-    with flow.stage("pre_grad", "captured", flow.module, inputs):
-        flow.run_passes("pre_grad", "captured", flow.module, is_inference=is_inference, packs=packs)
+    packs = is_inference and flow.options.pack_weights and can_pack(module, inputs)
+    correct_captured(module)
+    with flow.stage("pre_grad", "captured", module, inputs):
+        flow.run_passes("pre_grad", "captured", module, is_inference=is_inference, packs=packs)
+    packed = hoist(module, inputs)
+    return Graph(module, inputs) if packed is None else Graph(packed.module, packed.inputs(inputs), packed)
 
 
-def pack(flow: Flow, inputs: Sequence[Any]) -> Callable[..., Any] | None:
-    """Where passes marked what depends on parameters alone: it is computed once, and autograd gets it as more inputs."""
-    hoisted = hoist(flow.module, inputs)
-    if hoisted is None:
-        return None
-    return hoisted.around(autograd(replace(flow, module=hoisted.module), hoisted.inputs(inputs), hoisted))
+def trace(flow: Flow, graph: Graph) -> Traced:
+    """Traces forward and backward together."""
+    options, given = flow.options, flow.options.decompositions
+    with flow.stage("autograd", "captured", graph.module, graph.inputs) as facts:
+        traced = trace_joint(
+            graph.module,
+            graph.inputs,
+            TraceOptions(
+                decompositions=flow.engine.decompositions(options) if given is None else given,
+                double_backward=options.double_backward,
+                exact=options.profile == "exact",
+                redraws=not options.fallback_random and options.profile != "exact",
+            ),
+        )
+        facts["packed"] = 0 if graph.packed is None else graph.packed.count
+        facts.update(nodes=len(traced.joint.module.graph.nodes), gradients=len(traced.joint.gradients))
+        return traced
 
 
-def autograd(flow: Flow, inputs: Sequence[Any], hoisted: Hoisted | None = None) -> Callable[..., Any]:
-    """Traces forward and backward together, and wraps what the stages below make of them."""
-    keep = None if flow.question is None else partial(keep_on_disk, flow, flow.question, hoisted)
-    with flow.stage("autograd", "captured", flow.module, inputs) as facts:
-        facts["packed"] = 0 if hoisted is None else hoisted.count
-        return aot_dispatch_autograd(flow.module, inputs, **dispatch_settings(flow, facts), keep=keep)
-
-
-def dispatch_settings(flow: Flow, facts: dict[str, Any]) -> dict[str, Any]:
-    """How autograd hands over to the stages below."""
-    given = flow.options.decompositions
-    return {
-        "decompositions": flow.engine.decompositions(flow.options) if given is None else given,
-        "partition_fn": partial(partition, flow, facts),
-        "compile": partial(engine, flow),
-        "double_backward": flow.options.double_backward,
-        "exact": flow.options.profile == "exact",
-        "draws_anew": not flow.options.fallback_random and flow.options.profile != "exact",
-    }
-
-
-def keep_on_disk(flow: Flow, question: Question, hoisted: Hoisted | None, program: Program) -> None:
-    """Leaves the final graphs to later processes, unless the user was warned of something that they would not see."""
-    if warnings_until_now() > flow.warned_before:
-        return
-    with without_cache_on_failure(flow):
-        question.keep(Entry.of(program, hoisted, question.guards()), Store.default())
-
-
-def partition(flow: Flow, traced: dict[str, Any], graph: Joint) -> Parts:
-    """From a joint graph to a forward and a backward graph, with the passes before and after."""
-    traced.update(nodes=len(graph.module.graph.nodes), gradients=len(graph.gradients))
+def joint(flow: Flow, graph: Joint) -> None:
+    """Passes on forward and backward together."""
+    if flow.options.profile != "exact":
+        lay_out_gradients(graph.module, graph.gradients)
     if not flow.engine.takes_numbers:
         without_numbers(graph.module)
-    joint(flow, graph)
+    with flow.stage("joint", "joint", graph.module):
+        flow.run_passes("joint", "joint", graph.module, is_inference=not graph.tangents)
     if flow.options.profile != "exact":
         drop_turned_copies(graph.module, graph.gradients)
+
+
+def partition(flow: Flow, graph: Joint) -> Parts:
+    """Splits a joint graph into a forward and a backward graph."""
     with flow.stage("partition", "joint", graph.module) as facts:
         options = replace(flow.options, engine=flow.engine)
         plan = given_plan(flow, graph)
         parts = partition_fn(graph, plan=plan, options=options)
+        if parts.backward is not None and len(graph.tangents) > 1:
+            functional = GraphModule(parts.backward, copy_of(parts.backward.graph))
+            parts = replace(parts, functional=lambda: functional)
         facts.update(parts.facts() if flow.options.instruments else {})
-        if graph.tangents and any(instrument.wants_details for instrument in flow.options.instruments):
-            told = explain_saved(graph, plan=plan, options=options)
-            facts["plan"] = told.to_json()
-            facts["timeline"] = timeline(graph, told, options=options)
+        if graph.tangents and flow.wants_details:
+            made = explain_saved(graph, plan=plan, options=options)
+            facts["plan"] = made.to_json()
+            facts["timeline"] = timeline(graph, made, options=options)
             if any(instrument.wants_curve for instrument in flow.options.instruments):
-                facts["curve"] = MemoryCurve.of(memory_curve(graph, options=options), told).to_json()
-    if parts.backward is not None and len(graph.tangents) > 1:
-        functional = GraphModule(parts.backward, copy_of(parts.backward.graph))
-        parts = replace(parts, functional=lambda: functional)
-    post_grad(flow, parts)
-    return with_cut(flow, parts)
-
-
-def with_cut(flow: Flow, parts: Parts) -> Parts:
-    """With what makes the backward for calls in which some gradients are undefined."""
-    return parts if parts.functional is None else replace(parts, cut=partial(cut, flow, parts.functional))
+                facts["curve"] = MemoryCurve.of(memory_curve(graph, options=options), made).to_json()
+        return parts
 
 
 def given_plan(flow: Flow, graph: Joint) -> Plan | None:
@@ -287,12 +278,6 @@ def given_plan(flow: Flow, graph: Joint) -> Plan | None:
         return None
 
 
-def joint(flow: Flow, graph: Joint) -> None:
-    """Passes on forward and backward together."""
-    with flow.stage("joint", "joint", graph.module):
-        flow.run_passes("joint", "joint", graph.module, is_inference=not graph.tangents)
-
-
 def post_grad(flow: Flow, parts: Parts) -> None:
     """Passes on each graph alone."""
     with flow.stage("post_grad", "forward", parts.forward):
@@ -302,21 +287,10 @@ def post_grad(flow: Flow, parts: Parts) -> None:
             flow.run_passes("post_grad", "backward", parts.backward, is_inference=False)
 
 
-def cut(flow: Flow, functional: Callable[[], GraphModule], defined: Sequence[bool]) -> tuple[GraphModule, list[bool]]:
-    """The backward for a call in which some gradients are undefined: cut while it is functional, then as any other."""
-    whole = functional()
-    known = flow.question.cut(whole, defined, Store.default()) if flow.question is not None else None
-    if known is not None:
-        return known
-    warned_before = warnings_until_now()
-    module, present = without_undefined(whole, defined)
-    name = replace(flow.graph, role="backward")
-    context = Context("post_grad", flow.options, is_inference=False, graph=name, fuses=flow.engine.fuses)
-    flow.pipeline.run("post_grad", module, context)
-    if flow.question is not None and warnings_until_now() == warned_before:
-        with without_cache_on_failure(flow):
-            flow.question.keep_cut(whole, defined, module, present, Store.default())
-    return module, present
+def keep(flow: Flow, graph: Graph, captured: Captured, program: Program) -> None:
+    """Leaves the final graphs to later processes; not for inputs that overlap, or outputs that are no flat tuple."""
+    if flow.cache is not None and not captured.pairs and captured.spec is None:
+        flow.cache.keep(program, graph.packed)
 
 
 def engine(flow: Flow, job: Job) -> Compiled:
@@ -325,9 +299,8 @@ def engine(flow: Flow, job: Job) -> Compiled:
     try:
         with flow.stage("engine", role, job.module) as facts:
             facts["engine"] = flow.engine.name
-            told = any(instrument.wants_details for instrument in flow.options.instruments)
-            compiled = flow.engine(replace(job, mode=flow.options.mode, tells_kernels=told))
-            if told:
+            compiled = flow.engine(replace(job, mode=flow.options.mode, tells_kernels=flow.wants_details))
+            if flow.wants_details:
                 facts["kernels"] = [kernel.to_json() for kernel in compiled.kernels]
             return compiled
     except Exception as error:
@@ -338,7 +311,43 @@ def engine(flow: Flow, job: Job) -> Compiled:
         return ATEN(job)
 
 
-def as_captured(flow: Flow, inputs: Sequence[Any], error: Exception) -> Callable[..., Any]:
+def later_backward(flow: Flow, program: Program, forward: Compiled, shared: dict[str, Any]) -> Backwards | None:
+    """The backward, which the engine compiles when it is first called."""
+    functional = program.parts.functional
+    prune = partial(pruned, flow, functional) if functional is not None else None
+    return deferred_backward(program, forward, partial(engine, flow), prune, shared)
+
+
+def pruned(
+    flow: Flow, functional: Callable[[], GraphModule], defined: Sequence[bool]
+) -> tuple[GraphModule, list[bool]]:
+    """The backward for calls in which some gradients are undefined: pruned while it is functional, then as any other."""
+    whole = functional()
+
+    def prune() -> tuple[GraphModule, list[bool]]:
+        module, present = without_undefined(whole, defined)
+        quiet = replace(flow, options=replace(flow.options, instruments=()))
+        quiet.run_passes("post_grad", "backward", module, is_inference=False)
+        return module, present
+
+    return prune() if flow.cache is None else flow.cache.pruned(whole, defined, prune)
+
+
+def linked(
+    flow: Flow, graph: Graph, captured: Captured, program: Program, forward: Compiled, backward: Backwards | None
+) -> Callable[..., Any]:
+    """The function that the caller gets."""
+
+    def recompile(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        return from_captured(replace(flow, cache=None), Graph(module, inputs))
+
+    with flow.stage("link", "captured", graph.module):
+        exact = flow.options.profile == "exact"
+        run = link(captured, graph.inputs, program, forward, backward, recompile=recompile, exact=exact)
+        return run if graph.packed is None else graph.packed.around(run)
+
+
+def as_captured(flow: Flow, module: GraphModule, inputs: Sequence[Any], error: Exception) -> Callable[..., Any]:
     """The captured graph as it is, differentiated by eager's autograd: for what ahead-of-time autograd cannot take."""
     if isinstance(error, Unsupported):
         message = f"ahead-of-time autograd does not support {error}"
@@ -349,26 +358,11 @@ def as_captured(flow: Flow, inputs: Sequence[Any], error: Exception) -> Callable
         raise EductorError(f"{message}.") from error
     _warn(f"{message}; the captured graph runs uncompiled, as in eager. To see more: {see_more()}")
     for stage in ("joint", "post_grad"):
-        flow.skip_passes(stage, message)
-    run = ATEN(Job(flow.module, inputs)).run
-    return lambda *args: run(list(args))
+        flow.skip_passes(stage, module, message)
+    run = ATEN(Job(module, inputs)).run
+    with flow.stage("link", "captured", module):
+        return lambda *args: run(list(args))
 
 
 def _warn(message: str) -> None:
     warn(message, stacklevel=3)
-
-
-def choose_engine(options: Options) -> Engine:
-    """The engine that the options ask for, or the best one that is here."""
-    chosen = options.engine
-    if chosen is None:
-        chosen = "inductor" if options.profile == "fast" and has_code_generator() else "aten"
-    found = find_engine(chosen)
-    if options.mode not in found.modes:
-        raise BadOption(f"mode={options.mode!r}: the engine {found.name!r} has {', '.join(found.modes)}.")
-    if options.profile == "exact" and found is INDUCTOR:
-        raise BadOption(
-            "option engine='inductor' with profile='exact': its kernels round differently from eager's. "
-            "Use the engine 'aten', or the profile 'fast'."
-        )
-    return found

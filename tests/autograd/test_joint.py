@@ -45,7 +45,7 @@ def test_a_joint_graph_is_legal_functional_and_named_as_in_the_documents(dynamic
 
 
 def test_a_graph_that_writes_nothing_is_traced_once(monkeypatch):
-    from eductor.autograd import joint as module
+    from eductor.autograd import tracing as module
 
     def refuse(*args, **options):
         raise AssertionError("there is nothing to make functional")

@@ -142,7 +142,7 @@ def test_the_decompositions_are_the_engines_or_the_users():
 
 
 def test_the_default_engine():
-    from eductor.compiler import choose_engine
+    from eductor.engines import choose_engine
 
     assert choose_engine(Options()) is (INDUCTOR if has_code_generator() else ATEN)
     assert choose_engine(Options(profile="exact")) is ATEN

@@ -50,6 +50,7 @@ def test_stages_stand_in_order_with_forward_and_backward():
         ("post_grad", "forward"),
         ("post_grad", "backward"),
         ("engine", "forward"),
+        ("link", "captured"),
         ("engine", "backward"),
     ]
 

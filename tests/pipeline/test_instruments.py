@@ -246,6 +246,7 @@ def test_the_recorder_tells_the_graphs_of_a_program_apart():
         ("post_grad", "forward"),
         ("post_grad", "backward"),
         ("engine", "forward"),
+        ("link", "captured"),
         ("engine", "backward"),
     ]
     roles = {(r.stage, r.role) for r in recorder.records}

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from torch.fx import GraphModule
 
-from eductor.autograd.undefined_gradients import without_undefined
-from eductor.program.handoff import Cut, Run
+from eductor.program.job import Run
 
 Compile = Callable[[GraphModule, bool], Run]
 """Compiles a backward graph; the flag says that its saved values are needed afterwards."""
+
+Prune = Callable[[Sequence[bool]], tuple[GraphModule, list[bool]]]
+"""From which tangents are defined to the backward that takes only those, and which gradients it computes."""
 
 
 class Backwards:
     """Compiled forms of one backward graph, by which gradients are defined and whether saved values stay alive."""
 
-    def __init__(self, module: GraphModule, tangents: int, compile: Compile, cut: Cut | None = None) -> None:
+    def __init__(self, module: GraphModule, tangents: int, compile: Compile, prune: Prune) -> None:
         self._module = module
-        self._cut = cut or partial(without_undefined, module)
+        self._prune = prune
         self._tangents = tangents
         self._compile = compile
         self._made: dict[tuple[tuple[bool, ...], bool], Run] = {}
@@ -42,7 +43,7 @@ class Backwards:
     def _make(self, defined: tuple[bool, ...], keeps: bool) -> Run:
         if all(defined):
             return self._compile(self._module, keeps)
-        module, present = self._cut(defined)
+        module, present = self._prune(defined)
         run = self._compile(module, keeps)
 
         def call(inputs: list[Any]) -> Sequence[Any]:

@@ -18,6 +18,9 @@ from eductor.graph.reading.static import is_static
 from eductor.graph.snapshot import subgraphs
 from eductor.graph.values.evaluate import given_back
 from eductor.graph.values.module_tensors import first_names, swapped, tensors_of
+from eductor.program.joint import Signature
+
+Pairs = frozenset[tuple[int, int]]
 
 
 class AsInEager(Interpreter):
@@ -38,6 +41,10 @@ class Captured:
         self.held = [self._state[name] for name in names]
         self.spec: Any = None
         """The structure of the outputs, once the graph has run; None where they are a flat tuple."""
+        self.pairs: Pairs = frozenset()
+        """Inputs that overlap, by their numbers, and are taken as one."""
+        self.uncounted_writes: tuple[int, ...] = ()
+        """Inputs whose version counters do not see that the graph writes them."""
 
     def flatten(self, inputs: Sequence[Any]) -> list[Any]:
         """What the traced graph takes for these inputs."""
@@ -66,6 +73,10 @@ class Captured:
         """Where Dynamo found each of the flat inputs; None for those it did not."""
         placeholders = self.module.graph.find_nodes(op="placeholder")
         return [*[None] * len(self.held), *(getattr(p, "_dynamo_source", None) for p in placeholders)]
+
+    def written(self, signature: Signature) -> frozenset[int]:
+        """Inputs of a call that the graph writes."""
+        return signature.written
 
     def static_inputs(self) -> frozenset[int]:
         """Inputs whose memory stays where it is from call to call: parameters and buffers."""

@@ -1,4 +1,4 @@
-"""The captured graph once more, under eager's autograd: for what the compiled backward does not cover.
+"""Eager replay: the captured graph under eager's autograd, for what the compiled backward does not cover.
 
 That is a gradient of a gradient (`create_graph=True`: gradient penalties, Hessian-vector products, any order), gradients
 in batches (`is_grads_batched`), and a backward under autocast, where eager's would cast: of a `torch.autograd.Function`, and of
@@ -20,11 +20,12 @@ from torch.fx import GraphModule, Interpreter, Node
 from eductor import compat
 from eductor.autograd.captured import Captured, contains
 from eductor.autograd.gradient_uses import gradients_by_use, gradients_in_sum
-from eductor.autograd.joint import Joint, Signature
 from eductor.graph.effects.order import ancestors
 from eductor.graph.reading.bind import Bound, bind
 from eductor.graph.snapshot import copy_of
 from eductor.graph.values.meta import output_of, requires_grad, tensor_of, value_of
+from eductor.program.joint import Joint, Signature
+from eductor.program.program import ReplayNeeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class TensorForm:
     """An input that no gradient depends on: any tensor of its form will do, so its memory is let go."""
 
     shape: tuple[int, ...]
@@ -47,38 +48,26 @@ class Form:
     requires_grad: bool
 
     @staticmethod
-    def of(x: torch.Tensor) -> Form:
-        return Form(tuple(x.shape), x.stride(), x.dtype, x.device, x.requires_grad)
+    def of(x: torch.Tensor) -> TensorForm:
+        return TensorForm(tuple(x.shape), x.stride(), x.dtype, x.device, x.requires_grad)
 
     def filled(self) -> torch.Tensor:
         made = torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=self.device).zero_()
         return made.requires_grad_(self.requires_grad)
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
-    """What another run needs, as the joint graph tells before passes edit it."""
-
-    is_random: bool
-    watched: tuple[int, ...]
-    """Inputs that must not be written until then."""
-    let_go: tuple[int, ...]
-    """Inputs of which only the form is needed."""
-    refusal: str
-    """Why another run would compute something else, or nothing."""
-
-    @staticmethod
-    def of(joint: Joint, *, draws_anew: bool) -> Needs:
-        is_random = contains(joint.module, compat.is_random)
-        outputs = output_of(joint.module)
-        needed = ancestors(outputs[len(joint.analysis.returns) :], _sources)
-        unneeded = {p for p in joint.primals if p not in needed and _is_array(p)}
-        return Needs(
-            is_random,
-            tuple(i for i in _counted(joint, needed) if i not in joint.overwritten),
-            tuple(i for i in _counted(joint, unneeded) if i not in joint.static),
-            _refusal(joint, ancestors(outputs, _sources), draws_anew=draws_anew and is_random),
-        )
+def replay_needs(joint: Joint, *, redraws: bool) -> ReplayNeeds:
+    """What a replay needs of each call. `redraws`: the compiled graphs draw other random numbers than eager."""
+    is_random = contains(joint.module, compat.is_random)
+    outputs = output_of(joint.module)
+    needed = ancestors(outputs[len(joint.analysis.returns) :], _sources)
+    unneeded = {p for p in joint.primals if p not in needed and _is_array(p)}
+    return ReplayNeeds(
+        is_random,
+        tuple(i for i in _counted(joint, needed) if i not in joint.overwritten),
+        tuple(i for i in _counted(joint, unneeded) if i not in joint.static),
+        _refusal(joint, ancestors(outputs, _sources), redraws=redraws and is_random),
+    )
 
 
 def has_function(module: GraphModule) -> bool:
@@ -86,14 +75,14 @@ def has_function(module: GraphModule) -> bool:
     return contains(module, lambda target: target is _FUNCTION)
 
 
-class Again:
+class EagerReplay:
     """Runs the forward of a captured graph again, and eager's backward through it."""
 
     def __init__(
         self,
         captured: Captured,
         signature: Signature,
-        needs: Needs,
+        needs: ReplayNeeds,
         function_graph: GraphModule | None,
         *,
         by_use: bool = False,
@@ -119,7 +108,7 @@ class Again:
         if self._let_go:
             inputs = list(inputs)
             for i in self._let_go:
-                inputs[i] = Form.of(inputs[i])
+                inputs[i] = TensorForm.of(inputs[i])
         return Kept(inputs, versions, compat.random_state() if self._is_random else None)
 
     def can_run(self, kept: Kept | None) -> bool:
@@ -133,7 +122,7 @@ class Again:
         if kept is None:
             raise RuntimeError(f"This gradient cannot be differentiated again: {self._refusal}")
         self._check(kept)
-        inputs = [x.filled() if isinstance(x, Form) else x for x in kept.inputs]
+        inputs = [x.filled() if isinstance(x, TensorForm) else x for x in kept.inputs]
         with compat.replayed_randomness(kept.random_state) if self._is_random else nullcontext():
             if self._joint is not None and torch.is_grad_enabled():
                 return self._through_joint(self._joint, inputs, tangents)
@@ -198,9 +187,9 @@ def _is_array(node: Node) -> bool:
     return value is not None and value.dim() > 0 and (value.is_floating_point() or value.is_complex())
 
 
-def _refusal(joint: Joint, needed: Collection[Node], *, draws_anew: bool) -> str:
+def _refusal(joint: Joint, needed: Collection[Node], *, redraws: bool) -> str:
     """Why another run of the forward would not compute what the compiled one did, or nothing."""
-    if draws_anew:
+    if redraws:
         return "the compiled graph drew random numbers of its own. Compile with the option fallback_random=True."
     lost = [f"input {i}" for i, p in enumerate(joint.primals) if i in joint.overwritten and p in needed]
     if lost:

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from eductor.autograd.captured import Captured
+from eductor.autograd.captured import Captured, Pairs
 from eductor.errors import Unsupported
+from eductor.program.joint import Signature
 
-Pairs = frozenset[tuple[int, int]]
 Geometry = tuple[tuple[Any, ...], tuple[Any, ...], Any]
 
 
@@ -51,13 +51,21 @@ def _extent(x: torch.Tensor) -> tuple[int, int]:
 
 
 class Merged(Captured):
-    """A captured graph whose overlapping inputs are taken as one: `flatten` joins them, `enter` takes them apart."""
+    """A captured graph whose overlapping inputs are taken as one: `flatten` joins them, `enter` takes them apart.
 
-    def __init__(self, captured: Captured, inputs: Sequence[Any], pairs: Pairs) -> None:
+    `signature` is that of the graph as it was traced with all inputs apart.
+    """
+
+    def __init__(self, captured: Captured, inputs: Sequence[Any], pairs: Pairs, signature: Signature) -> None:
         super().__init__(captured.module)
+        self.pairs = pairs
+        self._written = signature.written
         self._groups = [_Group.of(members, inputs) for members in _components(pairs)]
         joined = {i for group in self._groups for i in group.members}
         self._alone = [i for i in range(len(inputs)) if i not in joined]
+        # A write to a storage does not move the version counters of the tensors in it.
+        by_storage = sorted(i for group in self._groups if not group.has_base for i in group.members)
+        self.uncounted_writes = tuple(i for i in by_storage if signature.analysis.inputs[i].seen_write)
 
     def flatten(self, inputs: Sequence[Any]) -> list[Any]:
         return [*(inputs[i] for i in self._alone), *(group.base(inputs) for group in self._groups)]
@@ -71,9 +79,8 @@ class Merged(Captured):
     def fits(self, inputs: Sequence[Any]) -> bool:
         return all(group.fits(inputs) for group in self._groups)
 
-    def without_base(self) -> frozenset[int]:
-        """Inputs that are taken by their storage: a write to it does not move their version counters."""
-        return frozenset(i for group in self._groups if not group.has_base for i in group.members)
+    def written(self, signature: Signature) -> frozenset[int]:
+        return self._written
 
     def sources(self) -> list[Any]:
         sources = super().sources()
@@ -159,10 +166,9 @@ def watching_overlaps(
     run: Callable[..., Any],
     captured: Captured,
     written: Collection[int],
-    expected: Pairs,
-    otherwise: Callable[[Pairs, tuple[Any, ...]], Callable[..., Any]],
+    variant: Callable[[Pairs, tuple[Any, ...]], Callable[..., Any]],
 ) -> Callable[..., Any]:
-    """Calls `run` while inputs overlap as they did when it was compiled, and what `otherwise` gives if they do not.
+    """Calls `run` while inputs overlap as they did when it was compiled, and the `variant` for their overlap if they do not.
 
     Inputs at the addresses of an earlier call in which nothing overlapped, in tensors of the same sizes, do not overlap.
     Where they do, each call looks whether they lie in the same places of what they are views of; the graph runs as it was
@@ -175,15 +181,15 @@ def watching_overlaps(
         addresses = tuple([x.data_ptr() if isinstance(x, torch.Tensor) else x for x in (*held, *args)])
         if addresses != seen[0]:
             if pairs := overlapping([*held, *args], written):
-                return otherwise(pairs, args)(*args)
+                return variant(pairs, args)(*args)
             seen[0] = addresses
         return run(*args)
 
     def merged(*args: Any) -> Any:
         inputs = [*held, *args]
         pairs = overlapping(inputs, written)
-        if pairs != expected:
-            return otherwise(pairs, args)(*args)
+        if pairs != captured.pairs:
+            return variant(pairs, args)(*args)
         return run(*args) if captured.fits(inputs) else captured.module(*args)
 
     return merged if isinstance(captured, Merged) else apart

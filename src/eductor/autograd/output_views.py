@@ -9,64 +9,15 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from eductor import compat
-from eductor.compat import OpOverload
 from eductor.errors import Unsupported
+from eductor.graph.effects.bases import storage_node
 from eductor.graph.effects.node_effects import effect_of
 from eductor.graph.values.meta import tensor_of, value_of
-
-Place = tuple[str, int]
-"""("input", i) or ("return", i)."""
-
-
-_SHARING_UNSAID = frozenset(
-    {
-        torch.ops.aten._unsafe_view.default,
-        torch.ops.aten.unsafe_chunk.default,
-        torch.ops.aten.unsafe_split.Tensor,
-        torch.ops.aten.unsafe_split_with_sizes.default,
-    }
-)
-"""Their results look at the memory of their operand. They promise that nobody writes it, and kernels would."""
-
-
-def base_node(node: Node) -> Node:
-    """What a value is a view of, through any number of views and the parts of those with several results."""
-    while True:
-        source = node.all_input_nodes[0] if node.target is operator.getitem else node
-        if not (effect_of(source).shares or source.target in _SHARING_UNSAID):
-            return node
-        node = source.all_input_nodes[0]
-
-
-def storage_node(node: Node) -> Node:
-    """The node whose value a node is, where in-place operators return what they wrote."""
-    while isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
-        schema = node.target._schema
-        returned = schema.returns[0].alias_info if len(schema.returns) == 1 else None
-        if returned is None or not returned.is_write or compat.changes_geometry(node.target):
-            return node
-        written = next(i for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
-        operand = node.args[written] if written < len(node.args) else node.kwargs[schema.arguments[written].name]
-        if not isinstance(operand, Node):
-            return node
-        node = operand
-    return node
-
-
-def origin_of(node: Node) -> Node:
-    """The value from which a value can be made again by views alone; where nothing was viewed, itself."""
-    while True:
-        node = storage_node(node)
-        call = node.all_input_nodes[0] if node.target is operator.getitem else node
-        if not effect_of(call).is_view:
-            return node
-        node = call.all_input_nodes[0]
+from eductor.program.joint import Place, Views
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,27 +31,13 @@ class Wanted:
     """Gradients flow to what it is a view of, and not to it; decompositions may have dropped the node that said so."""
 
 
-@dataclass(frozen=True, slots=True)
-class Views:
-    """Makes views again: a function of the values at `places`."""
-
-    places: tuple[Place, ...]
-    module: GraphModule
-
-    @staticmethod
-    def of(wanted: Sequence[Wanted], leaves: Mapping[Node, Place]) -> Views:
-        """The part of a traced graph that leads from its leaves to the views, as a graph of its own."""
-        builder = _Builder(leaves)
-        results = [builder.view(w) for w in wanted]
-        builder.graph.output(tuple(results))
-        module = GraphModule(torch.nn.Module(), builder.graph)
-        return Views(tuple(p.meta["place"] for p in builder.graph.find_nodes(op="placeholder")), module)
-
-    def __call__(self, inputs: Sequence[Any], returns: Sequence[Any]) -> Sequence[torch.Tensor]:
-        made: Sequence[torch.Tensor] = self.module.forward(
-            *(inputs[i] if kind == "input" else returns[i] for kind, i in self.places)
-        )
-        return made
+def views_of(wanted: Sequence[Wanted], leaves: Mapping[Node, Place]) -> Views:
+    """The part of a traced graph that leads from its leaves to the views, as a graph of its own."""
+    builder = _Builder(leaves)
+    results = [builder.view(w) for w in wanted]
+    builder.graph.output(tuple(results))
+    module = GraphModule(torch.nn.Module(), builder.graph)
+    return Views(tuple(p.meta["place"] for p in builder.graph.find_nodes(op="placeholder")), module)
 
 
 class _Builder:

@@ -18,13 +18,14 @@ from torch.utils import _pytree as pytree
 from eductor import compat
 from eductor.autograd.backward_variants import Backwards
 from eductor.autograd.captured import Captured
-from eductor.autograd.eager_replay import Again, has_function
-from eductor.autograd.joint import Signature, Tangent
-from eductor.autograd.output_views import base_node
+from eductor.autograd.eager_replay import EagerReplay, has_function
 from eductor.compat import FakeTensor
 from eductor.errors import warn
+from eductor.graph.effects.bases import base_node
 from eductor.graph.values.meta import output_of
-from eductor.program.handoff import Compiled, Parts, Run
+from eductor.program.job import Compiled, Run
+from eductor.program.joint import Signature, Tangent
+from eductor.program.parts import Parts
 
 
 def assemble(
@@ -33,7 +34,7 @@ def assemble(
     parts: Parts,
     forward: Compiled,
     backwards: Backwards | None,
-    again: Again | None,
+    replay: EagerReplay | None,
     *,
     exact: bool,
 ) -> Callable[..., Any]:
@@ -42,7 +43,7 @@ def assemble(
     call = _detaching(call, parts.forward)
     if backwards is not None:
         given = has_function(captured.module)
-        call = _differentiable(signature, parts, call, backwards, again, runs_users_backward=given, exact=exact)
+        call = _differentiable(signature, parts, call, backwards, replay, runs_users_backward=given, exact=exact)
     call = _in_grad_mode(call, signature, trains=backwards is not None)
     call = _keeping_versions(call, signature, forward.counts_writes) if signature.writes.forward else call
     call = _counting_idle_writes(call, signature)
@@ -108,7 +109,7 @@ def _differentiable(
     parts: Parts,
     forward: Run,
     backwards: Backwards,
-    again: Again | None,
+    replay: EagerReplay | None,
     *,
     runs_users_backward: bool,
     exact: bool,
@@ -135,7 +136,7 @@ def _differentiable(
     class EductorFunction(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *args: Any) -> Any:
-            ctx.kept = again.keep(args[:given_inputs]) if again is not None else None
+            ctx.kept = replay.keep(args[:given_inputs]) if replay is not None else None
             outputs = forward(list(args[:given_inputs]))
             returns = tuple(outputs[:count])
             ctx.save_for_backward(*(args[i] if is_input else outputs[i] for is_input, i in saved))
@@ -157,16 +158,16 @@ def _differentiable(
                 ctx.kept = None
             defined = tuple(g is not None for g in gradients)
             if torch.is_grad_enabled() or any(compat.is_batched(g) for g in gradients):
-                if again is None:
+                if replay is None:
                     raise RuntimeError(
                         "This gradient cannot be differentiated again, because the option double_backward is off."
                     )
-                return handed_back(again.backward(kept, gradients))
+                return handed_back(replay.backward(kept, gradients))
             otherwise = exact and any(_lies_otherwise(g, t) for g, t in zip(gradients, tangents, strict=True))
             casts = (exact or runs_users_backward) and compat.any_autocast()
             as_eager = otherwise or casts or (runs_users_backward and not all(defined))
-            if as_eager and again is not None and again.can_run(kept):
-                return handed_back(again.backward(kept, gradients))
+            if as_eager and replay is not None and replay.can_run(kept):
+                return handed_back(replay.backward(kept, gradients))
             if casts:
                 warn(
                     "a backward runs under autocast, where eager's casts, and the compiled one may not: its forward cannot run "
@@ -205,7 +206,7 @@ def _differentiable(
 
 
 def _arguments(gradients: Sequence[int], count: int) -> tuple[list[int], list[int]]:
-    """For which argument each gradient is, and the inputs that are arguments again, after all others, for each further one."""
+    """For which argument each gradient is, and the inputs that are arguments again, after all others, once for each further gradient."""
     positions: list[int] = []
     repeated: list[int] = []
     for i in gradients:
@@ -225,7 +226,7 @@ def _saved_tensors(ctx: Any, parts: Parts) -> Sequence[torch.Tensor]:
         if not parts.trusts_parameters or "modified by an inplace operation" not in str(error):
             raise
         raise RuntimeError(
-            f"{error}\nThe backward computes values again from parameters that eager does not save. If these must "
+            f"{error}\nThe backward recomputes values from parameters that eager does not save. If these must "
             "change before it, compile with recompute=False."
         ) from error
     return saved

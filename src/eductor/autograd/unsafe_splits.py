@@ -9,8 +9,8 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from eductor.autograd.functionalize import written_by
-from eductor.autograd.output_views import storage_node
 from eductor.errors import Unsupported
+from eductor.graph.effects.bases import storage_node
 from eductor.graph.effects.node_effects import effect_of
 from eductor.graph.values.meta import is_row_major, value_of
 

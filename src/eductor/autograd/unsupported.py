@@ -18,8 +18,8 @@ from eductor.graph.values.meta import is_backward, requires_grad, value_of
 aten = torch.ops.aten
 
 
-def refuse_operators(module: GraphModule, *, draws_anew: bool, exact: bool) -> None:
-    """Raises where there is one; `draws_anew` says that random numbers need not be eager's, `exact` that bits count."""
+def refuse_operators(module: GraphModule, *, redraws: bool, exact: bool) -> None:
+    """Raises where there is one; `redraws` says that random numbers need not be eager's, `exact` that bits count."""
     refuse_seen_sharing(module)
     if exact:
         refuse_unknown_layouts(module)
@@ -32,7 +32,7 @@ def refuse_operators(module: GraphModule, *, draws_anew: bool, exact: bool) -> N
         if isinstance(node.target, OpOverload) and _writes_besides_out(node.target):
             # What functionalization takes for the values of `out` are those of the first arguments that are written.
             raise Unsupported(f"the operator {node.target}, which writes other arguments besides those for its results")
-        if not draws_anew and _draws_into_gaps(node):
+        if not redraws and _draws_into_gaps(node):
             raise Unsupported("normal_ on a tensor with gaps in its memory, which eager fills in an order of its own")
         if exact and node.target in _VALUES and _values_alone(node):
             raise Unsupported(

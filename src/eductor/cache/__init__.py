@@ -10,6 +10,7 @@ be told this way (operators of other packages, bodies of higher-order operators,
 The kernels that an engine made are the engine's to keep: it gets the same graphs, and finds them by these.
 """
 
+from eductor.cache.compile_cache import CompileCache as CompileCache
 from eductor.cache.entry import Entry as Entry
 from eductor.cache.key import Question as Question
 from eductor.cache.store import Store as Store

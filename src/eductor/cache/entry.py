@@ -10,16 +10,14 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from eductor.autograd.analysis import Analysis, Input, Output, Return
 from eductor.autograd.captured import Fakes
-from eductor.autograd.eager_replay import Needs
-from eductor.autograd.joint import Signature, Tangent, Writes
-from eductor.autograd.output_views import Views
-from eductor.autograd.program import Program
 from eductor.cache.graphs import graph_from_data, graph_to_data
 from eductor.cache.values import NotKept, Symbols, value_from_data, value_to_data
 from eductor.packing import Hoisted, with_prologue
-from eductor.program.handoff import Parts, Saved
+from eductor.program.analysis import Analysis, Input, Output, Return
+from eductor.program.joint import Signature, Tangent, Views, Writes
+from eductor.program.parts import Parts, Saved
+from eductor.program.program import Program, ReplayNeeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,7 @@ def write(entry: Entry, symbols: Symbols) -> dict[str, Any]:
         "packing": _packing_to_data(entry.packing, symbols) if entry.packing else None,
         "signature": _signature_to_data(program.signature, symbols),
         "parts": _parts_to_data(program.parts, symbols),
-        "needs": asdict(program.needs) if program.needs else None,
+        "replay": asdict(program.replay) if program.replay else None,
     }
 
 
@@ -82,14 +80,17 @@ def read(data: dict[str, Any], fakes: Fakes, symbols: Symbols) -> Entry | None:
         return None
     for condition in conditions:
         bool(condition)  # installs a guard
-    needs = data["needs"]
     program = Program(
         _signature_from_data(data["signature"], fakes, symbols),
         _parts_from_data(data["parts"], fakes, symbols),
-        Needs(needs["is_random"], tuple(needs["watched"]), tuple(needs["let_go"]), needs["refusal"]) if needs else None,
+        _replay_from_data(data["replay"]) if data["replay"] else None,
     )
     packing = _packing_from_data(data["packing"], fakes, symbols) if data["packing"] else None
     return Entry(program, packing)
+
+
+def _replay_from_data(data: dict[str, Any]) -> ReplayNeeds:
+    return ReplayNeeds(data["is_random"], tuple(data["watched"]), tuple(data["let_go"]), data["refusal"])
 
 
 def _holds(condition: Any) -> bool:

@@ -10,10 +10,10 @@ from typing import Any
 from eductor.engines.aten import aten, calls
 from eductor.errors import BadOption, UnknownName
 from eductor.options import Options
-from eductor.program.handoff import Compiled as Compiled
-from eductor.program.handoff import Job as Job
-from eductor.program.handoff import Kernel as Kernel
-from eductor.program.handoff import Run as Run
+from eductor.program.job import Compiled as Compiled
+from eductor.program.job import Job as Job
+from eductor.program.job import Kernel as Kernel
+from eductor.program.job import Run as Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,22 @@ def has_code_generator() -> bool:
     from eductor.engines.inductor import engine as inductor
 
     return inductor.can_compile()
+
+
+def choose_engine(options: Options) -> Engine:
+    """The engine that the options ask for, or the best one that is here."""
+    chosen = options.engine
+    if chosen is None:
+        chosen = "inductor" if options.profile == "fast" and has_code_generator() else "aten"
+    found = find_engine(chosen)
+    if options.mode not in found.modes:
+        raise BadOption(f"mode={options.mode!r}: the engine {found.name!r} has {', '.join(found.modes)}.")
+    if options.profile == "exact" and found is INDUCTOR:
+        raise BadOption(
+            "option engine='inductor' with profile='exact': its kernels round differently from eager's. "
+            "Use the engine 'aten', or the profile 'fast'."
+        )
+    return found
 
 
 def find_engine(engine: str | Callable[..., Any] | Engine) -> Engine:

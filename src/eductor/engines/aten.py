@@ -10,7 +10,7 @@ from torch.fx.graph import CodeGen
 
 from eductor.compat import OpOverload
 from eductor.graph.snapshot import copy_of
-from eductor.program.handoff import Kernel
+from eductor.program.job import Kernel
 
 
 def aten(module: GraphModule) -> Callable[[list[Any]], Sequence[Any]]:

@@ -8,7 +8,8 @@ from typing import Any
 from torch.fx import GraphModule
 
 from eductor.compat import compiled_apart
-from eductor.compiler import choose_engine, compile_graph
+from eductor.compiler import compile_graph
+from eductor.engines import choose_engine
 from eductor.options import Options
 from eductor.pipeline.pipeline import Pipeline
 

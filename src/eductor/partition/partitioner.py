@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from eductor.autograd.joint import Joint
 from eductor.cost import Device, device_of
 from eductor.graph.values.meta import value_of
 from eductor.options import Options
@@ -27,7 +26,8 @@ from eductor.partition.prices import PICOSECONDS, Priced, price_of_a_byte, price
 from eductor.partition.problem import Choice, bytes_of, completed
 from eductor.partition.reasons import why_again, why_saved
 from eductor.partition.split import split
-from eductor.program.handoff import Parts
+from eductor.program.joint import Joint
+from eductor.program.parts import Parts
 
 
 def partition_fn(

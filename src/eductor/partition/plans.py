@@ -7,12 +7,12 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from eductor.autograd.joint import Joint
 from eductor.errors import BadOption
 from eductor.graph.effects.order import ancestors
 from eductor.options import Options
 from eductor.partition.node_info import classify
 from eductor.partition.plan import Plan, keys
+from eductor.program.joint import Joint
 
 
 class NoPlanFits(BadOption):

@@ -10,12 +10,12 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from eductor import compat
-from eductor.autograd.joint import Joint
 from eductor.graph.effects.order import ancestors
 from eductor.graph.values.meta import AHEAD, CAME_FROM, value_of
 from eductor.partition.compressed_saves import Form
 from eductor.partition.node_info import NodeInfo, backward_order, is_size, made_ahead
-from eductor.program.handoff import Parts, Saved
+from eductor.program.joint import Joint
+from eductor.program.parts import Parts, Saved
 
 aten = torch.ops.aten
 

@@ -6,7 +6,6 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -18,7 +17,7 @@ from eductor.pipeline.base import Context, GraphName, Stage
 from eductor.pipeline.steps import Step
 
 Status = Literal["running", "changed", "unchanged", "skipped", "failed"]
-FlowStage = Literal["pre_grad", "autograd", "joint", "partition", "post_grad", "engine"]
+FlowStage = Literal["pre_grad", "autograd", "joint", "partition", "post_grad", "engine", "link"]
 
 
 @dataclass
@@ -37,8 +36,8 @@ class Numbering:
 class StageRun:
     """One stage of a compile over one graph, while it runs and afterwards.
 
-    `module` is the graph that the stage is given, `inputs` are values for its placeholders where somebody has them, and
-    `facts` what the stage says of its result. `seconds` does not count the stages inside.
+    `module` is the graph that the stage is given, `inputs` are values for its placeholders where they are known, and
+    `facts` what the stage states of its result. No stage runs inside another one.
     """
 
     name: FlowStage
@@ -117,16 +116,14 @@ class Instrument:
 
 PLACE = "eductor_place"
 """Where an error keeps the stage in which it was raised."""
-_open: ContextVar[StageRun | None] = ContextVar("the stage that is running", default=None)
 
 
 @contextmanager
 def watched(run: StageRun, instruments: Sequence[Instrument]) -> Iterator[None]:
-    """Times a stage and tells those who look on; an error from inside says in which stage it was raised."""
+    """Times a stage and shows it to the instruments; an error from inside keeps the stage in which it was raised."""
     for instrument in instruments:
         instrument.before_stage(run)
-    outer, started = _open.get(), time.perf_counter()
-    mark = _open.set(run)
+    started = time.perf_counter()
     failure: BaseException | None = None
     try:
         yield
@@ -136,11 +133,7 @@ def watched(run: StageRun, instruments: Sequence[Instrument]) -> Iterator[None]:
             setattr(error, PLACE, f"in the stage {run.name} of the {run.graph}")
         raise
     finally:
-        _open.reset(mark)
-        seconds = time.perf_counter() - started
-        run.seconds += seconds
-        if outer is not None:
-            outer.seconds -= seconds
+        run.seconds = time.perf_counter() - started
         for instrument in instruments:
             if failure is None:
                 instrument.after_stage(run)

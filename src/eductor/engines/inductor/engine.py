@@ -35,7 +35,7 @@ from eductor.engines.legalize import legalize
 from eductor.errors import Unsupported
 from eductor.graph.snapshot import copy_of
 from eductor.graph.values.meta import fake_mode_of
-from eductor.program.handoff import Compiled, Job, Kernel, Run
+from eductor.program.job import Compiled, Job, Kernel, Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from eductor.program.handoff import Kernel
+from eductor.program.job import Kernel
 
 _DEFINITION = re.compile(
     r"^(?P<name>\w+) = async_compile\.(?P<kind>\w+)\((?:(?!\n\w).)*?r?'''(?P<code>.*?)'''", re.M | re.S

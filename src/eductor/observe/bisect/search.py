@@ -9,8 +9,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from eductor.compiler import choose_engine
-from eductor.engines import ATEN
+from eductor.engines import ATEN, choose_engine
 from eductor.errors import EductorWarning, NothingWrong
 from eductor.graph.text.printer import to_function
 from eductor.observe.bisect.reduce_graph import Reduction

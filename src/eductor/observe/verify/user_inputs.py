@@ -35,7 +35,7 @@ class Given:
             self._forward, self._values = GraphModule(run.module, copy_of(run.module.graph)), None
 
     def after_stage(self, run: StageRun) -> None:
-        if run.name == "autograd":
+        if run.name == "link":
             self._captured, self._primals, self._forward, self._values = [], [], None, None
 
     def inputs(self, run: PassRun, module: GraphModule) -> Iterator[list[Any]]:

@@ -62,7 +62,7 @@ class Verifier(Instrument):
     def after_stage(self, run: StageRun) -> None:
         self._given.after_stage(run)
         self._judged = None
-        if self._report is not None and run.name == "autograd":
+        if self._report is not None and run.name == "link":
             self._report(f"verified the {run.graph}: {self.summary()}")
 
     def failed_stage(self, run: StageRun, error: Exception) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from eductor.compiler import choose_engine
+from eductor.engines import choose_engine
 from eductor.errors import EductorWarning, NotVerified
 from eductor.observe.isolated_compile import compile_apart
 from eductor.observe.scripts.interception import name_of

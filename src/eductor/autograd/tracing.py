@@ -1,4 +1,4 @@
-"""The joint graph: forward and backward in one functional ATen graph.
+"""Traces the joint graph: forward and backward in one functional ATen graph.
 
 Autograd comes first, on plain fake tensors: it sees the program's in-place operators and views as eager's autograd
 does, with eager's rules and errors. The ATen graph that this leaves is functionalized afterwards, if it writes at all.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,81 +16,21 @@ from torch.fx import GraphModule, Node
 from torch.fx import traceback as fx_traceback
 
 from eductor import compat
-from eductor.autograd.analysis import Analysis, Output, analyse, has_symbols, stand_ins
+from eductor.autograd.analysis import analyse, has_symbols, stand_ins
 from eductor.autograd.captured import Captured, Fakes, contains, keeps_subgraphs, refuse_subclasses
 from eductor.autograd.decompose import decompose
 from eductor.autograd.decomposition_tables import for_autograd
 from eductor.autograd.functionalize import NewValues, functionalize, listed_writes, may_write
 from eductor.autograd.gradient_uses import gradients_by_use, gradients_in_sum
-from eductor.autograd.output_views import Place, Views, Wanted, base_node, origin_of, storage_node
+from eductor.autograd.output_views import Wanted, views_of
 from eductor.autograd.provenance import ForwardRun, tell_inputs
 from eductor.autograd.unsupported import is_taken_apart, refuse_inexact, refuse_operators
 from eductor.compat import make_fx
+from eductor.graph.effects.bases import base_node, origin_of, storage_node
 from eductor.graph.effects.node_effects import effect_of
 from eductor.graph.values.meta import BACKWARD, output_of, value_of
-
-
-@dataclass(frozen=True, slots=True)
-class Tangent:
-    """The gradient of a return, as the backward takes it: with these strides, or in this memory format."""
-
-    of: int
-    strides: tuple[int, ...] | None
-    memory_format: torch.memory_format
-
-
-@dataclass(frozen=True, slots=True)
-class Writes:
-    """Inputs that are written back to inside of the graphs, by the forward and by the backward."""
-
-    forward: tuple[int, ...]
-    backward: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """All but the graph itself: what goes in, what comes out, and what must be restored around it."""
-
-    analysis: Analysis
-    tangents: tuple[Tangent, ...]
-    gradients: tuple[int, ...]
-    """The input of each gradient among the outputs; the other inputs get none.
-
-    With `exact`, an input that is used several times has several: autograd adds them to what it has from elsewhere.
-    """
-    writes: Writes
-    views: tuple[Views | None, Views | None]
-    """Makes the outputs that are views again: those made in grad mode, and the others."""
-    static: frozenset[int]
-    """Inputs that stay where they are in memory: parameters and buffers."""
-
-    @property
-    def written(self) -> frozenset[int]:
-        """Inputs that are written at all."""
-        seen = (i for i, given in enumerate(self.analysis.inputs) if given.seen_write or given.flows)
-        return frozenset((*self.writes.forward, *self.writes.backward, *seen))
-
-    @property
-    def overwritten(self) -> frozenset[int]:
-        """Inputs whose old value is gone after the forward."""
-        return frozenset((*self.writes.forward, *self.analysis.copied))
-
-
-@dataclass(frozen=True, slots=True)
-class Joint(Signature):
-    """A joint graph: `(primals, tangents) -> (returns, gradients)`, with write-backs of inputs at its end."""
-
-    module: GraphModule
-    parameters: frozenset[int]
-
-    @property
-    def primals(self) -> list[Node]:
-        return self.module.graph.find_nodes(op="placeholder")[: len(self.analysis.inputs)]
-
-    @property
-    def signature(self) -> Signature:
-        """What stays true whatever becomes of the graph."""
-        return Signature(self.analysis, self.tangents, self.gradients, self.writes, self.views, self.static)
+from eductor.program.analysis import Analysis, Output
+from eductor.program.joint import Joint, Place, Tangent, Views, Writes
 
 
 def aot_dispatch_autograd_graph(
@@ -98,7 +38,7 @@ def aot_dispatch_autograd_graph(
     fakes: Fakes,
     decompositions: Mapping[Any, Any],
     *,
-    draws_anew: bool = False,
+    redraws: bool = False,
     exact: bool = False,
 ) -> Joint:
     """Traces forward and backward of a captured graph together; with `exact`, as eager's kernels compute them."""
@@ -118,7 +58,7 @@ def aot_dispatch_autograd_graph(
         with dispatcher():
             first = for_autograd(table, later=later, exact=exact)
             traced = make_fx(trace.run, decomposition_table=first)(*primals, *values)
-        refuse_operators(traced, draws_anew=draws_anew, exact=exact)
+        refuse_operators(traced, redraws=redraws, exact=exact)
         analysis = analysis.noticing(listed_writes(traced))
         analysis, views = _take_views(traced, analysis)
         new = NewValues()
@@ -221,7 +161,7 @@ def _take_views(traced: GraphModule, analysis: Analysis) -> tuple[Analysis, tupl
 
     def made(*, recorded: bool) -> Views | None:
         some = [w for w in wanted if w.recorded == recorded]
-        return Views.of(some, leaves) if some else None
+        return views_of(some, leaves) if some else None
 
     return analysis, (made(recorded=True), made(recorded=False))
 
