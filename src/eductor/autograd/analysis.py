@@ -1,8 +1,8 @@
-"""What a captured graph does to its inputs, and what its outputs are, found by one run on fake tensors.
+"""Analyses a captured graph by one run on fake tensors: which inputs it writes, and what its outputs alias.
 
-inputs    written? where autograd sees it? with a gradient that flows through the write?
-outputs   fresh, an input itself, another output again, or a view of something that the caller can see
-returns   what the forward graph hands back: new values of inputs, fresh outputs, and the values that views are of
+inputs    written? seen by autograd? does a gradient flow through the write?
+outputs   fresh, an input itself, another output, or a view of something the caller can observe
+returns   what the forward graph returns: new values of inputs, fresh outputs, and the bases of views
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from eductor.program.analysis import Analysis, Input, Output, Return
 
 
 def analyse(captured: Captured, fakes: Fakes) -> Analysis:
-    """One run of the captured graph on stand-ins of the fake inputs."""
+    """Runs the captured graph once on stand-ins for the fake inputs."""
     grad_mode = torch.is_grad_enabled()
     with fakes.mode:
         flat = stand_ins(fakes.values)
@@ -54,18 +54,18 @@ def analyse(captured: Captured, fakes: Fakes) -> Analysis:
 
 
 def _dispatcher(fakes: Fakes) -> AbstractContextManager[Any]:
-    """Operators are taken apart in Python, slowly, only where sizes are symbolic: not all of torch's C++ takes those."""
+    """The Python dispatcher, which is slow, only for symbolic sizes: not all of torch's C++ kernels take those."""
     return compat.enable_python_dispatcher() if has_symbols(fakes.values) else nullcontext()
 
 
 def has_symbols(values: Sequence[Any]) -> bool:
-    """Whether some input, or a size of one, is not known."""
+    """Whether an input, or a size of one, is symbolic."""
     return any(_is_symbolic(n) for x in values for n in (*(x.shape if isinstance(x, torch.Tensor) else (x,)),))
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What a write can change of an input."""
+    """The state of an input that a write can change."""
 
     version: int
     requires_grad: bool
@@ -95,7 +95,7 @@ def _input(index: int, value: Any, before: _State | None) -> Input:
 
 
 class _Sorter:
-    """Sorts outputs by what they share memory with."""
+    """Classifies outputs by what they alias."""
 
     def __init__(
         self, flat: Sequence[Any], entries: Sequence[Any], values: Sequence[Any], inputs: Sequence[Input]
@@ -140,7 +140,7 @@ class _Sorter:
         return Output("view", index, not compat.made_without_grad_mode(value), value.requires_grad, root)
 
     def _root(self, storage: int) -> int:
-        """The return that several outputs are views of: one of them, or what they are all views of."""
+        """The return that several outputs are views of: one of them, or their common base."""
         if storage not in self._root_of:
             group = self._groups[storage]
             requires_grad = any(self._values[j].requires_grad for j in group)
@@ -165,7 +165,7 @@ class _Sorter:
 
 
 def _made_by_a_function(value: torch.Tensor) -> bool:
-    """Whether a user's autograd.Function lies between a view and its base: then its backward is not the view's."""
+    """Whether a user's autograd.Function produced a view of its base: then its backward is not that of a view."""
     base: Any = value._base
     if base is None:
         return False
@@ -188,7 +188,7 @@ def _is_symbolic(value: Any) -> bool:
 
 
 class _Rooted(torch.autograd.Function):
-    """Makes a tensor a value that was computed, so that autograd lets it be written."""
+    """Gives a tensor a grad_fn, so that autograd allows in-place writes to it."""
 
     @staticmethod
     def forward(ctx: Any, anchor: torch.Tensor, box: list[torch.Tensor]) -> torch.Tensor:
@@ -200,8 +200,8 @@ class _Rooted(torch.autograd.Function):
 
 
 def stand_ins(values: Sequence[Any]) -> list[Any]:
-    """Tensors on the same memory with a history of their own: no run leaves a trace on the fake inputs, nor does
-    autograd know that one input was made from another."""
+    """Tensors on the same memory with their own history: a run does not change the fake inputs, and autograd does not
+    connect one input with another."""
     anchor = torch.empty(0, requires_grad=True)
     return [_stand_in(x, anchor) if isinstance(x, torch.Tensor) else x for x in values]
 
@@ -213,7 +213,7 @@ def _stand_in(value: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
     if not value.requires_grad:
         return copy
     if value.is_leaf:
-        # A leaf that is a view stays one: autograd takes what is viewed of it for views of its base, without gradients.
+        # A leaf that is a view stays one: autograd treats views of it as views of its base, without gradients.
         return (copy.view_as(copy) if value._is_view() else copy).requires_grad_()
     with torch.enable_grad():
         rooted: torch.Tensor = _Rooted.apply(anchor, [copy])  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""The backward graph, compiled when it is first needed: once for each set of gradients that come defined."""
+"""Backward variants: the backward graph, compiled on first use for each set of defined tangents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Prune = Callable[[Sequence[bool]], tuple[GraphModule, list[bool]]]
 
 
 class Backwards:
-    """Compiled forms of one backward graph, by which gradients are defined and whether saved values stay alive."""
+    """Compiled variants of one backward graph, by which tangents are defined and whether saved values stay alive."""
 
     def __init__(self, module: GraphModule, tangents: int, compile: Compile, prune: Prune) -> None:
         self._module = module
@@ -37,7 +37,7 @@ class Backwards:
         return run
 
     def prepare(self) -> None:
-        """Compiles the ordinary form now."""
+        """Compiles the ordinary variant now."""
         self((True,) * self._tangents, False)
 
     def _make(self, defined: tuple[bool, ...], keeps: bool) -> Run:

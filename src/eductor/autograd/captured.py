@@ -24,7 +24,7 @@ Pairs = frozenset[tuple[int, int]]
 
 
 class AsInEager(Interpreter):
-    """Runs a graph; what gives its operand back in eager gives it back here, whoever dispatches."""
+    """Runs a graph; calls that return their operand in eager return the same object here, under any dispatcher."""
 
     def run_node(self, n: Node) -> Any:
         same = given_back(n)
@@ -47,19 +47,19 @@ class Captured:
         """Inputs whose version counters do not see that the graph writes them."""
 
     def flatten(self, inputs: Sequence[Any]) -> list[Any]:
-        """What the traced graph takes for these inputs."""
+        """The inputs of the traced graph, from those of the captured graph."""
         return list(inputs)
 
     def enter(self, flat: Sequence[Any]) -> list[Any]:
-        """The inputs again, from what the traced graph takes."""
+        """The inputs of the captured graph, from those of the traced graph."""
         return list(flat)
 
     def fits(self, inputs: Sequence[Any]) -> bool:
-        """Whether the inputs of a call can be taken as those were for which the graph was traced."""
+        """Whether the inputs of a call overlap in the same places as those the graph was traced for."""
         return True
 
     def run(self, inputs: Sequence[Any], interpreter: Interpreter | None = None) -> list[Any]:
-        """The outputs, flat; an interpreter of the graph may watch."""
+        """Runs the graph, with the given interpreter if there is one; returns the outputs, flat."""
         count = len(self.held)
         given = {id(t): value for t, value in zip(self.held, inputs[:count], strict=True)}
         with swapped(self.module, {name: given[id(t)] for name, t in self._state.items()}):
@@ -79,7 +79,7 @@ class Captured:
         return signature.written
 
     def static_inputs(self) -> frozenset[int]:
-        """Inputs whose memory stays where it is from call to call: parameters and buffers."""
+        """Inputs whose memory address is the same in each call: parameters and buffers."""
         count = len(self.held)
         found = set(range(count))
         found.update(count + i for i, p in enumerate(self.module.graph.find_nodes(op="placeholder")) if is_static(p))
@@ -147,7 +147,7 @@ _TRACED_THROUGH = (
 
 
 def refuse_subclasses(module: GraphModule) -> None:
-    """A wrapper subclass that is made inside of the graph hides operators from the trace."""
+    """Raises for a wrapper subclass that is made inside of the graph: it hides operators from the trace."""
     for node in module.graph.nodes:
         for value in pytree.tree_leaves(node.meta.get("example_value")):
             if isinstance(value, torch.Tensor) and compat.is_wrapper_subclass(value):

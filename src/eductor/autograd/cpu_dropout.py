@@ -1,7 +1,7 @@
-"""Dropout on a CPU as eager rounds it.
+"""Decompositions of dropout on a CPU that round as eager does.
 
-Eager divides its noise, zeros and ones, by the share that is kept, in the dtype of the values. The operator of a trace
-multiplies with one over that share, which is rounded only then: for some shares that is another number.
+Eager divides its mask of zeros and ones by the keep probability, in the dtype of the values. The traced operator
+multiplies by the reciprocal, which is rounded in another place: for some probabilities that is another number.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ aten = torch.ops.aten
 
 
 def eagers_dropouts() -> dict[Any, Callable[..., Any]]:
-    """Decompositions of dropouts, and of their gradients, where they would be rounded otherwise than in eager."""
+    """Decompositions of dropout and its gradient, where the traced operator would round differently from eager."""
     return {aten.native_dropout.default: _Dropout(), aten.native_dropout_backward.default: _dropout_backward}
 
 
 class _Dropout:
-    """What is kept is chosen by the operator itself, which draws as eager does; only its product is another."""
+    """The operator itself draws the mask, as eager does; only the product differs."""
 
     def __init__(self) -> None:
         self._draws = False
@@ -30,7 +30,7 @@ class _Dropout:
         if self._draws or x.device.type != "cpu" or train is False or not 0 < p < 1:
             return NotImplemented
         factor = _noise(1 - p, x.dtype)
-        # The kernel rounds its factor, too, but in one step.
+        # The kernel rounds its factor as well, but in one step.
         if factor == _rounded(1 / (1 - p), x.dtype):
             return NotImplemented
         self._draws = True
@@ -48,13 +48,13 @@ def _dropout_backward(gradient: torch.Tensor, mask: torch.Tensor, scale: float) 
 
 
 def _noise(share: float, dtype: torch.dtype) -> float:
-    """One over the share that is kept, as eager's kernels divide: half precision in float32."""
+    """The reciprocal of the keep probability as eager's kernels compute it: half precision in float32."""
     wide = torch.float64 if dtype is torch.float64 else torch.float32
     return _rounded(_rounded(1 / _rounded(share, wide), wide), dtype)
 
 
 def _rounded(value: float, dtype: torch.dtype) -> float:
-    """A number to the nearest one of a dtype, of two to the even one."""
+    """A number rounded to a dtype: to nearest, ties to even."""
     mantissa, exponent = math.frexp(value)
     half = torch.finfo(dtype).eps / 2
     return math.ldexp(round(mantissa / half) * half, exponent)

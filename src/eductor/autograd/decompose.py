@@ -1,7 +1,7 @@
-"""Takes operators of a functional ATen graph apart, by a table of decompositions.
+"""Decomposes operators of a functional ATen graph by a table of decompositions.
 
-Models repeat themselves. An operator on operands of the same form is taken apart once, and the graph that this gives is
-copied wherever it comes up again: copying a node is far cheaper than tracing it.
+Models repeat themselves. An operator is traced once for operands of one form, and the resulting graph is copied
+wherever the operator occurs again: copying a node is far cheaper than tracing it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _OF_THE_PIECE = ("val", "tensor_meta", "original_aten", "unbacked_bindings")
 
 
 def decompose(module: GraphModule, table: Mapping[Any, Any]) -> GraphModule:
-    """The graph with operators of the table taken apart; the graph itself, where it has none of them."""
+    """The graph with the operators of the table decomposed; the graph itself if it has none of them."""
     if not any(node.target in table for node in module.graph.nodes if node.op == "call_function"):
         return module
     return _Decomposer(module, table).result()
 
 
 class _Decomposer:
-    """Copies a graph, with pieces in place of operators."""
+    """Copies a graph, replacing operators by their traced decompositions."""
 
     def __init__(self, module: GraphModule, table: Mapping[Any, Any]) -> None:
         self._module = module
@@ -58,7 +58,7 @@ class _Decomposer:
         return self._graph.node_copy(node, lambda n: self._copies[n])
 
     def _piece(self, node: Node) -> GraphModule:
-        """What an operator is made of, for operands of this form."""
+        """The traced decomposition of an operator for operands of this form."""
         form = (node.target, form_of(node.args), form_of(node.kwargs))
         if form not in self._pieces:
             args, kwargs = map_arg((node.args, node.kwargs), value_of)
@@ -72,7 +72,7 @@ class _Decomposer:
                 given, named = pytree.tree_unflatten(filled, spec)
                 return node.target(*given, **named)  # type: ignore[operator]
 
-            # An operand that comes twice is two operands here: the next use of the piece may have two different ones.
+            # A repeated operand counts as two: the next use of this trace may have two different ones.
             apart = [values[k].detach() for k in places]
             self._pieces[form] = make_fx(run, decomposition_table=self._table)(*apart)
         return self._pieces[form]
@@ -92,7 +92,7 @@ class _Decomposer:
         return map_aggregate(output_of(piece), lambda n: inner[n] if isinstance(n, Node) else n)
 
     def _keep(self, constant: Any) -> str:
-        """The name by which the new graph knows a constant of a piece."""
+        """The name of a constant in the new graph."""
         for name, known in self._constants.items():
             if known is constant:
                 return name

@@ -1,4 +1,4 @@
-"""Decomposition tables: which operators are taken apart in the trace of autograd, and which only after it."""
+"""Decomposition tables: which operators are decomposed in the autograd trace, and which only after it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Table = dict[Any, Callable[..., Any]]
 
 
 def for_autograd(table: Mapping[Any, Callable[..., Any]], *, later: bool, exact: bool = False) -> Table:
-    """For the trace in which operators still write: what writes in place, or to `out=`, waits until it is functional.
+    """The table for the trace in which operators still write: those that write in place or to `out=` are decomposed later.
 
-    With `later`, all of the table waits. What is not in it has the layouts that its kernels give it from the start, and
-    with `exact` their roundings.
+    With `later`, the whole table is. Operators outside of it get the strides of their kernels from the start, and with
+    `exact` their roundings.
     """
     rounded = {op: fn for op, fn in eagers_dropouts().items() if op not in table} if exact else {}
     now = {} if later else {op: fn for op, fn in table.items() if not _writes_by_name(op)}

@@ -30,7 +30,7 @@ from eductor.program.program import ReplayNeeds
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a forward call leaves for another run: its inputs, their versions, the state of the random generators."""
+    """What a forward call keeps for a replay: its inputs, their versions, the state of the random generators."""
 
     inputs: Sequence[Any]
     versions: list[int]
@@ -39,7 +39,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class TensorForm:
-    """An input that no gradient depends on: any tensor of its form will do, so its memory is let go."""
+    """An input that no gradient depends on: any tensor of its form will do, so its memory is released."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -101,7 +101,7 @@ class EagerReplay:
         self._joint = function_graph
 
     def keep(self, inputs: Sequence[Any]) -> Kept | None:
-        """Called by each forward; what it keeps is let go with the saved values."""
+        """Called by each forward; what it keeps is released with the saved values."""
         if self._refusal:
             return None
         versions = [compat.version_of(inputs[i]) for i in self._watched]
@@ -112,7 +112,7 @@ class EagerReplay:
         return Kept(inputs, versions, compat.random_state() if self._is_random else None)
 
     def can_run(self, kept: Kept | None) -> bool:
-        """Whether the inputs are still there as they were."""
+        """Whether the inputs are unchanged."""
         if kept is None:
             return False
         return all(compat.version_of(kept.inputs[i]) == v for i, v in zip(self._watched, kept.versions, strict=True))
@@ -147,7 +147,7 @@ class EagerReplay:
         return parts
 
     def _through_joint(self, joint: GraphModule, inputs: Sequence[Any], tangents: Sequence[Any]) -> list[list[Any]]:
-        """The joint graph run by eager's autograd: in it, the backward of a user's autograd.Function is ordinary code."""
+        """Eager's autograd through the joint graph, where the backward of a user's autograd.Function is ordinary code."""
         if any(g is None for g in tangents):
             raise RuntimeError(
                 "This gradient cannot be differentiated again: the graph has a torch.autograd.Function, and only some "
@@ -171,41 +171,41 @@ class EagerReplay:
 
 
 def _renamed(value: Any) -> Any:
-    """An input by another name, so that its own history is not walked."""
+    """A view of an input, so that autograd does not walk the input's own history."""
     return value.view_as(value) if requires_grad(value) else value
 
 
 def _counted(joint: Joint, among: Collection[Node]) -> list[int]:
-    """Those of some inputs whose writes autograd counts: all tensors but those of inference mode."""
+    """Those inputs whose writes autograd counts: all tensors but inference tensors."""
     values = [(i, value_of(p)) for i, p in enumerate(joint.primals) if p in among]
     return [i for i, x in values if isinstance(x, torch.Tensor) and not x.is_inference()]
 
 
 def _is_array(node: Node) -> bool:
-    """Whether a value is a tensor of numbers, and not a number that the graph may read."""
+    """Whether a value is a floating-point tensor of at least one dimension, which the graph does not read as a number."""
     value = tensor_of(node)
     return value is not None and value.dim() > 0 and (value.is_floating_point() or value.is_complex())
 
 
 def _refusal(joint: Joint, needed: Collection[Node], *, redraws: bool) -> str:
-    """Why another run of the forward would not compute what the compiled one did, or nothing."""
+    """Why a replay would not compute what the compiled forward did; empty if it would."""
     if redraws:
         return "the compiled graph drew random numbers of its own. Compile with the option fallback_random=True."
     lost = [f"input {i}" for i, p in enumerate(joint.primals) if i in joint.overwritten and p in needed]
     if lost:
         return (
-            f"the compiled graph overwrites {', '.join(lost)}, whose old value another run of the forward would need. "
+            f"the compiled graph overwrites {', '.join(lost)}, whose old value a replay of the forward would need. "
             "Compute that part outside of the compiled function, or write to a copy of the input."
         )
     return ""
 
 
 _FUNCTION = torch.ops.higher_order.autograd_function_apply
-"""A user's autograd.Function in a captured graph; eager cannot differentiate its backward again."""
+"""A user's autograd.Function in a captured graph; eager cannot differentiate its traced backward."""
 
 
 def pure_copy(module: GraphModule) -> GraphModule:
-    """A copy that writes nothing back; passes edit the graph itself."""
+    """A copy without write-backs, made before passes edit the graph."""
     graph = copy_of(module.graph)
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
         graph.erase_node(node)
@@ -218,14 +218,14 @@ _NORMS = frozenset(
         torch.ops.aten._batch_norm_with_update_functional.default,
     }
 )
-"""They update statistics, which their other results do not depend on."""
+"""Their other results do not depend on the statistics they update."""
 
 _NORM_BACKWARD = torch.ops.aten.native_batch_norm_backward.default
-"""It takes the statistics, and reads them outside of training only."""
+"""It takes the statistics, but reads them in evaluation mode only."""
 
 
 def _sources(node: Node) -> list[Node]:
-    """What the value of a node depends on."""
+    """The nodes that the value of a node depends on."""
     operand = node.args[0] if node.target is operator.getitem else None
     if isinstance(operand, Node) and operand.target in _NORMS and node.args[1] in (0, 1, 2):
         return _but_statistics(operand)

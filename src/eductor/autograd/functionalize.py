@@ -1,6 +1,6 @@
-"""From a traced graph that writes to one that does not: writes become new values, and those of inputs are handed back.
+"""Functionalizes a traced graph: writes become new values, and the new values of inputs are returned.
 
-Only graphs with a write, or with a higher-order operator that might hide one, come here.
+Only for graphs with a write, or with a higher-order operator that might hide one.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from eductor.compat import HigherOrderOperator, OpOverload, gets_tokens, make_fx
 from eductor.graph.values.meta import is_backward, known_equal, output_of, requires_grad, tensor_of
 from eductor.ops.laid_out import laid_out
 
-_functions: Any = torch  # what is asked of functional tensors has no types
+_functions: Any = torch  # its functions on functional tensors have no types
 
 
 @dataclass(frozen=True, slots=True)
 class NewValues:
-    """The nodes of what is written to inputs, by the forward and by the backward."""
+    """The nodes of the new values of inputs, written by the forward and by the backward."""
 
     forward: Sequence[tuple[int, Node]] = ()
     backward: Sequence[tuple[int, Node]] = ()
@@ -64,7 +64,7 @@ def written_by(node: Node) -> list[Any]:
 def functionalize(
     module: GraphModule, values: Sequence[Any], table: Table, *, exact: bool = False
 ) -> tuple[GraphModule, NewValues]:
-    """The functional graph with the same outputs, and what the inputs become; with `exact`, in the layouts of eager."""
+    """The functional graph with the same outputs, and the new values of inputs; with `exact`, in the layouts of eager."""
     found: list[tuple[list[int], list[int]]] = []
 
     def run(*flat: Any) -> Any:
@@ -88,7 +88,7 @@ def functionalize(
 
 
 class _Watching(SecondRun):
-    """Notes the values of the inputs where the forward ends and the backward begins, and at the very end."""
+    """Records the values of the inputs at the end of the forward and at the end of the backward."""
 
     def __init__(self, module: GraphModule, inputs: list[Any], *, exact: bool) -> None:
         super().__init__(module)
@@ -105,19 +105,19 @@ class _Watching(SecondRun):
         return super().run_node(n)
 
     def _lay_out(self, operand: Node) -> None:
-        """What was written in place is read in its old layout, as in eager, and not in that of the new value."""
+        """Reads a value that was written in place in its old strides, as eager does, not in those of the new value."""
         value, seen = self.env[operand], tensor_of(operand)
         if not isinstance(value, FunctionalTensor) or seen is None or seen.layout is not torch.strided:
             return
         if not all(type(stride) is int for stride in seen.stride()):
-            return  # nothing differs: views are made again as they were, and other pieces are refused
+            return  # nothing differs: views are regenerated with the same strides, and other parts are refused
         now = _unwrapped(value)
         if not known_equal(_strides(now), _strides(seen)):
             with disable_functional_mode():
                 _functions._functionalize_replace(value.elem, laid_out(now, seen.stride()))
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """Checks of ATen keep their place in the graph, as they are: tokens that order them would be more inputs."""
+        """Keeps ATen's checks as plain nodes: the tokens that would order them would be further inputs."""
         if not gets_tokens(target):
             return super().call_function(target, args, kwargs)
         with disable_functional_mode():
@@ -132,7 +132,7 @@ class _Watching(SecondRun):
         self._seen.append(now)
 
     def written(self) -> tuple[dict[int, Any], dict[int, Any]]:
-        """New values by input: at the end of the forward, and of those that the backward wrote at the very end."""
+        """New values by input: at the end of the forward, and at the end of the backward those that it wrote."""
         first, last = self._seen[0], self._seen[-1]
         later = {i: value for i, (value, count) in last.items() if i not in first or first[i][1] != count}
         return {i: value for i, (value, _) in first.items()}, later
@@ -146,10 +146,10 @@ def _unwrapped(value: Any) -> Any:
 
 
 def _strides(value: torch.Tensor) -> list[Any]:
-    """The strides that tell something: not those of a single row."""
+    """The strides that matter: those of dimensions of more than one element."""
     return [stride for size, stride in zip(value.shape, value.stride(), strict=True) if not known_equal(size, 1)]
 
 
 def _wrapping_by_python_alone() -> Any:
-    """Keeps the dispatcher from wrapping functional tensors once more."""
+    """Keeps the dispatcher from wrapping functional tensors a second time."""
     return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize))

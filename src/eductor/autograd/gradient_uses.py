@@ -1,8 +1,8 @@
-"""The gradient of an input, use by use.
+"""The gradient of an input, one part for each use.
 
-A value may be used outside of the graph as well: after a graph break, by an optimizer's penalty. Autograd then adds up
-all parts of its gradient, one after the other, and the sum depends on their order. A graph that hands over the sum of
-its own parts has put brackets around them; one that hands over the parts has not.
+A value may be used outside of the graph as well: after a graph break, in a penalty of the loss. Autograd then adds all
+parts of its gradient in sequence, and the rounding depends on the order. A graph that returns the sum of its own parts
+changes that order; a graph that returns the parts does not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch.autograd.graph import get_gradient_edge
 
 Edge = tuple[Any, int]
-"""Where a gradient goes: a step of the backward, and the number of the result whose gradient it takes."""
+"""The destination of a gradient: a node of autograd, and the number of its output whose gradient it takes."""
 
 
 def gradients_in_sum(
@@ -25,7 +25,7 @@ def gradients_in_sum(
     *,
     create_graph: bool = False,
 ) -> list[list[torch.Tensor]]:
-    """For each input its gradient as the only part; none where it has none."""
+    """For each input its gradient as a single part; no part where it has none."""
     sums = torch.autograd.grad(results, inputs, tangents, create_graph=create_graph, allow_unused=True)
     return [[] if total is None else [total] for total in sums]
 
@@ -37,7 +37,7 @@ def gradients_by_use(
     *,
     create_graph: bool = False,
 ) -> list[list[torch.Tensor]]:
-    """For each input the parts of its gradient, in the order in which autograd adds them up; none where it has none."""
+    """For each input the parts of its gradient, in the order in which autograd adds them; no part where it has none."""
     places = [_edge(x) for x in inputs]
     parts: dict[Edge, list[Any]] = {place: [] for place in places}
     for result, tangent in zip(results, tangents, strict=True):
@@ -64,7 +64,7 @@ def _edge(value: torch.Tensor) -> Edge:
 
 
 def _steps(results: Sequence[torch.Tensor], ends: Collection[Any]) -> Iterator[Any]:
-    """The steps of the backward that lead from these results, up to where it ends."""
+    """The nodes of autograd reachable from these results, up to the ends."""
     pending = [step for step in dict.fromkeys(_edge(x)[0] for x in results) if step not in ends]
     seen = {*pending, *ends}
     while pending:
@@ -88,7 +88,7 @@ def _noting(step: Any, parts: dict[Edge, list[Any]]) -> Callable[[Any, Any], Non
 
 
 def _can_be_summed(parts: Sequence[Any], value: torch.Tensor) -> bool:
-    """Whether autograd adds the parts as they are: what a step gives in another form is first brought to that of the value."""
+    """Whether autograd adds the parts as they are: parts of another shape or dtype are converted first."""
     return bool(parts) and all(
         (g.shape, g.dtype, g.device, g.layout) == (value.shape, value.dtype, value.device, value.layout) for g in parts
     )

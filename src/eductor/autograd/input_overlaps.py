@@ -1,8 +1,8 @@
-"""Inputs that share memory while one of them is written.
+"""Inputs that overlap in memory while one of them is written.
 
-Such inputs are taken as one: the tensor that they are all views of, or their whole storage. The views are made inside
-of the trace, so that a write to one of them is seen through the others. Which inputs overlap can change from call to
-call without anybody telling us, so each call of a graph that writes to inputs looks.
+They are replaced by one input: their common base, or their whole storage. The trace makes the views of it, so that a
+write to one is visible through the others. Which inputs overlap can change from call to call, and no guard checks it,
+so each call of a graph that writes to inputs does.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _extents_meet(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _extent(x: torch.Tensor) -> tuple[int, int]:
-    """The bytes of its storage between which a tensor lies."""
+    """The range of bytes of its storage that a tensor spans."""
     if x.numel() == 0:
         return 0, 0
     last = sum((int(size) - 1) * int(stride) for size, stride in zip(x.shape, x.stride(), strict=True))
@@ -51,9 +51,9 @@ def _extent(x: torch.Tensor) -> tuple[int, int]:
 
 
 class Merged(Captured):
-    """A captured graph whose overlapping inputs are taken as one: `flatten` joins them, `enter` takes them apart.
+    """A captured graph whose overlapping inputs are one input: `flatten` joins them, `enter` makes the views again.
 
-    `signature` is that of the graph as it was traced with all inputs apart.
+    `signature` is that of the trace with separate inputs.
     """
 
     def __init__(self, captured: Captured, inputs: Sequence[Any], pairs: Pairs, signature: Signature) -> None:
@@ -93,7 +93,7 @@ class Merged(Captured):
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Inputs that overlap, and where each of them lies in what they are taken from."""
+    """Inputs that overlap, and the geometry of each in their common base."""
 
     members: tuple[int, ...]
     places: tuple[Geometry, ...]

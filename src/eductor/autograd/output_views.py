@@ -1,7 +1,7 @@
-"""Outputs that are views: a small graph that makes them again, outside of the compiled code, from what they are views of.
+"""Outputs that are views: a small graph outside of the compiled code regenerates them from their bases.
 
-The caller gets real views of its own inputs and of the other outputs, with the history that autograd gives to views,
-as in eager. Kernels have no part in it.
+The caller gets real views of its inputs and of other outputs, with the history that autograd gives to views, as in
+eager.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from eductor.program.joint import Place, Views
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A view to be made again: its node in the traced graph, what it is a view of, what autograd knows of it."""
+    """A view to regenerate: its node in the traced graph, its base, and its state in autograd."""
 
     node: Node
     root: Place
     recorded: bool
     detached: bool
-    """Gradients flow to what it is a view of, and not to it; decompositions may have dropped the node that said so."""
+    """Gradients flow to its base, and not to it; decompositions may have dropped the detach."""
 
 
 def views_of(wanted: Sequence[Wanted], leaves: Mapping[Node, Place]) -> Views:
-    """The part of a traced graph that leads from its leaves to the views, as a graph of its own."""
+    """The part of a traced graph from its leaves to the views, as a separate graph."""
     builder = _Builder(leaves)
     results = [builder.view(w) for w in wanted]
     builder.graph.output(tuple(results))
@@ -41,7 +41,7 @@ def views_of(wanted: Sequence[Wanted], leaves: Mapping[Node, Place]) -> Views:
 
 
 class _Builder:
-    """Copies chains of views, and the sizes that they read, into a new graph."""
+    """Copies chains of views, and the sizes they read, into a new graph."""
 
     def __init__(self, leaves: Mapping[Node, Place]) -> None:
         self.graph = Graph()
@@ -84,7 +84,7 @@ class _Builder:
         return self.graph.node_copy(node, lambda operand: operands[operand])
 
     def _leaf(self, place: Place) -> Node:
-        """A tensor that is there already, without its history where that is wanted."""
+        """An input or a return, detached where the view must be."""
         given = self._given(place)
         if not self._detached:
             return given

@@ -1,7 +1,7 @@
-"""Ties the nodes of the backward to those of the forward: the user's line, the module, the number in the sequence.
+"""Provenance of backward nodes: the user's line, module and sequence number of the forward node they differentiate.
 
-Autograd numbers what it records. Whoever runs the captured graph notes which numbers each of its nodes took; a hook on
-each step of the backward then looks up whose gradient it computes, before the step is traced.
+Autograd numbers the nodes that it records. The run of the captured graph records the numbers that each of its nodes
+took; a hook on each node of autograd looks up the forward node before its backward is traced.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from eductor.graph.effects.node_effects import effect_of
 from eductor.graph.values.evaluate import given_back
 from eductor.graph.values.meta import BACKWARD, CAME_FROM
 
-_OF_THE_FORWARD = ("stack_trace", "nn_module_stack", "source_fn_stack", "custom")
+_INHERITED = ("stack_trace", "nn_module_stack", "source_fn_stack", "custom")
 
 
 class ForwardRun(Interpreter):
-    """Runs the captured graph and notes which steps of autograd each node made, and of which node each traced one came."""
+    """Runs the captured graph and records which nodes of autograd each node created, and which node each traced node came from."""
 
     def __init__(self, module: GraphModule) -> None:
         super().__init__(module)
         self._starts: list[int] = []
         self._nodes: list[Node] = []
         self.unused: list[Any] = []
-        """Random numbers that nobody reads; eager draws them all the same."""
+        """Random numbers without readers; eager draws them all the same."""
         self._ends: list[tuple[Node, str]] = []
-        """The last node traced before each step of the backward, and the node whose gradient that step computes."""
+        """The last node traced before each autograd node of the backward, and the forward node whose gradient it computes."""
 
     def run_node(self, n: Node) -> Any:
         if (same := given_back(n)) is not None:
@@ -59,12 +59,12 @@ class ForwardRun(Interpreter):
         return result
 
     def forward_of(self, number: int) -> Node | None:
-        """The node that made the step of this number."""
+        """The node that created the autograd node of this sequence number."""
         place = bisect_right(self._starts, number) - 1
         return self._nodes[place] if place >= 0 else None
 
     def mark_backward(self, forward_ends: Node) -> None:
-        """Marks the nodes that were traced after the forward, each with the node whose gradient it computes."""
+        """Marks the nodes traced after the forward, each with the forward node whose gradient it computes."""
         node, steps, of = forward_ends, dict(self._ends), ""
         while True:
             of = steps.get(node, of)
@@ -77,9 +77,10 @@ class ForwardRun(Interpreter):
 
     @contextmanager
     def tied(self, results: Sequence[torch.Tensor]) -> Iterator[None]:
-        """Meanwhile, a hook is on each step of the backward that leads to these results.
+        """Hooks each autograd node that leads to these results.
 
-        Steps and hooks hold each other, and no garbage collector sees the steps: hooks that stayed would stay for ever.
+        Autograd nodes and hooks reference each other, and the garbage collector does not see the nodes: hooks that are not
+        removed would leak.
         """
         pending = [x.grad_fn for x in results if x.grad_fn is not None]
         seen, hooks = set(pending), []
@@ -101,7 +102,7 @@ class ForwardRun(Interpreter):
 
         def announce(gradients: Any) -> None:
             forward = self.forward_of(number)
-            meta = {} if forward is None else {k: forward.meta[k] for k in _OF_THE_FORWARD if k in forward.meta}
+            meta = {} if forward is None else {k: forward.meta[k] for k in _INHERITED if k in forward.meta}
             meta["partitioner_tag"] = BACKWARD
             self._ends.append((compat.last_traced_node(), forward.name if forward is not None else ""))
             fx_traceback.current_meta = numbered(meta, number)
@@ -111,7 +112,7 @@ class ForwardRun(Interpreter):
 
 @contextmanager
 def _written(out: Any, node: Node) -> Iterator[None]:
-    """Sees that `out=` is written: some functions of ATen that are made of others forget it while they are traced."""
+    """Checks that `out=` is written: some composite functions of ATen do not write it while they are traced."""
     if not isinstance(out, torch.Tensor) or out.is_inference():
         yield
         return
@@ -123,7 +124,7 @@ def _written(out: Any, node: Node) -> Iterator[None]:
 
 
 class SecondRun(Interpreter):
-    """Runs a traced graph again so that what is traced anew keeps everything that its nodes knew."""
+    """Runs a traced graph again; the nodes traced from it keep the metadata of its nodes."""
 
     def run_node(self, n: Node) -> Any:
         before, last = fx_traceback.current_meta, compat.last_traced_node()
@@ -137,17 +138,17 @@ class SecondRun(Interpreter):
 
 
 def came_from(last: Node, *names: str) -> None:
-    """Notes that what was traced since came from these nodes."""
+    """Records that the nodes traced since `last` came from these nodes."""
     node = last.next
     while names and node.op != "root":
         node.meta[CAME_FROM] = names
         node = node.next
 
 
-def tell_inputs(
+def record_inputs(
     placeholders: Sequence[Node], captured: Sequence[Node], held: int, results: Mapping[int, Node | None]
 ) -> None:
-    """Notes of the inputs of a joint graph which they are of the captured one; of a gradient, of what it is one.
+    """Records for each input of a joint graph the input of the captured graph it is, and for a tangent its output.
 
     The captured graph has no inputs for the tensors that its module holds, which come first.
     """
@@ -157,10 +158,10 @@ def tell_inputs(
             place.meta["stack_trace"] = node.stack_trace
     for i, result in results.items():
         if result is not None:
-            told = {k: result.meta[k] for k in (*_OF_THE_FORWARD, CAME_FROM) if k in result.meta}
-            placeholders[i].meta.update(told)
+            inherited = {k: result.meta[k] for k in (*_INHERITED, CAME_FROM) if k in result.meta}
+            placeholders[i].meta.update(inherited)
 
 
 def numbered(meta: dict[str, Any], number: int | None) -> dict[str, Any]:
-    """What new nodes inherit, with the number in the sequence that they get."""
+    """The metadata that new nodes inherit, with their sequence number."""
     return {**meta, "in_grad_fn": 1, "grad_fn_seq_nr": [number]} if number is not None else dict(meta)

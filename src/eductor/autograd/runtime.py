@@ -1,7 +1,7 @@
-"""Around the compiled graphs: a function that behaves as the captured one does.
+"""The runtime wrapper around compiled graphs: a function that behaves as the captured graph in eager.
 
-It hands the inputs to the kernels, lets autograd know the whole as one step, writes back what was written, and makes
-outputs that are inputs or views of them what they are in eager.
+It passes the inputs to the kernels, records one step of autograd, writes back new values of inputs, and regenerates
+outputs that are inputs or views.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def assemble(
     *,
     exact: bool,
 ) -> Callable[..., Any]:
-    """The function that stands in for the captured graph."""
+    """The function that replaces the captured graph."""
     call = _without_autocast(forward.run) if compat.any_autocast() else forward.run
     call = _detaching(call, parts.forward)
     if backwards is not None:
@@ -62,7 +62,7 @@ def assemble(
 
 
 def _without_autocast(run: Run) -> Run:
-    """The trace has the casts already."""
+    """Runs outside of autocast, whose casts are in the graph."""
 
     def call(inputs: list[Any]) -> Sequence[Any]:
         with compat.without_autocast():
@@ -72,9 +72,9 @@ def _without_autocast(run: Run) -> Run:
 
 
 def _detaching(run: Run, graph: GraphModule) -> Run:
-    """Autograd must not take outputs for views of something inside of the graph, or for the inputs themselves.
+    """Detaches outputs that are views of values inside of the graph, or inputs, from those.
 
-    A view of another output shares the counter of its writes, so that a write to the one is noticed by who saved the other.
+    A view of another output keeps sharing its version counter, so that autograd sees a write to one through the other.
     """
     outputs = [(k, node) for k, node in enumerate(output_of(graph)) if isinstance(node, torch.fx.Node)]
     places = {node: k for k, node in reversed(outputs)}
@@ -97,14 +97,14 @@ def _detaching(run: Run, graph: GraphModule) -> Run:
 
 
 def _counting_together(view: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
-    """A view as one that torch knows to be of its base; an engine makes it from the memory alone."""
+    """A view that torch records as a view of its base; an engine makes it from the memory alone."""
     if view.dtype != base.dtype or view.untyped_storage().data_ptr() != base.untyped_storage().data_ptr():
         return view
     return base.as_strided(view.shape, view.stride(), view.storage_offset())
 
 
 def _in_grad_mode(run: Run, signature: Signature, *, trains: bool) -> Run:
-    """With gradients where the graph has any, without them otherwise; and the mode that the graph leaves behind."""
+    """Sets grad mode for the graph: on if it has gradients. Afterwards the mode is the one that the graph leaves."""
     analysis = signature.analysis
     left = analysis.grad_mode
     inference = analysis.makes_inference_tensors
@@ -136,7 +136,7 @@ def _in_grad_mode(run: Run, signature: Signature, *, trains: bool) -> Run:
 
 
 def _keeping_versions(run: Run, signature: Signature, counts_writes: bool | None) -> Run:
-    """A written input's version moves where it would in eager, and only there, whatever the kernels do."""
+    """Moves the versions of written inputs exactly as eager does, whatever the kernels do."""
     inputs = signature.analysis.inputs
     moves = [(i, int(inputs[i].seen_write)) for i in signature.writes.forward]
     seen = [i for i, move in moves if move]
@@ -158,7 +158,7 @@ def _keeping_versions(run: Run, signature: Signature, counts_writes: bool | None
 
 
 def _counting_idle_writes(run: Run, signature: Signature) -> Run:
-    """The versions of inputs move that were written with what they held (`x.copy_(x)`), of which no graph knows."""
+    """Moves the versions of inputs that were written with their own value (`x.copy_(x)`), which no graph contains."""
     inputs, known = signature.analysis.inputs, {*signature.writes.forward, *signature.writes.backward}
     idle = [i for i, given in enumerate(inputs) if given.seen_write and not given.flows and i not in known]
     if not idle:
@@ -172,7 +172,7 @@ def _counting_idle_writes(run: Run, signature: Signature) -> Run:
 
 
 def _finisher(signature: Signature) -> Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], list[Any]] | None:
-    """From what the graph returns to what the caller gets."""
+    """From the returns of the graph to the outputs of the caller; None if they are the same."""
     analysis = signature.analysis
     written = [(k, r.index) for k, r in enumerate(analysis.returns) if r.source == "input"]
     plain = [o.kind == "return" and o.index == k for k, o in enumerate(analysis.outputs)]

@@ -1,7 +1,7 @@
 """Traces the joint graph: forward and backward in one functional ATen graph.
 
-Autograd comes first, on plain fake tensors: it sees the program's in-place operators and views as eager's autograd
-does, with eager's rules and errors. The ATen graph that this leaves is functionalized afterwards, if it writes at all.
+Autograd runs first, on plain fake tensors: it handles in-place operators and views as eager's autograd does, with
+eager's rules and errors. The resulting ATen graph is functionalized afterwards, if it writes at all.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from eductor.autograd.decomposition_tables import for_autograd
 from eductor.autograd.functionalize import NewValues, functionalize, listed_writes, may_write
 from eductor.autograd.gradient_uses import gradients_by_use, gradients_in_sum
 from eductor.autograd.output_views import Wanted, views_of
-from eductor.autograd.provenance import ForwardRun, tell_inputs
-from eductor.autograd.unsupported import is_taken_apart, refuse_inexact, refuse_operators
+from eductor.autograd.provenance import ForwardRun, record_inputs
+from eductor.autograd.unsupported import is_decomposed, refuse_inexact, refuse_operators
 from eductor.compat import make_fx
 from eductor.graph.effects.bases import base_node, origin_of, storage_node
 from eductor.graph.effects.node_effects import effect_of
@@ -52,8 +52,8 @@ def aot_dispatch_autograd_graph(
         later = not has_symbols(fakes.values) and not contains(captured.module, keeps_subgraphs)
         if exact:
             refuse_inexact(captured.module, symbolic=not later)
-        # What torch writes in Python for sizes that are symbols takes some operators apart, and rounds otherwise.
-        whole = exact and contains(captured.module, is_taken_apart)
+        # torch's Python decompositions for symbolic sizes round differently for some operators.
+        whole = exact and contains(captured.module, is_decomposed)
         dispatcher = nullcontext if whole else compat.enable_python_dispatcher
         with dispatcher():
             first = for_autograd(table, later=later, exact=exact)
@@ -62,21 +62,21 @@ def aot_dispatch_autograd_graph(
         analysis = analysis.noticing(listed_writes(traced))
         analysis, views = _take_views(traced, analysis)
         new = NewValues()
-        # What autocast casts is in the graph by now: to run it under autocast again would cast what eager's kernels do not.
+        # The casts of autocast are in the graph: under autocast, running it again would cast more than eager's kernels do.
         with dispatcher(), torch.no_grad(), compat.without_autocast():
             if may_write(traced) or (later and table and has_symbols([value_of(n) for n in traced.graph.nodes])):
                 traced, new = functionalize(traced, (*primals, *values), table, exact=exact)
             elif later:
                 traced = decompose(traced, table)
     gradients, writes = _finish(traced, analysis, new)
-    _tell_inputs(traced, captured, tangents, len(fakes.values))
+    _set_input_provenance(traced, captured, tangents, len(fakes.values))
     static = captured.static_inputs()
     parameters = frozenset(i for i in static if isinstance(fakes.values[i], torch.nn.Parameter))
     return Joint(analysis, tangents, gradients, writes, views, static, traced, parameters)
 
 
 class _Trace:
-    """What is traced: the forward, then gradients of its returns with respect to the inputs."""
+    """The traced function: the forward, then gradients of its returns with respect to the inputs."""
 
     def __init__(
         self, captured: Captured, analysis: Analysis, tangents: Sequence[Tangent], count: int, *, by_use: bool
@@ -86,7 +86,7 @@ class _Trace:
         self._analysis = analysis
         self._tangents = tangents
         self._count = count
-        # Which make_fx switches off: eager casts a leaf once in a region of autocast, and sums its gradients before that.
+        # make_fx disables the cache: eager casts a leaf once in an autocast region, and sums its gradients before the cast.
         self._caches = torch.is_autocast_cache_enabled()
 
     def run(self, *flat: Any) -> Any:
@@ -123,7 +123,7 @@ class _Trace:
 
 
 def _tangents(analysis: Analysis) -> tuple[tuple[Tangent, ...], list[torch.Tensor]]:
-    """Gradients are taken in the layout of what they are gradients of, where that is an ordinary layout."""
+    """The tangents of the returns that require gradients, in the strides of their returns where these are dense."""
     tangents, values = [], []
     for k, (result, value) in enumerate(zip(analysis.returns, analysis.values, strict=True)):
         if not result.requires_grad:
@@ -140,7 +140,7 @@ def _tangents(analysis: Analysis) -> tuple[tuple[Tangent, ...], list[torch.Tenso
 
 
 def _take_views(traced: GraphModule, analysis: Analysis) -> tuple[Analysis, tuple[Views | None, Views | None]]:
-    """Takes the outputs that are views out of the traced graph, into small graphs of their own."""
+    """Moves the outputs that are views from the traced graph into small graphs of their own."""
     returns, views, gradients, unused = output_of(traced)
     nodes = dict(zip((j for j, o in enumerate(analysis.outputs) if o.kind == "view"), views, strict=True))
     analysis, returns = _rooted_at_origins(analysis, returns, nodes)
@@ -169,9 +169,9 @@ def _take_views(traced: GraphModule, analysis: Analysis) -> tuple[Analysis, tupl
 def _rooted_at_origins(
     analysis: Analysis, returns: Sequence[Any], views: dict[int, Node]
 ) -> tuple[Analysis, list[Any]]:
-    """Returns what several outputs without gradients are made from, where one of these was taken for it.
+    """Returns the origin of several outputs without gradients, where one of these outputs was returned in its place.
 
-    To autograd, what `detach` gives is nobody's view: only the trace knows which of two such values was there first.
+    For autograd the result of `detach` is not a view: only the trace shows which of two such values came first.
     `views` are the nodes of outputs that are views; outputs that turn out to be views are added.
     """
     outputs, values, returns = list(analysis.outputs), list(analysis.values), list(returns)
@@ -214,19 +214,19 @@ def _finish(traced: GraphModule, analysis: Analysis, new: NewValues) -> tuple[tu
     return wanted, Writes(tuple(forward), tuple(backward))
 
 
-def _tell_inputs(traced: GraphModule, captured: Captured, tangents: Sequence[Tangent], count: int) -> None:
+def _set_input_provenance(traced: GraphModule, captured: Captured, tangents: Sequence[Tangent], count: int) -> None:
     placeholders, outputs = traced.graph.find_nodes(op="placeholder"), output_of(traced)
     results = {count + k: outputs[t.of] for k, t in enumerate(tangents) if isinstance(outputs[t.of], Node)}
-    tell_inputs(placeholders, captured.module.graph.find_nodes(op="placeholder"), len(captured.held), results)
+    record_inputs(placeholders, captured.module.graph.find_nodes(op="placeholder"), len(captured.held), results)
 
 
 def _write_back(
     traced: GraphModule, place: Node, value: Node, written: Collection[Node], tag: str | None = None
 ) -> bool:
-    """Writes a new value to an input; False where it is the old one."""
+    """Writes a new value to an input; False if it is the old one."""
     if value.target is torch.ops.aten.copy.default and value.args[0] is place:
         source = value.args[1]
-        # What another input held before may be written over by the time that this one is written.
+        # The old value of another input may be overwritten by the time this one is written.
         if isinstance(source, Node) and (source is place or base_node(source) not in written):
             value = source
     if value is place:

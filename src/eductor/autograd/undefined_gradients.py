@@ -1,8 +1,7 @@
-"""A backward graph for the case that some gradients are undefined: nobody used those outputs.
+"""Prunes undefined gradients from a backward graph: those of outputs that the loss does not use.
 
-Eager's autograd computes nothing for them, and leaves the gradient of an input that only they depend on undefined. The
-same here: what depends on undefined gradients alone is undefined, a sum drops its undefined part, and any other
-operator that mixes both gets zeros.
+As in eager's autograd, a value that depends on undefined gradients alone is undefined, a sum drops its undefined part,
+and any other operator that mixes both gets zeros.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Splits that do not say that their results share the memory of their operand, and writes that show it."""
+"""Refuses writes through splits whose schemas do not declare that their results alias the operand."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def refuse_seen_sharing(module: GraphModule) -> None:
 
 
 def refuse_unknown_layouts(module: GraphModule) -> None:
-    """Raises where parts of such a split are written that have gaps of a size that is not known: no new value has them."""
+    """Raises where a written part of such a split has gaps of symbolic size, which no new value can have."""
     for node in module.graph.nodes:
         for part in (x for x in pytree.tree_leaves(written_by(node)) if isinstance(x, Node)):
             split, value = _memory(part), value_of(part)
@@ -42,11 +42,11 @@ def refuse_unknown_layouts(module: GraphModule) -> None:
                 continue
             if not all(type(stride) is int for stride in value.stride()):
                 where = "with sizes that may change, whose parts are written, in the profile 'exact'"
-                raise Unsupported(f"{split.target} {where}: they would be rounded otherwise")
+                raise Unsupported(f"{split.target} {where}: they would round differently")
 
 
 def _memory(node: Node) -> Node:
-    """Whose memory a value has; the parts of a split that does not say so have its own."""
+    """The node whose memory a value has; parts of an undeclared split count as memory of the split."""
     while True:
         node = storage_node(node)
         call = node.all_input_nodes[0] if node.target is operator.getitem else node

@@ -1,4 +1,4 @@
-"""Operators of a traced graph that a functional graph cannot do as eager does."""
+"""Refuses operators that a functional graph cannot compute as eager does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 
 def refuse_operators(module: GraphModule, *, redraws: bool, exact: bool) -> None:
-    """Raises where there is one; `redraws` says that random numbers need not be eager's, `exact` that bits count."""
+    """Raises for the first one; with `redraws` random numbers need not be eager's, with `exact` bits count."""
     refuse_seen_sharing(module)
     if exact:
         refuse_unknown_layouts(module)
@@ -27,16 +27,16 @@ def refuse_operators(module: GraphModule, *, redraws: bool, exact: bool) -> None
         if node.op != "call_function":
             continue
         if compat.has_effects(node.target):
-            # They are kept in order by tokens, which this trace does not thread.
+            # Tokens keep them in order, which this trace does not thread through.
             raise Unsupported(f"the operator {node.target}, which has effects besides its result")
         if isinstance(node.target, OpOverload) and _writes_besides_out(node.target):
-            # What functionalization takes for the values of `out` are those of the first arguments that are written.
+            # Functionalization takes the first written arguments for the values of `out`.
             raise Unsupported(f"the operator {node.target}, which writes other arguments besides those for its results")
         if not redraws and _draws_into_gaps(node):
-            raise Unsupported("normal_ on a tensor with gaps in its memory, which eager fills in an order of its own")
+            raise Unsupported("normal_ on a tensor with gaps in its memory, which eager fills in another order")
         if exact and node.target in _VALUES and _values_alone(node):
             raise Unsupported(
-                f"values of {node.target} without vectors, in the profile 'exact': eager computes no vectors, and rounds otherwise"
+                f"values of {node.target} without vectors, in the profile 'exact': eager computes no vectors, and rounds differently"
             )
         if node.target is aten.linalg_eig.default and _differentiates_vectors(node):
             raise Unsupported(
@@ -48,24 +48,24 @@ def _name_of(target: Any) -> str:
     return getattr(target, "__name__", "")
 
 
-def is_taken_apart(target: Any) -> bool:
-    """Whether what torch has in Python for an operator rounds otherwise than eager's kernel."""
-    return _name_of(target).startswith(_TAKEN_APART)
+def is_decomposed(target: Any) -> bool:
+    """Whether torch's Python decomposition of an operator rounds differently from eager's kernel."""
+    return _name_of(target).startswith(_DECOMPOSED)
 
 
 def _needs_python(target: Any) -> bool:
-    """Whether a trace has eager's draws, or its check of values, only where it runs what torch has in Python."""
+    """Whether a trace has eager's draws, or its check of values, only through torch's Python decompositions."""
     name = _name_of(target)
     return "dropout" in name or name == "one_hot"
 
 
 def refuse_inexact(module: GraphModule, *, symbolic: bool) -> None:
-    """Raises where the captured graph calls what torch traces otherwise than eager computes it, so that it rounds otherwise."""
+    """Raises where the captured graph calls an operator whose trace rounds differently from eager."""
     calls = list(calls_in(module))
-    apart = next((_name_of(call.target) for call in calls if is_taken_apart(call.target)), "")
+    apart = next((_name_of(call.target) for call in calls if is_decomposed(call.target)), "")
     if apart and (symbolic or any(_needs_python(call.target) for call in calls)):
         where = "with sizes that may change, or beside dropout or one_hot"
-        raise Unsupported(f"{apart} {where}, in the profile 'exact': its trace rounds otherwise")
+        raise Unsupported(f"{apart} {where}, in the profile 'exact': its trace rounds differently")
     for node in calls if torch.is_grad_enabled() else ():
         bound = bind(node)
         if isinstance(bound, Bound):
@@ -74,21 +74,21 @@ def refuse_inexact(module: GraphModule, *, symbolic: bool) -> None:
 
 def _refuse_inexact_gradient(bound: Bound) -> None:
     if bound.packet in (aten.masked_fill, aten.masked_fill_) and requires_grad(value_of(bound["value"])):
-        # Eager adds up what the mask selects; a trace, whose sizes cannot depend on it, adds zeros to that.
-        raise Unsupported("the gradient of a masked_fill's value in the profile 'exact': its trace rounds otherwise")
+        # Eager sums the selected elements; a trace, whose sizes cannot depend on the mask, sums zeros as well.
+        raise Unsupported("the gradient of a masked_fill's value in the profile 'exact': its trace rounds differently")
     if bound.packet in _RUNNING_PRODUCTS and any(requires_grad(value_of(x)) for x in bound.arguments.values()):
         if not compat.sums_for_running_products():
             raise Unsupported(
-                f"the gradient of {bound.packet} in the profile 'exact': its trace rounds otherwise in this torch"
+                f"the gradient of {bound.packet} in the profile 'exact': its trace rounds differently in this torch"
             )
 
 
 _RUNNING_PRODUCTS = (aten.cumprod, aten.cumprod_, aten.linalg_vander)
-_TAKEN_APART = ("interpolate", "upsample_", "multi_margin_loss", "multilabel_margin_loss")
+_DECOMPOSED = ("interpolate", "upsample_", "multi_margin_loss", "multilabel_margin_loss")
 
 
 def _differentiates_vectors(node: Node) -> bool:
-    """Whether a backward comes after eigenvectors that the program asked for."""
+    """Whether a backward depends on eigenvectors that the program requested."""
     if _called(node) in ("linalg_eigvals", "eigvals"):
         return False
     seen, pending = {node}, [node]
@@ -109,11 +109,11 @@ def _called(node: Node) -> str:
 
 
 _VALUES: dict[Any, int] = {aten._linalg_svd.default: 1, aten._linalg_eigh.default: 0}
-"""Decompositions, and the place of the values in their results: traced, they compute vectors that nobody asked for."""
+"""Matrix decompositions, and the place of the values in their results: traced, they compute unrequested vectors too."""
 
 
 def _values_alone(node: Node) -> bool:
-    """Whether only values are used of a decomposition that the program did not call by its name."""
+    """Whether only the values are used of a decomposition that the program did not call itself."""
     used = {user.args[1] for user in node.users if user.users}
     return used == {_VALUES[node.target]} and _called(node) not in ("linalg_svd", "svd", "linalg_eigh", "eigh")
 
@@ -124,7 +124,7 @@ def _writes_besides_out(op: OpOverload) -> bool:
 
 
 def _draws_into_gaps(node: Node) -> bool:
-    """Whether normal numbers fill memory that its functional copy would not have: eager's kernel draws others then."""
+    """Whether normal numbers fill strides that the functional copy does not have: eager's kernel then draws differently."""
     if node.target is not aten.normal_.default:
         return False
     filled = value_of(node.args[0])

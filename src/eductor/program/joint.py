@@ -31,7 +31,7 @@ class Views:
 
 @dataclass(frozen=True, slots=True)
 class Tangent:
-    """The gradient of a return, as the backward takes it: with these strides, or in this memory format."""
+    """The gradient of a return as the backward takes it: with these strides, or in this memory format."""
 
     of: int
     strides: tuple[int, ...] | None
@@ -48,7 +48,7 @@ class Writes:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """All but the graph itself: what goes in, what comes out, and what must be restored around it."""
+    """What goes into a joint graph, what comes out, and what must be restored around it."""
 
     analysis: Analysis
     tangents: tuple[Tangent, ...]
@@ -61,7 +61,7 @@ class Signature:
     views: tuple[Views | None, Views | None]
     """Makes the outputs that are views again: those made in grad mode, and the others."""
     static: frozenset[int]
-    """Inputs that stay where they are in memory: parameters and buffers."""
+    """Inputs whose memory address does not change: parameters and buffers."""
 
     @property
     def written(self) -> frozenset[int]:
@@ -71,7 +71,7 @@ class Signature:
 
     @property
     def overwritten(self) -> frozenset[int]:
-        """Inputs whose old value is gone after the forward."""
+        """Inputs whose old value the forward overwrites."""
         return frozenset((*self.writes.forward, *self.analysis.copied))
 
 
@@ -88,5 +88,5 @@ class Joint(Signature):
 
     @property
     def signature(self) -> Signature:
-        """What stays true whatever becomes of the graph."""
+        """The signature, without the graph that passes edit."""
         return Signature(self.analysis, self.tangents, self.gradients, self.writes, self.views, self.static)
