@@ -11,13 +11,15 @@ from eductor.graph import capture
 from eductor.observe.manual.manual import run_pass
 from eductor.observe.verify.value_comparison import is_bitwise_equal
 from eductor.observe.verify.verifier import Verifier
+from eductor.passes.concats.claims import (
+    move_view_after_cat_aten_pass,
+    select_cat_aten_pass,
+    split_cat_aten_pass,
+    unbind_stack_aten_pass,
+)
 from eductor.passes.post_grad import POST_GRAD_FUSIONS
 from eductor.passes.post_grad.decompose_mem_bound_mm import decompose_mem_bound_mm
-from eductor.passes.post_grad.move_view_after_cat_aten_pass import move_view_after_cat_aten_pass
 from eductor.passes.post_grad.normalization_aten_pass import normalization_aten_pass
-from eductor.passes.post_grad.select_cat_aten_pass import select_cat_aten_pass
-from eductor.passes.post_grad.split_cat_aten_pass import split_cat_aten_pass
-from eductor.passes.post_grad.unbind_stack_aten_pass import unbind_stack_aten_pass
 from eductor.pipeline import Registry
 
 aten = torch.ops.aten

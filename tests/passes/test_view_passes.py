@@ -211,17 +211,17 @@ def test_every_view_pass_is_registered():
 
 def test_an_emission_that_reads_other_elements_is_caught(monkeypatch):
     """The check on index tensors is not idle."""
-    from eductor.views.view_plan import Plan, Step
+    from eductor.views.view_plan import ViewPlan, ViewStep
 
-    emit = Plan.emit
+    emit = ViewPlan.emit
 
     def wrong(self, rewrite, **where):
         steps = tuple(
-            Step(s.op, ([*reversed(s.args[0])],)) if s.op is torch.ops.aten.permute else s for s in self.steps
+            ViewStep(s.op, ([*reversed(s.args[0])],)) if s.op is torch.ops.aten.permute else s for s in self.steps
         )
-        return emit(Plan(self.box, steps), rewrite, **where)
+        return emit(ViewPlan(self.index_map, steps), rewrite, **where)
 
-    monkeypatch.setattr(Plan, "emit", wrong)
+    monkeypatch.setattr(ViewPlan, "emit", wrong)
     module = capture(lambda x: torch.stack(x.unbind(0), 1) * 2, [torch.randn(3, 3, 3)])
     options = Options(debug=True, strict=True)
     with pytest.raises(eductor.EductorError, match="does not read the elements"):
