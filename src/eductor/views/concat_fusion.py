@@ -32,7 +32,7 @@ _NOTHING_TO_MERGE = No("no two neighbours among its operands are parts of one te
 
 @dataclass(frozen=True, slots=True)
 class OperandRun:
-    """Operands that stand side by side, and the views that make them one, if there are such."""
+    """Neighbouring operands, and the views that read them as one value, if there are such."""
 
     operands: tuple[Node, ...]
     views: tuple[SourceView, ...]
@@ -68,7 +68,7 @@ class ConcatNest:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """The kinds of views that stand between the sources and the operands that are merged."""
+        """The kinds of views between the sources and the operands that are merged."""
         return frozenset().union(*(run.kinds for run in self.merged))
 
     @property
@@ -204,18 +204,18 @@ def fuse_concat(graph: GraphView, rewrite: Rewriter, nest: ConcatNest, context: 
 
 
 def _as_one(graph: GraphView, rewrite: Rewriter, nest: ConcatNest) -> Node:
-    """The views, and a copy where the nest must stay a tensor of its own or lies otherwise in memory."""
+    """The views, and a copy where the nest must stay a tensor of its own or has another layout."""
     root, made = nest.root, nest.runs[0].plan
     assert made is not None
-    reads_memory = bool(graph.calls(aten.as_strided))  # it looks past the tensor, at the memory it lies in
+    reads_memory = bool(graph.calls(aten.as_strided))  # it reads the memory of the tensor, past its shape
     may_share = made.copies or bool(not reads_memory and graph.effects.may_alias(root, made.index_map.source))
     value = made.emit(rewrite, before=root, like=root)
-    if may_share and _lies_alike(value_of(value), value_of(root), with_offset=graph.effects.leaves(root)):
+    if may_share and _same_layout(value_of(value), value_of(root), with_offset=graph.effects.leaves(root)):
         return value
     return rewrite.insert(aten.clone, value, before=root, like=root, memory_format=torch.contiguous_format)
 
 
-def _lies_alike(a: torch.Tensor, b: torch.Tensor, *, with_offset: bool) -> bool:
+def _same_layout(a: torch.Tensor, b: torch.Tensor, *, with_offset: bool) -> bool:
     same = known_equal(tuple(a.stride()), tuple(b.stride()))
     return same and (not with_offset or known_equal(a.storage_offset(), b.storage_offset()))
 

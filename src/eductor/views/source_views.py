@@ -180,7 +180,7 @@ def _sliced(dim: int, size: Any, start: Any, length: Any, step: Any) -> Apply | 
 
 
 def _from_start(index: Any, size: Any) -> Any:
-    """An index counted from the start; None where it is not known on which side it counts, or lies outside."""
+    """An index counted from the start; None where its sign is not known, or it is out of range."""
     if known_true(index < 0):
         index = index + size
     return index if known_true(index >= 0) and known_true(index <= size) else None

@@ -129,7 +129,7 @@ def _slice(dim: int, start: int, length: int, step: int) -> ViewStep:
 
 
 def _arranged(shape: Sequence[Size], memory: Sequence[Mode], index_map: IndexMap) -> list[ViewStep]:
-    """From the sliced source, whose modes lie in memory as given, to the index map."""
+    """From the sliced source, whose modes are in this order in memory, to the index map."""
     place = {id(mode): i for i, mode in enumerate(memory)}
     order = [place[id(mode)] for mode in index_map.modes]
     out = list(index_map.shape)
