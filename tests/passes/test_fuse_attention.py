@@ -111,71 +111,58 @@ def test_a_look_alike_is_left_or_computed_exactly(spelling):
         assert any(re.search(spelling.because, reason) for reason in reasons), reasons
 
 
-SOME = ("added_mask", "distilbert", "causal_by_tril", "heads_inside", "llama", "t5", "grouped_queries")
+HALF = ("added_mask", "causal_by_positions", "llama", "softmax_in_float32")
+INFERENCE: dict[str, Any] = {"decompositions": DECOMPOSED}
+TRAINING: dict[str, Any] = {**INFERENCE, "training": True}
+VARIANTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "undecomposed_graphs": (
+        ("added_mask", "distilbert", "causal_by_tril", "heads_inside", "llama", "t5", "grouped_queries"),
+        {"training": True},
+    ),
+    "bfloat16": (HALF, {**INFERENCE, "dtype": torch.bfloat16}),
+    "float16": (HALF, {**INFERENCE, "dtype": torch.float16}),
+    "bfloat16_in_training": (("llama",), {**TRAINING, "dtype": torch.bfloat16}),
+    "dynamic_sizes": (("bert", "causal_by_positions", "llama"), {**TRAINING, "dynamic": True}),
+    "float64": (("added_mask",), {**TRAINING, "dtype": torch.float64}),
+}
+"""Other ways in which some of the spellings are compiled."""
 
 
-@pytest.mark.parametrize("name", SOME)
-def test_undecomposed_graphs(name):
-    changed, reasons = fused(NAMED[name], training=True)
+@pytest.mark.parametrize(
+    ("variant", "name"), [(variant, name) for variant, (names, _) in VARIANTS.items() for name in names]
+)
+def test_a_spelling_is_fused_in_other_ways_too(variant, name):
+    changed, reasons = fused(NAMED[name], **VARIANTS[variant][1])
     assert changed, reasons
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", ["added_mask", "causal_by_positions", "llama", "softmax_in_float32"])
-def test_half_precision(name, dtype):
-    changed, reasons = fused(NAMED[name], dtype=dtype, decompositions=DECOMPOSED)
-    assert changed, reasons
-
-
-def test_half_precision_in_training():
-    changed, reasons = fused(NAMED["llama"], dtype=torch.bfloat16, decompositions=DECOMPOSED, training=True)
-    assert changed, reasons
-
-
-@pytest.mark.parametrize("name", ["bert", "causal_by_positions", "llama"])
-def test_dynamic_sizes(name):
-    changed, reasons = fused(NAMED[name], decompositions=DECOMPOSED, training=True, dynamic=True)
-    assert changed, reasons
-
-
-def test_float64():
-    assert fused(NAMED["added_mask"], dtype=torch.float64, decompositions=DECOMPOSED, training=True)[0]
-
-
-def test_a_triangle_is_passed_as_such():
+@pytest.mark.parametrize(
+    ("name", "is_causal"),
+    [
+        *((f"causal_by_{what}", True) for what in ("tril", "triu", "positions", "a_float_mask")),
+        ("a_window", False),
+        ("causal_and_padded", False),
+    ],
+)
+def test_a_triangle_is_passed_as_such(name, is_causal):
     torch._dynamo.reset()
     seen = []
 
     @eductor.graph_pass(stage="joint", numerics="exact")
     def look(graph, rewrite):
         """Looks at the kernels."""
-        seen.extend(
-            dict(graph.bind(n).arguments)
-            for n in graph.find(torch.ops.aten._scaled_dot_product_flash_attention_for_cpu)
-        )
+        kernels = graph.find(torch.ops.aten._scaled_dot_product_flash_attention_for_cpu)
+        seen.extend(dict(graph.bind(n).arguments) for n in kernels)
 
-    for name in ("causal_by_tril", "causal_by_triu", "causal_by_positions", "causal_by_a_float_mask"):
-        spelling = NAMED[name]
-        eductor.compile(
-            spelling.fn,
-            joint_custom_pre_pass=[fuse_attention],
-            joint_custom_post_pass=[look],
-            engine="aten",
-            decompositions=DECOMPOSED,
-        )(*spelling.make())
-    assert [call["is_causal"] for call in seen] == [True] * 4
-    assert all(call["attn_mask"] is None for call in seen)
-    seen.clear()
-    for name in ("a_window", "causal_and_padded"):
-        spelling = NAMED[name]
-        eductor.compile(
-            spelling.fn,
-            joint_custom_pre_pass=[fuse_attention],
-            joint_custom_post_pass=[look],
-            engine="aten",
-            decompositions=DECOMPOSED,
-        )(*spelling.make())
-    assert [call["is_causal"] for call in seen] == [False] * 2
+    eductor.compile(
+        NAMED[name].fn,
+        joint_custom_pre_pass=[fuse_attention],
+        joint_custom_post_pass=[look],
+        engine="aten",
+        decompositions=DECOMPOSED,
+    )(*NAMED[name].make())
+    assert [call["is_causal"] for call in seen] == [is_causal]
+    assert seen[0]["attn_mask"] is None or not is_causal
 
 
 def test_dropout_is_left_where_the_kernel_has_none():

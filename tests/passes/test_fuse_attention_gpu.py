@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from attention_masks import gradients, lowest, with_all_digits
 
 import eductor
 
@@ -16,6 +17,11 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 def attention(q, k, v, mask):
     return torch.softmax(q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1]) + mask, -1) @ v
+
+
+def safe_attention(q, k, v, mask):
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1]) + mask
+    return torch.ops.aten._safe_softmax(scores, -1) @ v
 
 
 def inputs(dtype, hidden, training):
@@ -30,7 +36,7 @@ def inputs(dtype, hidden, training):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("hidden", ["-inf", "least"])
 def test_rows_without_a_key_are_eagers(dtype, hidden):
-    (q, k, v), mask = inputs(dtype, -math.inf if hidden == "-inf" else torch.finfo(dtype).min, training=False)
+    (q, k, v), mask = inputs(dtype, lowest(hidden, dtype), training=False)
     recorder = eductor.Recorder()
     with torch.no_grad():
         got = eductor.compile(attention, instruments=[recorder])(q, k, v, mask)
@@ -92,23 +98,19 @@ def with_hidden_rows(dtype, where, number):
     made = [torch.randn(2, 4, n, 32, device="cuda", dtype=dtype, generator=generator) for n in (64, 56, 56)]
     shape, hidden = HIDDEN[where]
     mask = torch.zeros(shape, device="cuda", dtype=dtype)
-    mask[hidden] = torch.finfo(dtype).min if number == "least" else float(number)
+    mask[hidden] = lowest(number, dtype)
     return made, mask
 
 
 def step(fn, made, *masks):
     """A result and three gradients, for a tangent that is nothing but in the rows of which some are hidden."""
-    given = [x.detach().clone().requires_grad_() for x in made]
-    out = fn(*given, *masks)
-    tangent = torch.zeros(out.shape, dtype=torch.float64)
-    tangent[:, :, 3:9] = torch.randn(tangent[:, :, 3:9].shape, generator=torch.Generator().manual_seed(1)).double()
-    return [out.detach(), *torch.autograd.grad(out, given, tangent.to(out.device, out.dtype))]
 
+    def tangent(out):
+        made = torch.zeros(out.shape, dtype=torch.float64)
+        made[:, :, 3:9] = torch.randn(made[:, :, 3:9].shape, generator=torch.Generator().manual_seed(1)).double()
+        return made.to(out.device, out.dtype)
 
-def with_all_digits(mask):
-    """In float64, and so that rows hidden by an ordinary number do not round their scores."""
-    top = mask.double().amax(-1, keepdim=True)
-    return torch.where((top < -1e6) & (top > -1e12), mask.double() - top, mask.double())
+    return gradients(fn, made, masks, tangent)
 
 
 def assert_close(got, expected, dtype):
@@ -156,16 +158,12 @@ def test_numbers_that_differ_in_a_hidden_row(dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("training", [False, True])
 def test_a_safe_softmax(training, dtype, number):
-    def safe(q, k, v, mask):
-        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1]) + mask
-        return torch.ops.aten._safe_softmax(scores, -1) @ v
-
     made, mask = with_hidden_rows(dtype, "rows", number)
     wide = [x.double() for x in made], mask.double()
     if training:
-        assert_close(step(eductor.compile(safe), made, mask), step(safe, *wide), dtype)
+        assert_close(step(eductor.compile(safe_attention), made, mask), step(safe_attention, *wide), dtype)
     else:
-        assert_close([eductor.compile(safe)(*made, mask)], [safe(*wide[0], wide[1])], dtype)
+        assert_close([eductor.compile(safe_attention)(*made, mask)], [safe_attention(*wide[0], wide[1])], dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -177,10 +175,10 @@ def test_a_learned_bias_has_a_gradient_in_hidden_rows(dtype):
     bias = torch.randn(2, 4, 64, 56, device="cuda", dtype=dtype, generator=torch.Generator("cuda").manual_seed(2))
 
     def with_bias(fn, tensors, masks):
-        *first, last = (x.detach().clone().requires_grad_() for x in (*tensors, bias.to(tensors[0].dtype)))
-        out = fn(*first, last, masks)
-        tangent = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out.device, out.dtype)
-        return [out.detach(), *torch.autograd.grad(out, [*first, last], tangent)]
+        def tangent(out):
+            return torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out.device, out.dtype)
+
+        return gradients(fn, [*tensors, bias.to(tensors[0].dtype)], [masks], tangent)
 
     got = with_bias(eductor.compile(biased), made, mask)
     expected = with_bias(biased, [x.double() for x in made], mask.double())

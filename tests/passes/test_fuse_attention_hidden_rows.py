@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from typing import Any
 
 import pytest
 import torch
+from attention_masks import gradients, lowest, with_all_digits
 
 import eductor
 from eductor.engines import find_engine
@@ -29,12 +34,16 @@ def attention(q, k, v, mask):
     return torch.softmax(q @ k.transpose(-2, -1) / math.sqrt(D) + mask, -1) @ v
 
 
+def safe_attention(q, k, v, mask):
+    return aten._safe_softmax(q @ k.transpose(-2, -1) * 0.3 + mask, -1) @ v
+
+
 def inputs(dtype, where="keys", number="least"):
     generator = torch.Generator().manual_seed(0)
     made = [torch.randn(B, H, n, D, generator=generator, dtype=torch.float64).to(dtype) for n in (S, T, T)]
     shape, hidden = WHERE[where]
     mask = torch.zeros(shape, dtype=dtype)
-    low = torch.finfo(dtype).min if number == "least" else float(number)
+    low = lowest(number, dtype)
     mask[hidden] = low
     if shape[-1] == T:
         mask[..., 19:] = low
@@ -43,10 +52,12 @@ def inputs(dtype, where="keys", number="least"):
 
 def step(fn, q, k, v, *masks):
     """A result and the gradients of query, key and value for a tangent that differs everywhere."""
-    given = [x.detach().clone().requires_grad_() for x in (q, k, v)]
-    out = fn(*given, *masks)
-    weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    return [out.detach(), *torch.autograd.grad(out, given, weights.to(out.dtype))]
+
+    def tangent(out):
+        weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        return weights.to(out.dtype)
+
+    return gradients(fn, (q, k, v), masks, tangent)
 
 
 def assert_as_eager(fn, given, **options):
@@ -62,7 +73,7 @@ def assert_as_eager(fn, given, **options):
         **options,
     )
     got, wanted = step(compiled, *given), step(fn, *given)
-    truth = step(fn, *(_with_all_digits(x.double()) if x.is_floating_point() else x for x in given))
+    truth = step(fn, *(with_all_digits(x) if x.is_floating_point() else x for x in given))
     eps = torch.finfo(given[0].dtype).eps
     for name, g, w, t in zip(("out", "dq", "dk", "dv"), got, wanted, truth, strict=True):
         assert torch.equal(g.isnan(), w.isnan()), name
@@ -72,23 +83,67 @@ def assert_as_eager(fn, given, **options):
     assert sum(r.changed for r in records) == 1, [reject.reason for r in records for reject in r.rejects]
 
 
-def _with_all_digits(x):
-    """A mask in which rows hidden by an ordinary number are shifted to zero: even float64 would round their scores."""
-    top = x.amax(-1, keepdim=True)
-    return torch.where((top < -1e6) & (top > -1e12), x - top, x)
+def two_numbers(*numbers):
+    """The largest ones hide the others."""
+    *made, mask = inputs(torch.float32, "rows")
+    mask[0, 0, 5] = torch.where(torch.arange(T) % 3 == 0, *map(torch.tensor, numbers))
+    return *made, mask
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("number", ["least", "-1e30", "-1e9", "-inf"])
-@pytest.mark.parametrize("where", WHERE)
-def test_rows_hidden_by_an_added_mask(where, number, dtype):
-    assert_as_eager(attention, inputs(dtype, where, number))
+def not_a_number():
+    *made, mask = inputs(torch.float32, "rows")
+    mask[1, 0, 2, 4] = math.nan
+    return *made, mask
 
 
-@pytest.mark.parametrize("number", ["least", "-1e30", "-1e9", "-inf"])
-@pytest.mark.parametrize("where", ["keys", "rows"])
-def test_dynamic_sizes(where, number):
-    assert_as_eager(attention, inputs(torch.float32, where, number), dynamic=True, decompositions=DECOMPOSED)
+def two_masks(q, k, v, of_keys, of_queries):
+    return torch.softmax(q @ k.transpose(-2, -1) * 0.3 + of_keys + of_queries, -1) @ v
+
+
+def of_which_one_hides_queries():
+    return *inputs(torch.float32, "keys", "-1e30"), inputs(torch.float32, "queries", "-1e37")[-1]
+
+
+def filled_beside_a_mask_that_is_added(q, k, v, mask, kept):
+    return torch.softmax((q @ k.transpose(-2, -1) * 0.3 + mask).masked_fill(~kept, -math.inf), -1) @ v
+
+
+def with_kept_keys():
+    return *inputs(torch.float32), (torch.arange(T) % 4 > 0).expand(B, 1, S, T)
+
+
+NUMBERS = ("least", "-1e30", "-1e9", "-inf")
+DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+DYNAMIC: dict[str, Any] = {"dynamic": True, "decompositions": DECOMPOSED}
+
+HIDDEN: dict[str, tuple[Callable[..., Any], Callable[[], Any], dict[str, Any]]] = {
+    **{
+        f"added_mask-{where}-{number}-{dtype}": (attention, partial(inputs, dtype, where, number), {})
+        for where, number, dtype in product(WHERE, NUMBERS, DTYPES)
+    },
+    **{
+        f"dynamic_sizes-{where}-{number}": (attention, partial(inputs, torch.float32, where, number), DYNAMIC)
+        for where, number in product(("keys", "rows"), NUMBERS)
+    },
+    **{
+        f"numbers_that_differ-{a}-{b}": (attention, partial(two_numbers, a, b), {})
+        for a, b in ((-1e38, -3e38), (-2e38, -3e38), (-1e35, -math.inf), (-1e31, -1e38))
+    },
+    "a_mask_that_is_no_number": (attention, not_a_number, {}),
+    "two_masks_of_which_one_hides_queries": (two_masks, of_which_one_hides_queries, {}),
+    "infinities_that_are_filled_beside_a_mask_that_is_added": (filled_beside_a_mask_that_is_added, with_kept_keys, {}),
+    **{
+        f"a_safe_softmax-{where}-{number}": (safe_attention, partial(inputs, torch.float32, where, number), {})
+        for where, number in product(("keys", "rows"), ("least", "-inf"))
+    },
+}
+"""Programs with rows of which a mask hides all: the function, its inputs, the options."""
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_hidden_rows_are_eagers(name):
+    fn, make, options = HIDDEN[name]
+    assert_as_eager(fn, make(), **options)
 
 
 @pytest.mark.parametrize("engine", ["aten", "inductor"])
@@ -100,46 +155,6 @@ def test_a_program_that_runs_with_and_without_hidden_rows(engine):
         got, wanted = step(compiled, *made, masks), step(attention, *made, masks)
         for a, b in zip(got, wanted, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5, equal_nan=True)
-
-
-@pytest.mark.parametrize("numbers", [(-1e38, -3e38), (-2e38, -3e38), (-1e35, -math.inf), (-1e31, -1e38)])
-def test_numbers_that_differ_in_a_hidden_row(numbers):
-    """The largest ones hide the others."""
-    *made, mask = inputs(torch.float32, "rows")
-    mask[0, 0, 5] = torch.where(torch.arange(T) % 3 == 0, *map(torch.tensor, numbers))
-    assert_as_eager(attention, [*made, mask])
-
-
-def test_a_mask_that_is_no_number():
-    *made, mask = inputs(torch.float32, "rows")
-    mask[1, 0, 2, 4] = math.nan
-    assert_as_eager(attention, [*made, mask])
-
-
-def test_two_masks_of_which_one_hides_queries():
-    def fn(q, k, v, of_keys, of_queries):
-        return torch.softmax(q @ k.transpose(-2, -1) * 0.3 + of_keys + of_queries, -1) @ v
-
-    *made, of_keys = inputs(torch.float32, "keys", "-1e30")
-    of_queries = inputs(torch.float32, "queries", "-1e37")[-1]
-    assert_as_eager(fn, [*made, of_keys, of_queries])
-
-
-def test_infinities_that_are_filled_beside_a_mask_that_is_added():
-    def fn(q, k, v, mask, kept):
-        return torch.softmax((q @ k.transpose(-2, -1) * 0.3 + mask).masked_fill(~kept, -math.inf), -1) @ v
-
-    kept = torch.arange(T) % 4 > 0
-    assert_as_eager(fn, [*inputs(torch.float32), kept.expand(B, 1, S, T)])
-
-
-@pytest.mark.parametrize("number", ["least", "-inf"])
-@pytest.mark.parametrize("where", ["keys", "rows"])
-def test_a_safe_softmax(where, number):
-    def fn(q, k, v, mask):
-        return aten._safe_softmax(q @ k.transpose(-2, -1) * 0.3 + mask, -1) @ v
-
-    assert_as_eager(fn, inputs(torch.float32, where, number))
 
 
 class Graphs(Instrument):

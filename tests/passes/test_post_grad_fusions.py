@@ -1,40 +1,25 @@
-"""The fusions that are made by request after the partition: cats and stacks of pieces, products bound by memory."""
+"""The fusions that are made by request after the partition: sections of splits, products bound by memory.
+
+Those of cats and stacks of pieces are tested with the other passes over the view algebra.
+"""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from after_autograd import ran, targets
 
 import eductor
 from eductor import Recorder
 from eductor.graph import capture
 from eductor.observe.manual.manual import run_pass
-from eductor.observe.verify.value_comparison import is_bitwise_equal
-from eductor.observe.verify.verifier import Verifier
 from eductor.passes.post_grad import POST_GRAD_FUSIONS
 from eductor.passes.post_grad.decompose_mem_bound_mm import decompose_mem_bound_mm
-from eductor.passes.post_grad.move_view_after_cat_aten_pass import move_view_after_cat_aten_pass
 from eductor.passes.post_grad.normalization_aten_pass import normalization_aten_pass
-from eductor.passes.post_grad.select_cat_aten_pass import select_cat_aten_pass
-from eductor.passes.post_grad.split_cat_aten_pass import split_cat_aten_pass
-from eductor.passes.post_grad.unbind_stack_aten_pass import unbind_stack_aten_pass
 from eductor.pipeline import Registry
 
 aten = torch.ops.aten
 FUSIONS = [row.name for row in POST_GRAD_FUSIONS]
-
-
-def targets(module):
-    return [n.target for n in module.graph.nodes if n.op == "call_function"]
-
-
-def ran(pass_, program, *inputs, dynamic=False):
-    module = capture(program, list(inputs), "aten", dynamic=dynamic)
-    verifier = Verifier([x.clone() for x in inputs])
-    run = run_pass(pass_, "post_grad", module, verifier)
-    assert not verifier.notes, verifier.notes
-    assert not run_pass(pass_, "post_grad", module).record.changed
-    return run
 
 
 def test_they_are_off_and_switched_on_by_name():
@@ -48,52 +33,6 @@ def test_they_are_off_and_switched_on_by_name():
     assert aten.cat.default not in targets(module)
     with pytest.raises(eductor.errors.UnknownName, match="split_cat_atten_pass"):
         eductor.post_grad_passes(module, True, options={"enable": ["split_cat_atten_pass"]})
-
-
-X = torch.arange(24.0).reshape(4, 6) - 0.0
-
-
-@pytest.mark.parametrize(
-    ("pass_", "program"),
-    [
-        (split_cat_aten_pass, lambda x: torch.cat(x.split(1, -1)[1:5], 1) * 2),
-        (split_cat_aten_pass, lambda x: torch.cat(x.split([1, 2, 3], 1)[1:], -1) * 2),
-        (split_cat_aten_pass, lambda x: torch.cat(x.split(2, 1), 0) * 2),
-        (split_cat_aten_pass, lambda x: torch.cat([x[1:2], x[2:4]]) * 2),
-        (select_cat_aten_pass, lambda x: torch.cat([x[i] for i in range(4)]) * 2),
-        (select_cat_aten_pass, lambda x: torch.cat([x[:, i] for i in range(6)], -1) * 2),
-        (select_cat_aten_pass, lambda x: torch.cat([x.t()[i] for i in range(1, 4)]) * 2),
-        (unbind_stack_aten_pass, lambda x: torch.stack(x.unbind(1), -1) * 2),
-        (unbind_stack_aten_pass, lambda x: torch.stack(x.unbind(0), 1) * 2),
-        (unbind_stack_aten_pass, lambda x: torch.stack([x[1], x[2]], -1) * 2),
-        (unbind_stack_aten_pass, lambda x: torch.cat([x[i].unsqueeze(-1) for i in range(4)], -1) * 2),
-        (move_view_after_cat_aten_pass, lambda x: torch.cat([p.view(4, 3) for p in x.split(2)], 1) * 2),
-        (move_view_after_cat_aten_pass, lambda x: torch.cat([p.view(2, 6) for p in x.view(24).split(12)], -1) * 2),
-    ],
-)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
-def test_cats_and_stacks_of_pieces_are_views(pass_, program, dtype):
-    x = X.to(dtype)
-    run = ran(pass_, program, x)
-    assert run.record.changed, [r.reason for r in run.record.rejects]
-    assert not {aten.cat.default, aten.stack.default, aten.narrow.default, aten.reshape.default} & {
-        *targets(run.module)
-    }
-    assert is_bitwise_equal(run.module(x), program(x))
-    assert run.module(x).stride() == program(x).stride()
-    ran(pass_, program, x, dynamic=True)
-
-
-@pytest.mark.parametrize("pass_", [split_cat_aten_pass, select_cat_aten_pass, unbind_stack_aten_pass])
-def test_what_is_returned_stays_a_tensor_of_its_own(pass_):
-    program = {
-        split_cat_aten_pass: lambda x: torch.cat(x.split(1)[1:3]),
-        select_cat_aten_pass: lambda x: torch.cat([x[0], x[1]]),
-        unbind_stack_aten_pass: lambda x: torch.stack(x.unbind(1), -1),
-    }[pass_]
-    run = ran(pass_, program, X)
-    assert run.record.changed
-    assert run.module(X).untyped_storage().data_ptr() != X.untyped_storage().data_ptr()
 
 
 @pytest.mark.parametrize("size", [1, 4, 128, 300])

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 import torch
+from after_autograd import ran
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eductor.graph import capture
-from eductor.observe.manual.manual import run_pass
 from eductor.observe.verify.value_comparison import is_bitwise_equal
-from eductor.observe.verify.verifier import Verifier
-from eductor.passes.post_grad.move_view_after_cat_aten_pass import move_view_after_cat_aten_pass
+from eductor.passes.concats.claims import (
+    move_view_after_cat_aten_pass,
+    select_cat_aten_pass,
+    split_cat_aten_pass,
+    unbind_stack_aten_pass,
+)
 from eductor.passes.post_grad.pass_patterns import pass_patterns
 from eductor.passes.post_grad.reorder_for_locality import reorder_for_locality
-from eductor.passes.post_grad.select_cat_aten_pass import select_cat_aten_pass
-from eductor.passes.post_grad.split_cat_aten_pass import split_cat_aten_pass
-from eductor.passes.post_grad.unbind_stack_aten_pass import unbind_stack_aten_pass
 
 PASSES = (
     *(reorder_for_locality, pass_patterns, split_cat_aten_pass, select_cat_aten_pass, unbind_stack_aten_pass),
@@ -71,11 +71,7 @@ def test_cats_of_pieces_of_cats_at_length(steps, results, pass_):
 
 def check(steps, results, pass_):
     program, inputs = program_of(steps, results), [torch.randn(4, 6), torch.randn(4, 3)]
-    module = capture(program, inputs, "aten")
-    verifier = Verifier([x.clone() for x in inputs])
-    run_pass(pass_, "post_grad", module, verifier)
-    assert not verifier.notes
-    assert not run_pass(pass_, "post_grad", module).record.changed
+    module = ran(pass_, program, *inputs).module
     for a, b in zip(module(*inputs), program(*inputs), strict=True):
         assert is_bitwise_equal(a, b)
         assert a.stride() == b.stride()

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import pytest
 import torch
+from after_autograd import ran, targets
 
 import eductor
 from eductor.graph.capture import capture
+from eductor.observe.verify.value_comparison import is_bitwise_equal
 from eductor.options import Options
+from eductor.passes.concats import claims
+from eductor.passes.concats.claims import (
+    move_view_after_cat_aten_pass,
+    select_cat_aten_pass,
+    split_cat_aten_pass,
+    unbind_stack_aten_pass,
+)
 from eductor.pipeline import Context, Registry
 from eductor.pipeline.instruments import Instrument
 from eductor.pipeline.pipeline import Pipeline
 from eductor.stages import pre_grad_passes
 
+aten = torch.ops.aten
 VIEW_PASSES = (
     "fuse_chunk_reshape_concat_pass",
     "fuse_chunk_squeeze_cat_pass",
@@ -209,19 +219,25 @@ def test_every_view_pass_is_registered():
     assert set(VIEW_PASSES) <= set(names)
 
 
+def test_every_claim_has_its_place_in_the_order():
+    rows = {step.load(): step for step in Registry.default().steps() if step.module == claims.__name__}
+    assert set(rows) == {p for p in vars(claims).values() if isinstance(p, claims.ConcatPass)}
+    assert all(p.stages == (step.stage,) for p, step in rows.items())
+
+
 def test_an_emission_that_reads_other_elements_is_caught(monkeypatch):
     """The check on index tensors is not idle."""
-    from eductor.views.view_plan import Plan, Step
+    from eductor.views.view_plan import ViewPlan, ViewStep
 
-    emit = Plan.emit
+    emit = ViewPlan.emit
 
     def wrong(self, rewrite, **where):
         steps = tuple(
-            Step(s.op, ([*reversed(s.args[0])],)) if s.op is torch.ops.aten.permute else s for s in self.steps
+            ViewStep(s.op, ([*reversed(s.args[0])],)) if s.op is torch.ops.aten.permute else s for s in self.steps
         )
-        return emit(Plan(self.box, steps), rewrite, **where)
+        return emit(ViewPlan(self.index_map, steps), rewrite, **where)
 
-    monkeypatch.setattr(Plan, "emit", wrong)
+    monkeypatch.setattr(ViewPlan, "emit", wrong)
     module = capture(lambda x: torch.stack(x.unbind(0), 1) * 2, [torch.randn(3, 3, 3)])
     options = Options(debug=True, strict=True)
     with pytest.raises(eductor.EductorError, match="does not read the elements"):
@@ -247,3 +263,54 @@ def test_what_leaves_begins_where_its_memory_begins():
 
     got = eductor.compile(program, engine="aten", strict=True)(torch.randn(4, 3))
     assert got.storage_offset() == 0
+
+
+# ------------------------------------------------------------------------------------------- after autograd, by request
+
+
+X = torch.arange(24.0).reshape(4, 6) - 0.0
+
+
+@pytest.mark.parametrize(
+    ("pass_", "program"),
+    [
+        (split_cat_aten_pass, lambda x: torch.cat(x.split(1, -1)[1:5], 1) * 2),
+        (split_cat_aten_pass, lambda x: torch.cat(x.split([1, 2, 3], 1)[1:], -1) * 2),
+        (split_cat_aten_pass, lambda x: torch.cat(x.split(2, 1), 0) * 2),
+        (split_cat_aten_pass, lambda x: torch.cat([x[1:2], x[2:4]]) * 2),
+        (select_cat_aten_pass, lambda x: torch.cat([x[i] for i in range(4)]) * 2),
+        (select_cat_aten_pass, lambda x: torch.cat([x[:, i] for i in range(6)], -1) * 2),
+        (select_cat_aten_pass, lambda x: torch.cat([x.t()[i] for i in range(1, 4)]) * 2),
+        (unbind_stack_aten_pass, lambda x: torch.stack(x.unbind(1), -1) * 2),
+        (unbind_stack_aten_pass, lambda x: torch.stack(x.unbind(0), 1) * 2),
+        (unbind_stack_aten_pass, lambda x: torch.stack([x[1], x[2]], -1) * 2),
+        (unbind_stack_aten_pass, lambda x: torch.cat([x[i].unsqueeze(-1) for i in range(4)], -1) * 2),
+        (move_view_after_cat_aten_pass, lambda x: torch.cat([p.view(4, 3) for p in x.split(2)], 1) * 2),
+        (move_view_after_cat_aten_pass, lambda x: torch.cat([p.view(2, 6) for p in x.view(24).split(12)], -1) * 2),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+def test_cats_and_stacks_of_pieces_are_views(pass_, program, dtype):
+    x = X.to(dtype)
+    run = ran(pass_, program, x)
+    assert run.record.changed, [r.reason for r in run.record.rejects]
+    left = {aten.cat.default, aten.stack.default, aten.narrow.default, aten.reshape.default}
+    assert not left & {*targets(run.module)}
+    assert is_bitwise_equal(run.module(x), program(x))
+    assert run.module(x).stride() == program(x).stride()
+    ran(pass_, program, x, dynamic=True)
+
+
+@pytest.mark.parametrize(
+    ("pass_", "program"),
+    [
+        (split_cat_aten_pass, lambda x: torch.cat(x.split(1)[1:3])),
+        (select_cat_aten_pass, lambda x: torch.cat([x[0], x[1]])),
+        (unbind_stack_aten_pass, lambda x: torch.stack(x.unbind(1), -1)),
+    ],
+    ids=lambda x: getattr(x, "name", ""),
+)
+def test_what_is_returned_stays_a_tensor_of_its_own(pass_, program):
+    run = ran(pass_, program, X)
+    assert run.record.changed
+    assert run.module(X).untyped_storage().data_ptr() != X.untyped_storage().data_ptr()

@@ -27,7 +27,7 @@ from eductor.pipeline.base import graph_pass
 aten = torch.ops.aten
 TAKEN_APART = Engine("taken_apart", ATEN.compile, INDUCTOR.decompositions)
 """Runs what Inductor would compile, as it is."""
-ENGINES = [ATEN, TAKEN_APART]
+ENGINES = (ATEN, TAKEN_APART)
 
 
 @dataclass
@@ -140,18 +140,89 @@ def assert_fused(toy: Toy) -> None:
     assert FLASH not in toy.backward
 
 
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_attention_and_its_backward_become_one_operator_each(engine, dtype):
-    toy = Toy(attention, fused_attention)
-    tolerance = 2e-5 if dtype is torch.float32 else 5e-2
-    toy.check(with_attention, tensors(*QKV, dtype=dtype), engine=engine, tolerance=tolerance)
-    assert_fused(toy)
+def one_tensor_in_all_places(x):
+    x = x.sin()
+    return torch.atan(attention(x, x, x)) + x
 
 
-def test_kernels_are_made_of_it():
-    toy = Toy(attention, fused_attention)
-    toy.check(with_attention, tensors(*QKV), engine=INDUCTOR)
+def a_tangent_that_is_transposed(q, k, v):
+    """As in every model: the heads are put side by side, and the gradient comes in that layout."""
+    out = attention(q.sin(), k.sin(), v.sin())
+    return torch.atan(out).transpose(1, 2).reshape(2, 5, 24) @ torch.eye(24)
+
+
+def an_output_that_is_used_often(q, k, v):
+    out = attention(q.sin(), k.sin(), v.sin())
+    return torch.atan(out) + out.exp(), out
+
+
+def a_view_of_an_input_that_is_used_elsewhere(q, k, v):
+    q, k = q.sin(), k.sin().transpose(-2, -1)
+    return torch.atan(torch.softmax(q @ k / math.sqrt(8), -1) @ v.sin()), k.detach().exp()
+
+
+def masked(q, k, v, mask):
+    scores = (q @ k.transpose(-2, -1) * 0.5).masked_fill(mask, -math.inf)
+    return torch.softmax(scores, -1) @ v
+
+
+def a_mask_that_gets_no_gradient(q, k, v, mask):
+    return torch.atan(masked(q.sin(), k.sin(), v.sin(), mask))
+
+
+def fused_masked(q, k, v, mask):
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=~mask, scale=0.5)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program with a region, what computes the region as it is, and what is put in its place."""
+
+    fn: Callable[..., Any]
+    inputs: Callable[[], list[torch.Tensor]] = partial(tensors, *QKV)
+    again: Callable[..., Any] = attention
+    by: Callable[..., Any] = fused_attention
+    times: int = 1
+    engines: tuple[Engine, ...] = (ATEN,)
+    tolerance: float = 2e-5
+    because: str = ""
+    """A part of the reason, where the region stays."""
+
+
+def by_engine(cases: dict[str, Case]) -> Any:
+    """Each case with each of its engines."""
+    rows = [pytest.param(case, e, id=f"{name}-{e.name}") for name, case in cases.items() for e in case.engines]
+    return pytest.mark.parametrize(("case", "engine"), rows)
+
+
+FUSED = {
+    "attention_and_its_backward": Case(with_attention, engines=(*ENGINES, INDUCTOR)),
+    "bfloat16": Case(with_attention, partial(tensors, *QKV, dtype=torch.bfloat16), engines=ENGINES, tolerance=5e-2),
+    **{
+        f"gradients_for_some_inputs_only_{frozen}": Case(with_attention, partial(tensors, *QKV, frozen=frozen))
+        for frozen in ((0,), (1,), (2,), (0, 1), (1, 2))
+    },
+    "one_tensor_in_all_places": Case(
+        one_tensor_in_all_places, partial(tensors, (2, 3, 5, 8)), times=3, engines=ENGINES
+    ),
+    "a_tangent_that_is_transposed": Case(a_tangent_that_is_transposed, engines=ENGINES),
+    "an_output_that_is_used_often": Case(an_output_that_is_used_often),
+    "a_view_of_an_input_that_is_used_elsewhere": Case(a_view_of_an_input_that_is_used_elsewhere),
+    "a_mask_that_gets_no_gradient": Case(
+        a_mask_that_gets_no_gradient,
+        lambda: [*tensors(*QKV), torch.ones(5, 7, dtype=torch.bool).triu(2)],
+        masked,
+        fused_masked,
+        engines=ENGINES,
+    ),
+}
+"""Each kernel is one operator in the forward and one in the backward."""
+
+
+@by_engine(FUSED)
+def test_attention_and_its_backward_become_one_operator_each(case, engine):
+    toy = Toy(case.again, case.by, times=case.times)
+    toy.check(case.fn, case.inputs(), engine=engine, tolerance=case.tolerance)
     assert_fused(toy)
 
 
@@ -196,37 +267,6 @@ def test_inference(engine):
     assert aten.bmm.default not in toy.calls
 
 
-@pytest.mark.parametrize("frozen", [(0,), (1,), (2,), (0, 1), (1, 2)])
-def test_gradients_for_some_inputs_only(frozen):
-    toy = Toy(attention, fused_attention)
-    toy.check(with_attention, tensors(*QKV, frozen=frozen), engine=ATEN)
-    assert_fused(toy)
-
-
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
-def test_one_tensor_in_all_places_gets_the_sum_of_the_gradients(engine):
-    def fn(x):
-        x = x.sin()
-        return torch.atan(attention(x, x, x)) + x
-
-    toy = Toy(attention, fused_attention, times=3)
-    toy.check(fn, tensors((2, 3, 5, 8)), engine=engine)
-    assert_fused(toy)
-
-
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
-def test_a_tangent_that_lies_otherwise(engine):
-    """As in every model: the heads are put side by side, and the gradient comes in that layout."""
-
-    def fn(q, k, v):
-        out = attention(q.sin(), k.sin(), v.sin())
-        return torch.atan(out).transpose(1, 2).reshape(2, 5, 24) @ torch.eye(24)
-
-    toy = Toy(attention, fused_attention)
-    toy.check(fn, tensors(*QKV), engine=engine)
-    assert_fused(toy)
-
-
 def test_autocast_of_the_caller_is_not_that_of_the_region():
     def fn(q, k, v):
         with torch.autocast("cpu", enabled=False):
@@ -242,33 +282,6 @@ def test_autocast_of_the_caller_is_not_that_of_the_region():
     toy = Toy(attention, fused_attention)
     compiled = eductor.compile(fn, passes=toy.passes(), engine=ATEN, dynamic=False)
     compare(under_autocast(compiled), under_autocast(fn), tensors(*QKV))
-    assert_fused(toy)
-
-
-def test_the_output_may_be_used_often():
-    def fn(q, k, v):
-        out = attention(q.sin(), k.sin(), v.sin())
-        return torch.atan(out) + out.exp(), out
-
-    toy = Toy(attention, fused_attention)
-    toy.check(fn, tensors(*QKV), engine=ATEN)
-    assert_fused(toy)
-
-
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
-def test_a_mask_that_gets_no_gradient(engine):
-    def masked(q, k, v, mask):
-        scores = (q @ k.transpose(-2, -1) * 0.5).masked_fill(mask, -math.inf)
-        return torch.softmax(scores, -1) @ v
-
-    def fn(q, k, v, mask):
-        return torch.atan(masked(q.sin(), k.sin(), v.sin(), mask))
-
-    def by(q, k, v, mask):
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=~mask, scale=0.5)
-
-    toy = Toy(masked, by)
-    toy.check(fn, [*tensors(*QKV), torch.ones(5, 7, dtype=torch.bool).triu(2)], engine=engine)
     assert_fused(toy)
 
 
@@ -384,37 +397,54 @@ def assert_left(toy: Toy, reason: str) -> None:
     assert FLASH not in toy.calls
 
 
-def test_a_value_that_is_returned():
-    def fn(q, k, v):
-        weights = torch.softmax(q.sin() @ k.sin().transpose(-2, -1), -1)
-        return torch.atan(weights @ v.sin()), weights
-
-    toy = Toy(lambda q, k, v: torch.softmax(q @ k.transpose(-2, -1), -1) @ v, fused_attention)
-    toy.check(fn, tensors(*QKV), engine=ATEN)
-    assert_left(toy, "_softmax of the region is returned by the graph")
+def not_scaled(q, k, v):
+    return torch.softmax(q @ k.transpose(-2, -1), -1) @ v
 
 
-def test_a_value_that_is_used_elsewhere():
-    def fn(q, k, v):
-        weights = torch.softmax(q.sin() @ k.sin().transpose(-2, -1), -1)
-        return torch.atan(weights @ v.sin()), weights.detach().amax(-1)
-
-    toy = Toy(lambda q, k, v: torch.softmax(q @ k.transpose(-2, -1), -1) @ v, fused_attention)
-    toy.check(fn, tensors(*QKV), engine=ATEN)
-    assert_left(toy, "_softmax of the region is also used by amax")
+def a_value_that_is_returned(q, k, v):
+    weights = torch.softmax(q.sin() @ k.sin().transpose(-2, -1), -1)
+    return torch.atan(weights @ v.sin()), weights
 
 
-def test_a_view_of_an_input_may_be_used_elsewhere():
-    def fn(q, k, v):
-        q, k = q.sin(), k.sin().transpose(-2, -1)
-        return torch.atan(torch.softmax(q @ k / math.sqrt(8), -1) @ v.sin()), k.detach().exp()
-
-    toy = Toy(attention, fused_attention)
-    toy.check(fn, tensors(*QKV), engine=ATEN)
-    assert_fused(toy)
+def a_value_that_is_used_elsewhere(q, k, v):
+    weights = torch.softmax(q.sin() @ k.sin().transpose(-2, -1), -1)
+    return torch.atan(weights @ v.sin()), weights.detach().amax(-1)
 
 
-def test_a_backward_that_somebody_changed():
+LEFT = {
+    "a_value_that_is_returned": Case(
+        a_value_that_is_returned, again=not_scaled, because="_softmax of the region is returned by the graph"
+    ),
+    "a_value_that_is_used_elsewhere": Case(
+        a_value_that_is_used_elsewhere, again=not_scaled, because="_softmax of the region is also used by amax"
+    ),
+    "a_reference_that_computes_something_else": Case(
+        with_attention,
+        again=lambda q, k, v: torch.softmax(q @ k.transpose(-2, -1) / 3.0, -1) @ v,
+        engines=ENGINES,
+        because="the region has nothing like div",
+    ),
+    "a_replacement_of_another_shape": Case(
+        with_attention,
+        partial(tensors, *QKV, frozen=(0, 1, 2)),
+        by=lambda q, k, v: q[..., :1] + k.sum() + v.sum(),
+        because="differs from it: shape",
+    ),
+    "a_replacement_that_cannot_be_traced": Case(
+        with_attention, by=lambda q, k, v: q @ v, because="the replacement cannot be traced"
+    ),
+}
+"""Regions that stay as they are, and why."""
+
+
+@by_engine(LEFT)
+def test_regions_that_are_left(case, engine):
+    toy = Toy(case.again, case.by)
+    toy.check(case.fn, case.inputs(), engine=engine, tolerance=case.tolerance)
+    assert_left(toy, case.because)
+
+
+def test_a_backward_that_was_changed():
     def edit(graph, rewrite):
         (node,) = [n for n in graph.calls(aten.div) if is_backward(n) and isinstance(n.args[1], float)]
         rewrite.update(node, args=(node.args[0], 2 * node.args[1]))
@@ -422,25 +452,6 @@ def test_a_backward_that_somebody_changed():
     toy = Toy(attention, fused_attention, edit)
     run(eductor.compile(with_attention, passes=toy.passes(), engine=ATEN), tensors(*QKV))
     assert_left(toy, "outside of the region and its backward")
-
-
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
-def test_a_reference_that_computes_something_else(engine):
-    toy = Toy(lambda q, k, v: torch.softmax(q @ k.transpose(-2, -1) / 3.0, -1) @ v, fused_attention)
-    toy.check(with_attention, tensors(*QKV), engine=engine)
-    assert_left(toy, "the region has nothing like div")
-
-
-def test_a_replacement_of_another_shape():
-    toy = Toy(attention, lambda q, k, v: q[..., :1] + k.sum() + v.sum())
-    toy.check(with_attention, tensors(*QKV, frozen=(0, 1, 2)), engine=ATEN)
-    assert_left(toy, "differs from it: shape")
-
-
-def test_a_replacement_that_cannot_be_traced():
-    toy = Toy(attention, lambda q, k, v: q @ v)
-    toy.check(with_attention, tensors(*QKV), engine=ATEN)
-    assert_left(toy, "the replacement cannot be traced")
 
 
 def test_a_region_that_writes():

@@ -14,8 +14,8 @@ from torch.fx import Graph, GraphModule
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.evaluate import propagate
 from eductor.graph.view import GraphView
-from eductor.views import concatenated, plan, stacked, trace
-from eductor.views.index_map import Box, Mode, joined
+from eductor.views import concatenated, plan_views, source_view, stacked
+from eductor.views.index_map import IndexMap, Mode, joined
 
 aten = torch.ops.aten
 
@@ -92,11 +92,11 @@ def test_a_chain_of_views_is_read_and_emitted_again(made):
     module, start, wanted = made
     view = GraphView(module)
     (result,) = view.output.all_input_nodes
-    found = trace(view, result)
+    found = source_view(view, result)
     if found is None:
         assert not wanted.numel()
         return
-    again = plan(found.box)
+    again = plan_views(found.index_map)
     if again is None:
         return
     rewrite = Rewriter(view)
@@ -106,7 +106,7 @@ def test_a_chain_of_views_is_read_and_emitted_again(made):
     got = module(start)
     assert got.shape == wanted.shape
     assert torch.equal(got, wanted)
-    if again.is_view and found.box.source.op == "placeholder":
+    if again.is_view and found.index_map.source.op == "placeholder":
         assert got.untyped_storage().data_ptr() == start.untyped_storage().data_ptr()
     if again.copies:
         assert got.untyped_storage().data_ptr() != start.untyped_storage().data_ptr()
@@ -153,21 +153,21 @@ def source() -> object:
 
 def test_reshape_splits_and_merges():
     x = source()
-    box = Box.whole(x, (4, 6))
-    assert box.reshape((24,)).dims == ((Mode(0, 1, 4), Mode(1, 1, 6)),)
-    assert box.reshape((4, 2, 3)).dims == ((Mode(0, 1, 4),), (Mode(1, 3, 2),), (Mode(1, 1, 3),))
-    assert box.reshape((2, 12)).dims == ((Mode(0, 2, 2),), (Mode(0, 1, 2), Mode(1, 1, 6)))
-    assert box.reshape((8, 3)).reshape((4, 6)) == box
+    index_map = IndexMap.whole(x, (4, 6))
+    assert index_map.reshape((24,)).dims == ((Mode(0, 1, 4), Mode(1, 1, 6)),)
+    assert index_map.reshape((4, 2, 3)).dims == ((Mode(0, 1, 4),), (Mode(1, 3, 2),), (Mode(1, 1, 3),))
+    assert index_map.reshape((2, 12)).dims == ((Mode(0, 2, 2),), (Mode(0, 1, 2), Mode(1, 1, 6)))
+    assert index_map.reshape((8, 3)).reshape((4, 6)) == index_map
 
 
 def test_a_reshape_across_dimensions_reads_the_source_in_another_shape():
-    box = Box.whole(source(), (3, 4)).reshape((2, 6))
-    assert box.sizes == (2, 6)
-    assert box.is_whole
+    index_map = IndexMap.whole(source(), (3, 4)).reshape((2, 6))
+    assert index_map.sizes == (2, 6)
+    assert index_map.is_whole
 
 
 def test_a_slice_across_two_dimensions_is_no_box():
-    flat = Box.whole(source(), (3, 4)).reshape((12,))
+    flat = IndexMap.whole(source(), (3, 4)).reshape((12,))
     assert flat.narrow(0, 2, 4) is None
     assert flat.narrow(0, 4, 8).starts == (1, 0)
     assert flat.narrow(0, 5, 2).starts == (1, 1)
@@ -185,12 +185,12 @@ def test_a_slice_across_two_dimensions_is_no_box():
     ],
 )
 def test_which_neighbours_join(starts, sizes, runs):
-    whole = Box.whole(source(), (4, 8))
-    boxes = [whole.narrow(1, start, size) for start, size in zip(starts, sizes, strict=True)]
-    assert [count for _, count in joined(boxes, 1)] == runs
+    whole = IndexMap.whole(source(), (4, 8))
+    maps = [whole.narrow(1, start, size) for start, size in zip(starts, sizes, strict=True)]
+    assert [count for _, count in joined(maps, 1)] == runs
 
 
 def test_parts_that_leave_gaps_are_no_slice():
-    whole = Box.whole(source(), (4, 8))
-    ((box, _),) = joined([whole.narrow(1, 0, 2), whole.narrow(1, 3, 2)], 1)
-    assert plan(box) is None
+    whole = IndexMap.whole(source(), (4, 8))
+    ((index_map, _),) = joined([whole.narrow(1, 0, 2), whole.narrow(1, 3, 2)], 1)
+    assert plan_views(index_map) is None

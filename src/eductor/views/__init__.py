@@ -1,23 +1,22 @@
 """The view algebra: what a nest of splits, slices, reshapes, permutations and cats reads, and its cheapest equal form.
 
-`box` is the algebra, `reading` takes nodes to boxes, `plan` takes boxes back to operators, `nest` merges the operands
-of a cat or stack, `checking` compares both sides on tensors of indices.
+`index_map` is the algebra, `source_views` takes nodes to index maps, `view_plan` takes index maps back to operators,
+`concat_fusion` merges the operands of a cat or stack, `checking` compares both sides on tensors of indices.
 """
 
 from eductor.views.checking import check_equal as check_equal
-from eductor.views.concat_fusion import Nest as Nest
+from eductor.views.concat_fusion import ConcatNest as ConcatNest
+from eductor.views.concat_fusion import concat_nest as concat_nest
 from eductor.views.concat_fusion import concatenated as concatenated
-from eductor.views.concat_fusion import fuse as fuse
-from eductor.views.concat_fusion import fuse_nests as fuse_nests
-from eductor.views.concat_fusion import nest_of as nest_of
+from eductor.views.concat_fusion import fuse_concat as fuse_concat
 from eductor.views.concat_fusion import stacked as stacked
-from eductor.views.reading import RESHAPES as RESHAPES
-from eductor.views.reading import SPLITS as SPLITS
-from eductor.views.reading import Division as Division
-from eductor.views.reading import Trace as Trace
-from eductor.views.reading import division as division
-from eductor.views.reading import order_of as order_of
-from eductor.views.reading import trace as trace
-from eductor.views.reading import trace_through as trace_through
-from eductor.views.view_plan import Plan as Plan
-from eductor.views.view_plan import plan as plan
+from eductor.views.source_views import RESHAPES as RESHAPES
+from eductor.views.source_views import SPLITS as SPLITS
+from eductor.views.source_views import Division as Division
+from eductor.views.source_views import SourceView as SourceView
+from eductor.views.source_views import division as division
+from eductor.views.source_views import order_of as order_of
+from eductor.views.source_views import source_view as source_view
+from eductor.views.source_views import source_view_through as source_view_through
+from eductor.views.view_plan import ViewPlan as ViewPlan
+from eductor.views.view_plan import plan_views as plan_views

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,61 +13,62 @@ from torch.fx import Node
 
 from eductor.graph.effects.gradient_order import another_order, may_be_used_elsewhere, same_sum, uses
 from eductor.graph.effects.graph_effects import YES, Verdict
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import is_row_major, known_equal, requires_grad, tensor_of, value_of
 from eductor.graph.view import GraphView
 from eductor.pipeline.base import Context
 from eductor.views.checking import check_equal
-from eductor.views.index_map import Box, joined
-from eductor.views.reading import Trace, read, trace
-from eductor.views.view_plan import Plan, Step, plan
+from eductor.views.index_map import IndexMap, joined
+from eductor.views.source_views import SourceView, source_view, view_call
+from eductor.views.view_plan import ViewPlan, ViewStep, plan_views
 
 aten = torch.ops.aten
 
 
-_NOTHING_TO_MERGE = "no two neighbours among its operands are parts of one tensor"
+_NOTHING_TO_MERGE = No("no two neighbours among its operands are parts of one tensor")
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Operands that stand side by side, and the views that make them one, if there are such."""
+class OperandRun:
+    """Neighbouring operands, and the views that read them as one value, if there are such."""
 
     operands: tuple[Node, ...]
-    traces: tuple[Trace, ...]
-    plan: Plan | None = None
+    views: tuple[SourceView, ...]
+    plan: ViewPlan | None = None
 
     @property
     def nodes(self) -> list[Node]:
         """The views between the source and the operands, each once."""
-        return list(dict.fromkeys(node for found in self.traces for node in found.nodes))
+        return list(dict.fromkeys(node for found in self.views for node in found.nodes))
 
     @property
     def kinds(self) -> frozenset[str]:
-        return frozenset().union(*(found.kinds for found in self.traces))
+        return frozenset().union(*(found.kinds for found in self.views))
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[ViewStep, ...]:
         return self.plan.steps if self.plan is not None else ()
 
 
 @dataclass(frozen=True, slots=True)
-class Nest:
+class ConcatNest:
     """A cat or stack whose operands are parts of others."""
 
     root: Node
     dim: int
     is_stack: bool
-    runs: tuple[Run, ...]
+    runs: tuple[OperandRun, ...]
 
     @property
-    def merged(self) -> list[Run]:
+    def merged(self) -> list[OperandRun]:
         """The runs that have become one."""
         return [run for run in self.runs if run.plan is not None]
 
     @property
     def kinds(self) -> frozenset[str]:
-        """The kinds of views that stand between the sources and the operands that are merged."""
+        """The kinds of views between the sources and the operands that are merged."""
         return frozenset().union(*(run.kinds for run in self.merged))
 
     @property
@@ -86,70 +87,70 @@ class Nest:
         return len(self.runs) == 1 and self.runs[0].plan is not None
 
 
-def nest_of(graph: GraphView, root: Node) -> Nest | str:
-    """A cat or stack as a nest; a sentence, if nothing in it can be merged."""
-    found: dict[Node, Nest | str] = graph.derived("views.nest", dict)
+def concat_nest(graph: GraphView, root: Node) -> ConcatNest | No:
+    """A cat or stack as a nest; No if nothing in it can be merged."""
+    found: dict[Node, ConcatNest | No] = graph.derived("views.concat_nest", dict)
     if root not in found:
-        found[root] = _nest(graph, root)
+        found[root] = _read(graph, root)
     return found[root]
 
 
-def _nest(graph: GraphView, root: Node) -> Nest | str:
+def _read(graph: GraphView, root: Node) -> ConcatNest | No:
     bound = graph.bind(root)
     if not isinstance(bound, Bound):
-        return bound.reason
+        return No(bound.reason)
     tensor = tensor_of(root)
     operands = bound["tensors"]
     if tensor is None or not isinstance(operands, (list, tuple)) or not isinstance(bound["dim"], int):
-        return "its operands are not known one by one"
+        return No("its operands are not known one by one")
     is_stack = bound.packet is aten.stack
     if not tensor.dim() or not all(_rank(x) == tensor.dim() - is_stack for x in operands):
-        return "its operands differ in rank"
+        return No("its operands differ in rank")
     dim = bound["dim"] % tensor.dim()
-    if not any(read(graph, a) and read(graph, b) for a, b in itertools.pairwise(operands)):
+    if not any(view_call(graph, a) and view_call(graph, b) for a, b in itertools.pairwise(operands)):
         return _NOTHING_TO_MERGE
     operands = operands if is_stack else _with_elements(operands, tensor)
-    traces = [trace(graph, x) for x in operands]
-    found = [t for t in traces if t is not None]
+    views = [source_view(graph, x) for x in operands]
+    found = [t for t in views if t is not None]
     if len(found) < len(operands):
-        return "an operand is no plain tensor, or has no elements"
-    nest = Nest(root, dim, is_stack, _runs(operands, found, dim, is_stack))
+        return No("an operand is no plain tensor, or has no elements")
+    nest = ConcatNest(root, dim, is_stack, _runs(operands, found, dim, is_stack))
     return nest if nest.merged else _NOTHING_TO_MERGE
 
 
-def stacked(graph: GraphView, operands: Sequence[Node], dim: int, *, before: Node) -> Plan | None:
+def stacked(graph: GraphView, operands: Sequence[Node], dim: int, *, before: Node) -> ViewPlan | None:
     """The views that are a stack of these operands, read in front of a node; None if there are none."""
     return _as_plan(graph, operands, dim, before, is_stack=True)
 
 
-def concatenated(graph: GraphView, operands: Sequence[Node], dim: int, *, before: Node) -> Plan | None:
+def concatenated(graph: GraphView, operands: Sequence[Node], dim: int, *, before: Node) -> ViewPlan | None:
     """The views that are a cat of these operands, read in front of a node; None if there are none."""
     return _as_plan(graph, operands, dim, before, is_stack=False)
 
 
-def _as_plan(graph: GraphView, operands: Sequence[Node], dim: int, before: Node, *, is_stack: bool) -> Plan | None:
-    traces = [trace(graph, x) for x in operands]
-    found = [t for t in traces if t is not None]
-    if len(found) < len(operands) or len({len(t.box.dims) for t in found}) != 1:
+def _as_plan(graph: GraphView, operands: Sequence[Node], dim: int, before: Node, *, is_stack: bool) -> ViewPlan | None:
+    views = [source_view(graph, x) for x in operands]
+    found = [t for t in views if t is not None]
+    if len(found) < len(operands) or len({len(t.index_map.dims) for t in found}) != 1:
         return None
-    rank = len(found[0].box.dims) + is_stack
+    rank = len(found[0].index_map.dims) + is_stack
     runs = _runs(operands, found, dim % rank, is_stack) if rank else ()
     if len(runs) != 1 or runs[0].plan is None or not _may_read(graph, runs[0], before):
         return None
     return runs[0].plan
 
 
-def _runs(operands: Sequence[Node], traces: Sequence[Trace], dim: int, is_stack: bool) -> tuple[Run, ...]:
-    boxes = [found.box.unsqueeze(dim) if is_stack else found.box for found in traces]
-    runs: list[Run] = []
+def _runs(operands: Sequence[Node], views: Sequence[SourceView], dim: int, is_stack: bool) -> tuple[OperandRun, ...]:
+    maps = [found.index_map.unsqueeze(dim) if is_stack else found.index_map for found in views]
+    runs: list[OperandRun] = []
     i = 0
-    for box, count in joined(boxes, dim):
-        run = Run(tuple(operands[i : i + count]), tuple(traces[i : i + count]))
-        made = _plan(box, run) if count > 1 else None
+    for index_map, count in joined(maps, dim):
+        run = OperandRun(tuple(operands[i : i + count]), tuple(views[i : i + count]))
+        made = _plan(index_map, run) if count > 1 else None
         if made is not None:
-            runs.append(Run(run.operands, run.traces, made))
+            runs.append(OperandRun(run.operands, run.views, made))
         else:
-            runs += [Run((x,), (t,)) for x, t in zip(run.operands, run.traces, strict=True)]
+            runs += [OperandRun((x,), (t,)) for x, t in zip(run.operands, run.views, strict=True)]
         i += count
     # With another operand beside it, a run is copied anyway: it must not be copied twice.
     if len(runs) > 1:
@@ -157,15 +158,15 @@ def _runs(operands: Sequence[Node], traces: Sequence[Trace], dim: int, is_stack:
     return tuple(runs)
 
 
-def _plan(box: Box, run: Run) -> Plan | None:
-    made = plan(box)
+def _plan(index_map: IndexMap, run: OperandRun) -> ViewPlan | None:
+    made = plan_views(index_map)
     return made if made is not None and len(made.steps) <= len(run.operands) + 1 else None
 
 
-def _worth_it(run: Run) -> list[Run]:
+def _worth_it(run: OperandRun) -> list[OperandRun]:
     if run.plan is None or (run.plan.is_view and len(run.plan.steps) <= len(run.operands)):
         return [run]
-    return [Run((x,), (t,)) for x, t in zip(run.operands, run.traces, strict=True)]
+    return [OperandRun((x,), (t,)) for x, t in zip(run.operands, run.views, strict=True)]
 
 
 def _with_elements(operands: Sequence[Node], result: torch.Tensor) -> list[Node]:
@@ -186,21 +187,7 @@ def _rank(x: Any) -> int | None:
 # --------------------------------------------------------------------------------------------------------- rewriting
 
 
-def fuse_nests(
-    graph: GraphView, rewrite: Rewriter, context: Context, *roots: Any, claims: Callable[[Nest], bool], what: str
-) -> None:
-    """Fuses the nests that a pass claims for itself among the calls of the roots; `what` names them."""
-    for root in graph.find(*roots):
-        nest = nest_of(graph, root)
-        if isinstance(nest, str):
-            rewrite.reject(nest, root)
-        elif not claims(nest):
-            rewrite.reject(f"it is not {what}", root)
-        else:
-            fuse(graph, rewrite, nest, context)
-
-
-def fuse(graph: GraphView, rewrite: Rewriter, nest: Nest, context: Context) -> None:
+def fuse_concat(graph: GraphView, rewrite: Rewriter, nest: ConcatNest, context: Context) -> None:
     """Puts the merged runs in place of their operands; where they are all there is, in place of the nest."""
     for run in nest.merged:
         verdict = _may_fuse(graph, run, nest.root)
@@ -212,28 +199,28 @@ def fuse(graph: GraphView, rewrite: Rewriter, nest: Nest, context: Context) -> N
         return
     new = _as_one(graph, rewrite, nest) if nest.is_one else _as_cat(rewrite, nest)
     if context.options.debug:
-        check_equal(nest.root, new, {found.box.source for run in nest.runs for found in run.traces})
+        check_equal(nest.root, new, {found.index_map.source for run in nest.runs for found in run.views})
     rewrite.replace(nest.root, new)
 
 
-def _as_one(graph: GraphView, rewrite: Rewriter, nest: Nest) -> Node:
-    """The views, and a copy where the nest must stay a tensor of its own or lies otherwise in memory."""
+def _as_one(graph: GraphView, rewrite: Rewriter, nest: ConcatNest) -> Node:
+    """The views, and a copy where the nest must stay a tensor of its own or has another layout."""
     root, made = nest.root, nest.runs[0].plan
     assert made is not None
-    reads_memory = bool(graph.calls(aten.as_strided))  # it looks past the tensor, at the memory it lies in
-    may_share = made.copies or bool(not reads_memory and graph.effects.may_alias(root, made.box.source))
+    reads_memory = bool(graph.calls(aten.as_strided))  # it reads the memory of the tensor, past its shape
+    may_share = made.copies or bool(not reads_memory and graph.effects.may_alias(root, made.index_map.source))
     value = made.emit(rewrite, before=root, like=root)
-    if may_share and _lies_alike(value_of(value), value_of(root), with_offset=graph.effects.leaves(root)):
+    if may_share and _same_layout(value_of(value), value_of(root), with_offset=graph.effects.leaves(root)):
         return value
     return rewrite.insert(aten.clone, value, before=root, like=root, memory_format=torch.contiguous_format)
 
 
-def _lies_alike(a: torch.Tensor, b: torch.Tensor, *, with_offset: bool) -> bool:
+def _same_layout(a: torch.Tensor, b: torch.Tensor, *, with_offset: bool) -> bool:
     same = known_equal(tuple(a.stride()), tuple(b.stride()))
     return same and (not with_offset or known_equal(a.storage_offset(), b.storage_offset()))
 
 
-def _as_cat(rewrite: Rewriter, nest: Nest) -> Node:
+def _as_cat(rewrite: Rewriter, nest: ConcatNest) -> Node:
     operands: list[Node] = []
     for run in nest.runs:
         if run.plan is not None:
@@ -248,15 +235,15 @@ def _as_cat(rewrite: Rewriter, nest: Nest) -> Node:
     return rewrite.insert(aten.clone, made, before=nest.root, like=nest.root, memory_format=torch.contiguous_format)
 
 
-def _may_fuse(graph: GraphView, run: Run, root: Node) -> Verdict:
+def _may_fuse(graph: GraphView, run: OperandRun, root: Node) -> Verdict:
     verdict = _may_read(graph, run, root)
     return _same_sum(run, root) if verdict else verdict
 
 
-def _same_sum(run: Run, root: Node) -> Verdict:
+def _same_sum(run: OperandRun, root: Node) -> Verdict:
     """Whether the source gets the same gradient from the root as through the views of a run."""
     assert run.plan is not None
-    source = run.plan.box.source
+    source = run.plan.index_map.source
     if not requires_grad(value_of(source)):
         return YES
     if any(step.op is aten.permute for step in run.steps):
@@ -264,7 +251,7 @@ def _same_sum(run: Run, root: Node) -> Verdict:
         return Verdict(f"the gradient of {source.name} would lie otherwise in memory, and be summed in another order")
     between = {*run.nodes}
     others = uses(source, but=between)
-    for found in run.traces:
+    for found in run.views:
         parts = [use for node in found.nodes for use in _uses_of_the_same(node, found.nodes, between)]
         if len(parts) > 1 and len(parts) + len(others) + may_be_used_elsewhere(source) > 2:
             return another_order(source)
@@ -284,9 +271,9 @@ def _result(results: Any, node: Node) -> Any:
     return results[node.args[1]] if node.target is operator.getitem else None
 
 
-def _may_read(graph: GraphView, run: Run, before: Node) -> Verdict:
+def _may_read(graph: GraphView, run: OperandRun, before: Node) -> Verdict:
     """May the source be read in front of a node instead of through the views of a run?"""
     assert run.plan is not None
     first = min(run.nodes)
     verdict = graph.effects.same_region((before, *run.nodes))
-    return graph.effects.unwritten((run.plan.box.source, *run.nodes), first, before) if verdict else verdict
+    return graph.effects.unwritten((run.plan.index_map.source, *run.nodes), first, before) if verdict else verdict

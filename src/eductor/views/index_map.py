@@ -1,9 +1,9 @@
 """What a view reads of its source, as numbers: the algebra of slices, permutations and reshapes.
 
-A box says where each element of a view lies: along dimension `d` of the source, at `starts[d]` plus, for each of the
-modes that walk along `d`, the index times the mode's step. A dimension of the view is a list of modes, outermost first:
+An index map says where each element of a view is: along dimension `d` of the source, at `starts[d]` plus, for each of
+the modes that walk along `d`, the index times the mode's step. A dimension of the view is a list of modes, outermost first:
 a reshape splits modes or puts them into one dimension, a permutation moves dimensions, a slice moves the start. What
-no box can say is None. Sizes may be symbolic: they are compared for certain, or not at all.
+no index map can say is None. Sizes may be symbolic: they are compared for certain, or not at all.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Modes = tuple[Mode, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class IndexMap:
     """What a view reads of its source."""
 
     source: Node
@@ -43,10 +43,10 @@ class Box:
     dims: tuple[Modes, ...]
 
     @staticmethod
-    def whole(source: Node, shape: Sequence[Size]) -> Box:
+    def whole(source: Node, shape: Sequence[Size]) -> IndexMap:
         """The source itself."""
         dims = tuple(_tidy([Mode(d, 1, size)]) for d, size in enumerate(shape))
-        return Box(source, tuple(shape), (0,) * len(dims), dims)
+        return IndexMap(source, tuple(shape), (0,) * len(dims), dims)
 
     @property
     def shape(self) -> tuple[Size, ...]:
@@ -59,28 +59,28 @@ class Box:
     @property
     def is_whole(self) -> bool:
         """Whether it is its source as it is read, in the same shape."""
-        whole = Box.whole(self.source, self.sizes)
+        whole = IndexMap.whole(self.source, self.sizes)
         return known_equal(self.starts, whole.starts) and _same_modes(self.dims, whole.dims)
 
     # ------------------------------------------------------------------------------------------- views of the view
 
-    def permute(self, order: Sequence[int]) -> Box:
+    def permute(self, order: Sequence[int]) -> IndexMap:
         return self._with(tuple([self.dims[d] for d in order]))
 
-    def unsqueeze(self, dim: int) -> Box:
+    def unsqueeze(self, dim: int) -> IndexMap:
         return self._with((*self.dims[:dim], (), *self.dims[dim:]))
 
-    def squeeze(self, dim: int) -> Box | None:
+    def squeeze(self, dim: int) -> IndexMap | None:
         """Without a dimension of size 1; of a larger one, itself; None if its size is not known."""
         if not self.dims[dim]:
             return self._with((*self.dims[:dim], *self.dims[dim + 1 :]))
         return self if known_true(self.shape[dim] != 1) else None
 
-    def select(self, dim: int, index: Size) -> Box | None:
+    def select(self, dim: int, index: Size) -> IndexMap | None:
         found = self.narrow(dim, index, 1)
         return found.squeeze(dim) if found is not None else None
 
-    def narrow(self, dim: int, start: Size, length: Size, step: int = 1) -> Box | None:
+    def narrow(self, dim: int, start: Size, length: Size, step: int = 1) -> IndexMap | None:
         """`length` indices of a dimension from `start` on, each `step` after the other."""
         modes = self.dims[dim]
         if known_equal(start, 0) and known_equal(length, self.shape[dim]) and step == 1:
@@ -101,12 +101,12 @@ class Box:
             return found.narrow(dim, start % inner, length)
         return None
 
-    def _moved(self, dim: int, mode: Mode, by: Size, modes: Modes) -> Box:
+    def _moved(self, dim: int, mode: Mode, by: Size, modes: Modes) -> IndexMap:
         starts = list(self.starts)
         starts[mode.dim] = starts[mode.dim] + by * mode.step
-        return Box(self.source, self.sizes, tuple(starts), (*self.dims[:dim], _tidy(modes), *self.dims[dim + 1 :]))
+        return IndexMap(self.source, self.sizes, tuple(starts), (*self.dims[:dim], _tidy(modes), *self.dims[dim + 1 :]))
 
-    def reshape(self, shape: Sequence[Size]) -> Box | None:
+    def reshape(self, shape: Sequence[Size]) -> IndexMap | None:
         """The same elements in row-major order, in another shape."""
         left = list(self.modes)
         dims: list[Modes] = []
@@ -114,7 +114,7 @@ class Box:
             taken: list[Mode] = []
             while not known_equal(product := math.prod(mode.size for mode in taken), size):
                 if not left or (parts := _cut(left.pop(), product, size)) is None:
-                    return Box.whole(self.source, shape) if self._is_in_order else None
+                    return IndexMap.whole(self.source, shape) if self._is_in_order else None
                 left += parts[:-1]
                 taken.append(parts[-1])
             dims.append(_tidy(taken[::-1]))
@@ -123,12 +123,12 @@ class Box:
     @property
     def _is_in_order(self) -> bool:
         """Whether it has all elements of the source in their order, in whatever shape."""
-        whole = Box.whole(self.source, self.sizes)
+        whole = IndexMap.whole(self.source, self.sizes)
         return known_equal(self.starts, whole.starts) and _same_modes([self.modes], [whole.modes])
 
     # --------------------------------------------------------------------------------------------------- joining
 
-    def extended(self, other: Box, dim: int) -> Box | None:
+    def extended(self, other: IndexMap, dim: int) -> IndexMap | None:
         """Both one after the other along a dimension, where the second goes on where the first one ends."""
         mine, its = self.dims[dim], other.dims[dim]
         if not self._differs_only_in(other, dim) or max(len(mine), len(its)) != 1:
@@ -143,8 +143,8 @@ class Box:
         longer = Mode(walk.dim, walk.step, length + more)
         return self._with((*self.dims[:dim], (longer,), *self.dims[dim + 1 :]))
 
-    def distance(self, other: Box) -> tuple[int, Size] | None:
-        """How far, along which dimension of the source, another box of the same form lies behind this one."""
+    def distance(self, other: IndexMap) -> tuple[int, Size] | None:
+        """How far, along which dimension of the source, another index map of the same form begins behind this one."""
         if not _same_source(self, other) or not _same_modes(self.dims, other.dims):
             return None
         apart = [d for d, (a, b) in enumerate(zip(self.starts, other.starts, strict=True)) if not known_equal(a, b)]
@@ -153,24 +153,24 @@ class Box:
         step = other.starts[apart[0]] - self.starts[apart[0]]
         return (apart[0], step) if known_true(step > 0) else None
 
-    def repeated(self, count: int, dim: int, along: int, step: Size) -> Box:
-        """`count` boxes of this form, each `step` behind the other along a dimension of the source, joined along `dim`."""
+    def repeated(self, count: int, dim: int, along: int, step: Size) -> IndexMap:
+        """`count` index maps of this form, each `step` behind the other along a dimension of the source, joined along `dim`."""
         modes = _tidy((Mode(along, step, count), *self.dims[dim]))
         return self._with((*self.dims[:dim], modes, *self.dims[dim + 1 :]))
 
-    def _differs_only_in(self, other: Box, dim: int) -> bool:
+    def _differs_only_in(self, other: IndexMap, dim: int) -> bool:
         return _same_source(self, other) and _same_modes(self._without(dim), other._without(dim))
 
-    def _with(self, dims: tuple[Modes, ...]) -> Box:
-        return Box(self.source, self.sizes, self.starts, dims)
+    def _with(self, dims: tuple[Modes, ...]) -> IndexMap:
+        return IndexMap(self.source, self.sizes, self.starts, dims)
 
     def _without(self, dim: int) -> tuple[Modes, ...]:
         return (*self.dims[:dim], *self.dims[dim + 1 :])
 
 
-def joined(boxes: Sequence[Box], dim: int) -> list[tuple[Box, int]]:
+def joined(maps: Sequence[IndexMap], dim: int) -> list[tuple[IndexMap, int]]:
     """Boxes that are concatenated along a dimension, with neighbours made one where they can be, and of how many each is."""
-    found = [(box, 1) for box in boxes]
+    found = [(index_map, 1) for index_map in maps]
     while True:
         fewer = list(_runs(found, dim))
         if len(fewer) == len(found):
@@ -178,24 +178,24 @@ def joined(boxes: Sequence[Box], dim: int) -> list[tuple[Box, int]]:
         found = fewer
 
 
-def _runs(boxes: Sequence[tuple[Box, int]], dim: int) -> Iterator[tuple[Box, int]]:
+def _runs(maps: Sequence[tuple[IndexMap, int]], dim: int) -> Iterator[tuple[IndexMap, int]]:
     i = 0
-    while i < len(boxes):
-        end, box = _run(boxes, i, dim)
-        yield box, sum(count for _, count in boxes[i:end])
+    while i < len(maps):
+        end, index_map = _run(maps, i, dim)
+        yield index_map, sum(count for _, count in maps[i:end])
         i = end
 
 
-def _run(boxes: Sequence[tuple[Box, int]], first: int, dim: int) -> tuple[int, Box]:
-    """The longest run of boxes from the first one on that are one box, and that box."""
-    box, end = boxes[first][0], first + 1
-    while end < len(boxes) and (longer := box.extended(boxes[end][0], dim)) is not None:
-        box, end = longer, end + 1
-    if end > first + 1 or end == len(boxes) or (apart := box.distance(boxes[end][0])) is None:
-        return end, box
-    while end < len(boxes) and known_equal(boxes[end - 1][0].distance(boxes[end][0]), apart):
+def _run(maps: Sequence[tuple[IndexMap, int]], first: int, dim: int) -> tuple[int, IndexMap]:
+    """The longest run of index maps, from the first one on, that are one index map, and that one."""
+    index_map, end = maps[first][0], first + 1
+    while end < len(maps) and (longer := index_map.extended(maps[end][0], dim)) is not None:
+        index_map, end = longer, end + 1
+    if end > first + 1 or end == len(maps) or (apart := index_map.distance(maps[end][0])) is None:
+        return end, index_map
+    while end < len(maps) and known_equal(maps[end - 1][0].distance(maps[end][0]), apart):
         end += 1
-    return end, box.repeated(end - first, dim, *apart)
+    return end, index_map.repeated(end - first, dim, *apart)
 
 
 def _tidy(modes: Sequence[Mode]) -> Modes:
@@ -225,7 +225,7 @@ def _cut(mode: Mode, product: Size, size: Size) -> Modes | None:
     return Mode(mode.dim, mode.step * missing, mode.size // missing), Mode(mode.dim, mode.step, missing)
 
 
-def _same_source(a: Box, b: Box) -> bool:
+def _same_source(a: IndexMap, b: IndexMap) -> bool:
     if a.source is not b.source or len(a.dims) != len(b.dims):
         return False
     return a.sizes is b.sizes or known_equal(a.sizes, b.sizes)

@@ -1,4 +1,4 @@
-"""From a box back to operators: the cheapest sequence of views that reads it.
+"""From an index map back to operators: the cheapest sequence of views that reads it.
 
 Slices first, then one reshape, one permutation, one reshape, each left out where it changes nothing.
 """
@@ -16,13 +16,13 @@ from torch.fx import Node
 
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import is_row_major, known_equal, value_of
-from eductor.views.index_map import Box, Mode, Size
+from eductor.views.index_map import IndexMap, Mode, Size
 
 aten = torch.ops.aten
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ViewStep:
     """One operator on the value so far."""
 
     op: Any
@@ -30,11 +30,11 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """The operators that make a box of its source."""
+class ViewPlan:
+    """The operators that make an index map of its source."""
 
-    box: Box
-    steps: tuple[Step, ...]
+    index_map: IndexMap
+    steps: tuple[ViewStep, ...]
 
     @property
     def is_view(self) -> bool:
@@ -42,7 +42,7 @@ class Plan:
         reshapes = [i for i, step in enumerate(self.steps) if step.op is aten.reshape]
         if not reshapes:
             return True
-        source = value_of(self.box.source)
+        source = value_of(self.index_map.source)
         if _is_static(source):
             return self._is_view_of(source)
         return reshapes == [0] and is_row_major(source)
@@ -50,7 +50,7 @@ class Plan:
     @property
     def value(self) -> torch.Tensor:
         """The fake value of the result."""
-        value: torch.Tensor = value_of(self.box.source)
+        value: torch.Tensor = value_of(self.index_map.source)
         with getattr(value, "fake_mode", nullcontext()), torch.no_grad():
             for step in self.steps:
                 value = step.op(value, *step.args)
@@ -59,7 +59,7 @@ class Plan:
     @property
     def copies(self) -> bool:
         """Whether the result is a copy for certain: a reshape in it cannot be a view."""
-        source = value_of(self.box.source)
+        source = value_of(self.index_map.source)
         return _is_static(source) and not self._is_view_of(source)
 
     def _is_view_of(self, source: torch.Tensor) -> bool:
@@ -74,30 +74,30 @@ class Plan:
 
     def emit(self, rewrite: Rewriter, *, before: Node, like: Node) -> Node:
         """Puts the operators into the graph, in front of a node."""
-        value = self.box.source
+        value = self.index_map.source
         for step in self.steps:
             args = step.args
             if step.op is aten.reshape:
-                args = (_sizes(rewrite, args[0], self.box.source, before, like),)
+                args = (_sizes(rewrite, args[0], self.index_map.source, before, like),)
             value = rewrite.insert(step.op, value, *args, before=before, like=like)
         return value
 
 
-def plan(box: Box) -> Plan | None:
-    """The operators that read a box; None if it is empty, or not read by slices, reshapes and a permutation."""
-    if any(known_equal(mode.size, 0) for mode in box.modes):
+def plan_views(index_map: IndexMap) -> ViewPlan | None:
+    """The operators that read an index map; None if it is empty, or not read by slices, reshapes and a permutation."""
+    if any(known_equal(mode.size, 0) for mode in index_map.modes):
         return None
     memory: list[Mode] = []
-    slices: list[Step] = []
-    selects: list[Step] = []
+    slices: list[ViewStep] = []
+    selects: list[ViewStep] = []
     shape: list[Size] = []
-    for dim, size in enumerate(box.sizes):
-        modes = _in_memory([mode for mode in box.modes if mode.dim == dim])
+    for dim, size in enumerate(index_map.sizes):
+        modes = _in_memory([mode for mode in index_map.modes if mode.dim == dim])
         if modes is None:
             return None
-        start = box.starts[dim]
+        start = index_map.starts[dim]
         if not modes and not known_equal(size, 1):
-            selects.append(Step(aten.select, (dim, start)))
+            selects.append(ViewStep(aten.select, (dim, start)))
             continue
         length, step = _extent(modes)
         if not (known_equal(start, 0) and known_equal(length, size) and step == 1):
@@ -108,38 +108,38 @@ def plan(box: Box) -> Plan | None:
         memory += modes
     if not all(isinstance(step.args[1], int) for step in selects):
         return None
-    steps = (*_as_read(box), *slices, *reversed(selects), *_arranged(shape, memory, box))
+    steps = (*_as_read(index_map), *slices, *reversed(selects), *_arranged(shape, memory, index_map))
     if [step.op for step in steps[:2]] == [aten.reshape, aten.reshape]:
         steps = steps[1:]
-    own = value_of(box.source).shape
+    own = value_of(index_map.source).shape
     shapes = [step.args[0] for step in steps if step.op is aten.reshape]
-    return Plan(box, steps) if all(_can_be_spelled(s, own) for s in shapes) else None
+    return ViewPlan(index_map, steps) if all(_can_be_spelled(s, own) for s in shapes) else None
 
 
-def _as_read(box: Box) -> list[Step]:
+def _as_read(index_map: IndexMap) -> list[ViewStep]:
     """The source in the shape in which it is read."""
-    own = tuple(value_of(box.source).shape)
-    return [] if known_equal(own, box.sizes) else [Step(aten.reshape, (list(box.sizes),))]
+    own = tuple(value_of(index_map.source).shape)
+    return [] if known_equal(own, index_map.sizes) else [ViewStep(aten.reshape, (list(index_map.sizes),))]
 
 
-def _slice(dim: int, start: int, length: int, step: int) -> Step:
+def _slice(dim: int, start: int, length: int, step: int) -> ViewStep:
     if step == 1:
-        return Step(aten.narrow, (dim, start, length))
-    return Step(aten.slice, (dim, start, start + (length - 1) * step + 1, step))
+        return ViewStep(aten.narrow, (dim, start, length))
+    return ViewStep(aten.slice, (dim, start, start + (length - 1) * step + 1, step))
 
 
-def _arranged(shape: Sequence[Size], memory: Sequence[Mode], box: Box) -> list[Step]:
-    """From the sliced source, whose modes lie in memory as given, to the box."""
+def _arranged(shape: Sequence[Size], memory: Sequence[Mode], index_map: IndexMap) -> list[ViewStep]:
+    """From the sliced source, whose modes are in this order in memory, to the index map."""
     place = {id(mode): i for i, mode in enumerate(memory)}
-    order = [place[id(mode)] for mode in box.modes]
-    out = list(box.shape)
+    order = [place[id(mode)] for mode in index_map.modes]
+    out = list(index_map.shape)
     if order == sorted(order):
-        return [] if known_equal(list(shape), out) else [Step(aten.reshape, (out,))]
+        return [] if known_equal(list(shape), out) else [ViewStep(aten.reshape, (out,))]
     apart = [mode.size for mode in memory]
-    steps = [] if known_equal(list(shape), apart) else [Step(aten.reshape, (apart,))]
-    steps.append(Step(aten.permute, (order,)))
+    steps = [] if known_equal(list(shape), apart) else [ViewStep(aten.reshape, (apart,))]
+    steps.append(ViewStep(aten.permute, (order,)))
     if not known_equal([apart[i] for i in order], out):
-        steps.append(Step(aten.reshape, (out,)))
+        steps.append(ViewStep(aten.reshape, (out,)))
     return steps
 
 

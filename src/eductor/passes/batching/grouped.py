@@ -24,7 +24,7 @@ from eductor.passes.batching.products import BATCH_PRODUCT
 from eductor.passes.batching.rule import Emission
 from eductor.passes.batching.shared_input import Product, wants_own_memory
 from eductor.pipeline.base import Context
-from eductor.views import Plan, concatenated, stacked
+from eductor.views import ViewPlan, concatenated, stacked
 
 aten = torch.ops.aten
 
@@ -152,7 +152,7 @@ class _Group:
             rewrite.replace(member.node, own)
         return ""
 
-    def _view(self, operands: Sequence[Node], dim: int | None, before: Node) -> Plan | None:
+    def _view(self, operands: Sequence[Node], dim: int | None, before: Node) -> ViewPlan | None:
         """The operands side by side, where they are parts of one tensor in their order, and the operator takes it."""
         behind = max(before, max(operands).next)
         if dim is None:
@@ -190,7 +190,7 @@ class _Group:
         return [emission(operator.getitem, pieces, i) for i in range(len(self.members))]
 
 
-def _joined(emission: Emission, operands: Sequence[Node], dim: int | None, view: Plan | None) -> Node:
+def _joined(emission: Emission, operands: Sequence[Node], dim: int | None, view: ViewPlan | None) -> Node:
     """The operands side by side, or stacked."""
     if view is not None:
         return view.emit(emission.rewrite, before=emission.before, like=emission.like)

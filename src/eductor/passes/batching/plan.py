@@ -23,7 +23,7 @@ from eductor.passes.batching.buckets import ALONE, Bucket
 from eductor.passes.batching.placing import Placing
 from eductor.passes.batching.rule import Call, Rule
 from eductor.pipeline.base import Context
-from eductor.views import Plan, stacked, trace
+from eductor.views import ViewPlan, source_view, stacked
 
 aten = torch.ops.aten
 
@@ -42,7 +42,7 @@ class Shared:
 class View:
     """Parts of one tensor, of which their stack is a view."""
 
-    plan: Plan
+    plan: ViewPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +156,10 @@ class Planner:
         if node in self.member_of:
             batch, index = self.member_of[node]
             return batch, (index,)
-        found = trace(self.graph, node) if node.op not in _GIVEN else None
-        if found is None or not found.nodes or not all(isinstance(s, int) for s in found.box.starts):
+        found = source_view(self.graph, node) if node.op not in _GIVEN else None
+        if found is None or not found.nodes or not all(isinstance(s, int) for s in found.index_map.starts):
             return None
-        return found.box.source, found.box.starts
+        return found.index_map.source, found.index_map.starts
 
     def _source(self, column: Sequence[Node | None], before: Node) -> Source | None:
         """What a batch in front of a node takes as one operand of its calls."""

@@ -11,12 +11,16 @@ def _row(name: str, reason: str, home: str = _HERE) -> Row:
     return Row(name, reason, f"{home}.{name}")
 
 
+def _concat(name: str, reason: str) -> Row:
+    return Row(name, reason, "eductor.passes.concats.claims")
+
+
 POST_GRAD_FUSIONS: tuple[Row, ...] = (
     _row("normalization_aten_pass", "one form for all that the fusions after it look for"),
-    _row("split_cat_aten_pass", "pieces as they are"),
-    _row("select_cat_aten_pass", "rows and columns"),
-    _row("unbind_stack_aten_pass", "rows and columns that become a dimension again"),
-    _row("move_view_after_cat_aten_pass", "pieces that were reshaped, as the fusions before it leave them"),
+    _concat("split_cat_aten_pass", "pieces as they are"),
+    _concat("select_cat_aten_pass", "rows and columns"),
+    _concat("unbind_stack_aten_pass", "rows and columns that become a dimension again"),
+    _concat("move_view_after_cat_aten_pass", "pieces that were reshaped, as the fusions before it leave them"),
     _row("decompose_mem_bound_mm", "products that wait for memory, once no other pass looks for them"),
 )
 """The fusions that are made by request: `enable` names them."""

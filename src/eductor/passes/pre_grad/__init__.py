@@ -9,6 +9,10 @@ def _row(name: str, reason: str) -> Row:
     return Row(name, reason, f"eductor.passes.pre_grad.{name}")
 
 
+def _concat(name: str, reason: str) -> Row:
+    return Row(name, reason, "eductor.passes.concats.claims")
+
+
 ORDER: tuple[Row, ...] = (
     # One spelling for all that follows.
     _row("numpy_compat_normalization", "first: a keyword that nobody knows hides its call from all others"),
@@ -19,21 +23,21 @@ ORDER: tuple[Row, ...] = (
     # Fewer splits, so that batching sees whose piece each tensor is.
     _row("remove_split_with_size_one_pass", "the piece is the tensor itself"),
     _row("merge_splits_pass", "pieces of pieces are pieces of one tensor"),
-    _row("fuse_chunk_reshape_concat_pass", "before batching, which would see many small reshapes"),
+    _concat("fuse_chunk_reshape_concat_pass", "before batching, which would see many small reshapes"),
     # Many small operators become few.
     _row("group_batch_fusion_passes", "before the view passes, which merge the stacks and unbinds it leaves"),
     _row("normalize_node_kwargs_pass", "batching creates calls of its own"),
     # Cats and stacks of what was split, unbound and sliced.
-    _row("fuse_chunk_squeeze_cat_pass", "the most special form first"),
+    _concat("fuse_chunk_squeeze_cat_pass", "the most special form first"),
     _row("merge_concats_pass", "one cat has all the pieces that a nest of cats has"),
-    _row("split_cat_pass", "all pieces of a tensor are the tensor"),
-    _row("merge_getitem_cat_pass", "neighbouring pieces are one slice, and the pieces go"),
-    _row("mutate_cat_pass", "neighbouring pieces are one slice, though the pieces stay"),
-    _row("split_cat_to_slices_pass", "runs of pieces among other operands, once whole cats are done"),
-    _row("unbind_stack_pass", "what was unbound and stacked is a permutation"),
-    _row("unbind_cat_to_view_pass", "what was unbound and concatenated is a permutation and a reshape"),
-    _row("unbind_stack_to_slices_pass", "runs among other operands, once whole stacks are done"),
-    _row("split_stack_to_cats_pass", "a stack of equal pieces is a reshape"),
+    _concat("split_cat_pass", "all pieces of a tensor are the tensor"),
+    _concat("merge_getitem_cat_pass", "neighbouring pieces are one slice, and the pieces go"),
+    _concat("mutate_cat_pass", "neighbouring pieces are one slice, though the pieces stay"),
+    _concat("split_cat_to_slices_pass", "runs of pieces among other operands, once whole cats are done"),
+    _concat("unbind_stack_pass", "what was unbound and stacked is a permutation"),
+    _concat("unbind_cat_to_view_pass", "what was unbound and concatenated is a permutation and a reshape"),
+    _concat("unbind_stack_to_slices_pass", "runs among other operands, once whole stacks are done"),
+    _concat("split_stack_to_cats_pass", "a stack of equal pieces is a reshape"),
     _row("merge_stack_tahn_unbind_pass", "stacks that are left and only carry a function"),
     # Linears, and what stands around them.
     _row("fuse_split_linear_add_pass", "after the splits are final, which it looks for"),
@@ -42,10 +46,10 @@ ORDER: tuple[Row, ...] = (
     Row("concat_linear_woq_int4", "the same for packed weights, while these can be packed", _INT4),
     _row("remove_split_ops_pass", "splits whose reason is gone by now"),
     _row("stack_to_unsqueeze_pass", "only where the next step merges the result"),
-    _row("fuse_chunk_reshape_unsqueeze_concat_pass", "stacks of reshaped chunks, as the step before spells them"),
-    _row("move_reshape_out_of_split_stack_pass", "runs of them among other operands"),
+    _concat("fuse_chunk_reshape_unsqueeze_concat_pass", "stacks of reshaped chunks, as the step before spells them"),
+    _concat("move_reshape_out_of_split_stack_pass", "runs of them among other operands"),
     # By request.
-    _row("fuse_split_getitem_squeeze_cat", "runs that the steps before leave"),
+    _concat("fuse_split_getitem_squeeze_cat", "runs that the steps before leave"),
     _row("use_triton_dot_compress", "before the compressions in it are taken for themselves"),
     _row("use_triton_lce_replace_simple_LCE", "the plainest form first"),
     _row("use_triton_lce_replace_normal_LCE", "with bias, reshapes and relu"),

@@ -17,7 +17,7 @@ from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import is_row_major, known_equal, requires_grad, tensor_of
 from eductor.graph.view import GraphView
 from eductor.pipeline.base import Context, f32, graph_pass
-from eductor.views import Plan, concatenated, trace
+from eductor.views import ViewPlan, concatenated, source_view
 
 aten = torch.ops.aten
 
@@ -81,9 +81,9 @@ def _runs(graph: GraphView, linears: Sequence[Linear]) -> Iterator[list[Linear]]
     """Linears whose inputs are neighbours in one tensor, in its order."""
     sources: dict[Node, list[tuple[tuple[int, ...], Linear]]] = {}
     for linear in linears:
-        found = trace(graph, linear.x)
-        if found is not None and found.nodes and all(isinstance(start, int) for start in found.box.starts):
-            sources.setdefault(found.box.source, []).append((found.box.starts, linear))
+        found = source_view(graph, linear.x)
+        if found is not None and found.nodes and all(isinstance(start, int) for start in found.index_map.starts):
+            sources.setdefault(found.index_map.source, []).append((found.index_map.starts, linear))
     for parts in sources.values():
         parts.sort(key=lambda part: part[0])
         if len(parts) > 1:
@@ -162,7 +162,7 @@ def _saved(run: Sequence[Linear], device: Device, trains: bool) -> float:
     return saved + sums * device.launch + (len(run) - 1) * bytes_of(run[0].node) / device.bandwidth
 
 
-def _emit(rewrite: Rewriter, root: Node, run: Sequence[Linear], whole: Plan, is_packed: bool) -> Node:
+def _emit(rewrite: Rewriter, root: Node, run: Sequence[Linear], whole: ViewPlan, is_packed: bool) -> Node:
     x = whole.emit(rewrite, before=root, like=root)
     weight = rewrite.insert(aten.cat, [linear.weight for linear in run], 1, before=root, like=root)
     biases = [linear.bias for linear in run if linear.bias is not None]

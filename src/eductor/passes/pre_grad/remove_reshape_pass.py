@@ -14,8 +14,7 @@ from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import difference, is_row_major, value_of
 from eductor.graph.view import GraphView
 from eductor.pipeline.base import Context, f32, graph_pass
-from eductor.views import RESHAPES, Plan, Trace, check_equal, trace_through
-from eductor.views.view_plan import plan
+from eductor.views import RESHAPES, SourceView, ViewPlan, check_equal, plan_views, source_view_through
 
 
 @graph_pass(stage="pre_grad", numerics="exact")
@@ -27,11 +26,11 @@ def remove_reshape_pass(graph: GraphView, rewrite: Rewriter, context: Context) -
     for root in graph.find(*RESHAPES):
         # The cheap question first: most reshapes stand alone.
         is_chain = _is_link(graph, _operand(graph, root))
-        found = trace_through(graph, root, functools.partial(_is_link, graph)) if is_chain else None
+        found = source_view_through(graph, root, functools.partial(_is_link, graph)) if is_chain else None
         if found is None or len(found.nodes) < 2:
             rewrite.reject("it is no chain of reshapes, or others use what is between", root)
             continue
-        made = plan(found.box)
+        made = plan_views(found.index_map)
         if made is None or len(made.steps) >= len(found.nodes):
             rewrite.reject("no shorter chain reads the same", root)
             continue
@@ -41,7 +40,7 @@ def remove_reshape_pass(graph: GraphView, rewrite: Rewriter, context: Context) -
             continue
         new = made.emit(rewrite, before=root, like=root)
         if context.options.debug:
-            check_equal(root, new, {made.box.source})
+            check_equal(root, new, {made.index_map.source})
         rewrite.replace(root, new)
 
 
@@ -56,8 +55,8 @@ def _is_link(graph: GraphView, node: Any) -> bool:
     return isinstance(bound, Bound) and bound.packet in RESHAPES
 
 
-def _why_not(graph: GraphView, root: Node, found: Trace, made: Plan) -> str:
-    source, effects = made.box.source, graph.effects
+def _why_not(graph: GraphView, root: Node, found: SourceView, made: ViewPlan) -> str:
+    source, effects = made.index_map.source, graph.effects
     verdict = effects.same_region((root, *found.nodes))
     if verdict:
         verdict = effects.unwritten((source, *found.nodes), found.nodes[0], root)

@@ -8,12 +8,13 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import FakeTensor, enable_python_dispatcher
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import difference, tensor_of, value_of
 from eductor.graph.view import GraphView
 from eductor.pipeline.base import f32, graph_pass
-from eductor.views import nest_of
+from eductor.views import concat_nest
 
 aten = torch.ops.aten
 
@@ -36,8 +37,8 @@ def stack_to_unsqueeze_pass(graph: GraphView, rewrite: Rewriter) -> None:
         if len(operands) == 1:
             _unsqueeze_one(graph, rewrite, node, operands[0], dim)
             continue
-        nest = nest_of(graph, node)
-        if isinstance(nest, str) or not nest.is_one or "reshape" not in nest.kinds:
+        nest = concat_nest(graph, node)
+        if isinstance(nest, No) or not nest.is_one or "reshape" not in nest.kinds:
             rewrite.reject("its operands are not reshaped parts of one tensor, so nothing would come of it", node)
             continue
         if not _lies_alike(node, operands, dim):

@@ -14,8 +14,8 @@ from eductor.graph.values.meta import known_equal, tensor_of
 from eductor.graph.view import GraphView
 from eductor.passes.joint.attention.scores import Moved, Scores
 from eductor.passes.joint.attention.weights import Weights
-from eductor.views.index_map import Box
-from eductor.views.reading import read
+from eductor.views.index_map import IndexMap
+from eductor.views.source_views import view_call
 
 Dims = tuple[tuple[int, ...], ...]
 """For each dimension of a value, of which axes it is made, outermost first."""
@@ -51,14 +51,14 @@ def axes_of(graph: GraphView, scores: Scores, softmax: tuple[Node, int], weights
     shape = _shape(scores.product)
     moving = [step.node for step in scores.steps if isinstance(step, Moved)]
     sizes, rows = _reading((*moving, *weights.moved), shape)
-    box = Box.whole(scores.product, sizes).reshape(shape)
+    index_map = IndexMap.whole(scores.product, sizes).reshape(shape)
     at: dict[Node, Dims] = {}
     for node in (scores.product, *(step.node for step in scores.steps), softmax[0], *weights.moved):
         if node in moving or node in weights.moved:
-            box = _moved(graph, node, box)
-        if box is None:
+            index_map = _moved(graph, node, index_map)
+        if index_map is None:
             return f"the axes of the scores are not known behind {node.name}"
-        at[node] = _dims(box)
+        at[node] = _dims(index_map)
     over = at[softmax[0]][softmax[1]]
     if weights.operand not in at:  # what a dropout gives, in the shape of the softmax
         at[weights.operand] = at[softmax[0]]
@@ -107,18 +107,18 @@ def _assigned(
     return Axes(sizes, batches, query_axes, at, by_row)
 
 
-def _moved(graph: GraphView, node: Node, box: Box | None) -> Box | None:
+def _moved(graph: GraphView, node: Node, index_map: IndexMap | None) -> IndexMap | None:
     """A value after a view; casts and copies change nothing."""
-    reading = read(graph, node)
-    if box is None or reading is None:
-        return box
-    moved = reading.apply(box)
+    reading = view_call(graph, node)
+    if index_map is None or reading is None:
+        return index_map
+    moved = reading.apply(index_map)
     whole = moved is not None and all(known_equal(mode.step, 1) for mode in moved.modes)
-    return moved if whole and moved is not None and moved.sizes is box.sizes else None
+    return moved if whole and moved is not None and moved.sizes is index_map.sizes else None
 
 
-def _dims(box: Box) -> Dims:
-    return tuple(tuple(mode.dim for mode in modes) for modes in box.dims)
+def _dims(index_map: IndexMap) -> Dims:
+    return tuple(tuple(mode.dim for mode in modes) for modes in index_map.dims)
 
 
 def _shape(node: Node) -> tuple[Any, ...]:

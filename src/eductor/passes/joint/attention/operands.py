@@ -18,8 +18,8 @@ from eductor.passes.joint.attention.masks import Groups
 from eductor.passes.joint.attention.numbers import number_of
 from eductor.passes.joint.attention.reshaping import permuted, reshaped
 from eductor.passes.joint.attention.softmax import forward_users
-from eductor.views.index_map import Box
-from eductor.views.reading import read
+from eductor.views.index_map import IndexMap
+from eductor.views.source_views import view_call
 
 aten = torch.ops.aten
 _FREE = (aten.alias, aten.expand)
@@ -111,7 +111,7 @@ def _step(graph: GraphView, operand: Operand) -> Operand | None:
     if here is None or there is None or there.dtype != here.dtype:
         return None
     further = replace(operand, node=source, nodes=(node, *operand.nodes))
-    if bound.packet in _COPIES or read(graph, node) is not None:
+    if bound.packet in _COPIES or view_call(graph, node) is not None:
         return further
     if not known_equal(tuple(here.shape), tuple(there.shape)):
         return None
@@ -126,14 +126,14 @@ def _order(graph: GraphView, operand: Operand, shape: list[Any]) -> tuple[int | 
     """Which dimensions of a value become the four of the call by way of the nodes that were taken in."""
     tensor = tensor_of(operand.node)
     assert tensor is not None
-    whole = box = Box.whole(operand.node, tuple(tensor.shape))
+    whole = index_map = IndexMap.whole(operand.node, tuple(tensor.shape))
     for node in operand.nodes:
-        reading = read(graph, node)
-        moved = reading.apply(box) if reading is not None else box
+        reading = view_call(graph, node)
+        moved = reading.apply(index_map) if reading is not None else index_map
         if moved is None:
             return None
-        box = moved
-    four = box.reshape(shape)
+        index_map = moved
+    four = index_map.reshape(shape)
     if four is None or four.sizes is not whole.sizes:
         return None
     dims = [*four.dims[:2], *(four.dims[:1:-1] if operand.swapped else four.dims[2:])]

@@ -10,13 +10,14 @@ import torch
 from torch.fx import Node
 
 from eductor.graph.core_rewriter import in_core_operators
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import is_row_major, known_equal, known_true, tensor_of, value_of
 from eductor.graph.view import GraphView
 from eductor.passes.functional.layout_safety import may_lie_otherwise
 from eductor.pipeline.base import Context
-from eductor.views import fuse, nest_of, trace_through
+from eductor.views import concat_nest, fuse_concat, source_view_through
 
 aten = torch.ops.aten
 
@@ -53,11 +54,11 @@ def cat_of(graph: GraphView, node: Any) -> Cat | None:
 
 def splitwithsizes_cat(graph: GraphView, rewrite: Rewriter, node: Node, context: Context) -> None:
     """A cat of all pieces of a tensor, in their order, is the tensor: a copy of it where it must be one."""
-    nest = nest_of(graph, node)
-    if isinstance(nest, str) or not nest.is_one:
+    nest = concat_nest(graph, node)
+    if isinstance(nest, No) or not nest.is_one:
         return
     if nest.is_whole:
-        fuse(graph, in_core_operators(rewrite), nest, context)
+        fuse_concat(graph, in_core_operators(rewrite), nest, context)
     else:
         rewrite.reject("it has not all pieces of the tensor in their order", node)
 
@@ -124,15 +125,15 @@ def cat_slice_cat(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
 
 def _piece(graph: GraphView, node: Node) -> tuple[Cat, Any, Any] | None:
     """Of which cat a value is a part, from where on and how long along its dimension, if it has all of the others."""
-    found = trace_through(graph, node, lambda _: False)
-    cat = cat_of(graph, found.box.source) if found is not None and found.kinds == {"split"} else None
+    found = source_view_through(graph, node, lambda _: False)
+    cat = cat_of(graph, found.index_map.source) if found is not None and found.kinds == {"split"} else None
     if found is None or cat is None:
         return None
-    box, others = found.box, [d for d in range(len(found.box.dims)) if d != cat.dim]
-    is_whole = all(known_equal((box.starts[d], box.shape[d]), (0, box.sizes[d])) for d in others)
-    if not is_whole or any(mode.step != 1 for mode in box.dims[cat.dim]):
+    index_map, others = found.index_map, [d for d in range(len(found.index_map.dims)) if d != cat.dim]
+    is_whole = all(known_equal((index_map.starts[d], index_map.shape[d]), (0, index_map.sizes[d])) for d in others)
+    if not is_whole or any(mode.step != 1 for mode in index_map.dims[cat.dim]):
         return None
-    return cat, box.starts[cat.dim], box.shape[cat.dim]
+    return cat, index_map.starts[cat.dim], index_map.shape[cat.dim]
 
 
 def _lies_within(start: Any, length: Any, first: Any, end: Any) -> bool:

@@ -1,4 +1,4 @@
-"""From nodes to boxes: which part of which source a value is, through all the views in between."""
+"""From nodes to index maps: which part of which source a value is, through all the views in between."""
 
 from __future__ import annotations
 
@@ -15,79 +15,81 @@ from eductor.compat import FakeTensor
 from eductor.graph.reading.bind import Bound
 from eductor.graph.values.meta import known_equal, known_true, tensor_of, value_of
 from eductor.graph.view import GraphView
-from eductor.views.index_map import Box
+from eductor.views.index_map import IndexMap
 
 aten = torch.ops.aten
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """A view in one step: of which value, by which kind of operator, and what it does to a box."""
+class ViewCall:
+    """A view in one step: of which value, by which kind of operator, and what it does to an index map."""
 
     operand: Node
     kind: str
     """`split` for pieces and slices, `unbind` for what drops a dimension, else the name of the operator."""
-    apply: Callable[[Box], Box | None]
+    apply: Callable[[IndexMap], IndexMap | None]
     through: tuple[Node, ...] = ()
     """The call of which the view is one of several results."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
-    """A value as a box of its source, with the nodes in between, source first, and the kinds of their operators."""
+class SourceView:
+    """A value as an index map of its source, with the nodes in between, source first, and the kinds of their operators."""
 
-    box: Box
+    index_map: IndexMap
     nodes: tuple[Node, ...] = ()
     kinds: frozenset[str] = frozenset()
 
 
-def trace(graph: GraphView, node: Node) -> Trace | None:
-    """A value as a part of the furthest source that the views in between can be read back to."""
-    found: dict[Node, Trace | None] = graph.derived("views.trace", dict)
+def source_view(graph: GraphView, node: Node) -> SourceView | None:
+    """A value as a view of the furthest source that it can be traced back to."""
+    found: dict[Node, SourceView | None] = graph.derived("views.source_view", dict)
     if node not in found:
-        found[node] = trace_through(graph, node, lambda _: True)
+        found[node] = source_view_through(graph, node, lambda _: True)
     return found[node]
 
 
-def trace_through(graph: GraphView, node: Node, passes: Callable[[Node], bool]) -> Trace | None:
-    """The same, with a source beyond which nobody looks: the first value behind the node that does not pass."""
-    readings: list[tuple[Node, Reading]] = []
+def source_view_through(graph: GraphView, node: Node, passes: Callable[[Node], bool]) -> SourceView | None:
+    """The same, back to a nearer source: the first value behind the node that does not pass."""
+    calls: list[tuple[Node, ViewCall]] = []
     source = node
-    while (source is node or passes(source)) and (reading := read(graph, source)) is not None:
-        readings.append((source, reading))
-        source = reading.operand
+    while (source is node or passes(source)) and (call := view_call(graph, source)) is not None:
+        calls.append((source, call))
+        source = call.operand
     found = _whole(graph, source)
-    for node, reading in reversed(readings):
-        box = reading.apply(found.box) if found is not None else None
-        if found is None or box is None:
+    for node, call in reversed(calls):
+        index_map = call.apply(found.index_map) if found is not None else None
+        if found is None or index_map is None:
             found = _whole(graph, node)
         else:
-            found = Trace(box, (*found.nodes, *reading.through, node), found.kinds | {reading.kind})
+            found = SourceView(index_map, (*found.nodes, *call.through, node), found.kinds | {call.kind})
     return found
 
 
-def _whole(graph: GraphView, node: Node) -> Trace | None:
+def _whole(graph: GraphView, node: Node) -> SourceView | None:
     """What `_source` says, once for all pieces of a value."""
-    found: dict[Node, Trace | None] = graph.derived("views.whole", dict)
+    found: dict[Node, SourceView | None] = graph.derived("views.whole", dict)
     if node not in found:
         found[node] = _source(node)
     return found[node]
 
 
-def _source(node: Node) -> Trace | None:
+def _source(node: Node) -> SourceView | None:
     """A value as the whole of itself; None for what is no plain tensor, and for one without elements."""
     tensor = tensor_of(node)
     if tensor is None or type(tensor) not in (FakeTensor, torch.Tensor, torch.nn.Parameter) or tensor.is_nested:
         return None
     if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
         return None
-    return None if any(known_equal(s, 0) for s in tensor.shape) else Trace(Box.whole(node, tuple(tensor.shape)))
+    return (
+        None if any(known_equal(s, 0) for s in tensor.shape) else SourceView(IndexMap.whole(node, tuple(tensor.shape)))
+    )
 
 
 # --------------------------------------------------------------------------------------------------- one view
 
 
-def read(graph: GraphView, node: Node) -> Reading | None:
+def view_call(graph: GraphView, node: Node) -> ViewCall | None:
     """How a node views its operand; None for what is no view, or is not known well enough."""
     if node.op not in ("call_function", "call_method"):
         return None
@@ -104,22 +106,22 @@ def read(graph: GraphView, node: Node) -> Reading | None:
         return None
     kind, make = found
     apply = make(node, bound)
-    return Reading(bound["self"], kind, apply) if apply is not None else None
+    return ViewCall(bound["self"], kind, apply) if apply is not None else None
 
 
-Apply = Callable[[Box], Box | None]
+Apply = Callable[[IndexMap], IndexMap | None]
 Make = Callable[[Node, Bound], Apply | None]
 
 
 def _reshape(node: Node, bound: Bound) -> Apply:
     shape = tuple(value_of(node).shape)
-    return lambda box: box.reshape(shape)
+    return lambda index_map: index_map.reshape(shape)
 
 
 def _permute(node: Node, bound: Bound) -> Apply | None:
     rank = value_of(node).dim()
     order = order_of(bound, rank)
-    return (lambda box: box.permute(order)) if order is not None else None
+    return (lambda index_map: index_map.permute(order)) if order is not None else None
 
 
 def order_of(bound: Bound, rank: int) -> list[int] | None:
@@ -148,7 +150,7 @@ def _dims(given: Any, rank: int) -> list[int]:
 def _select(node: Node, bound: Bound) -> Apply | None:
     dim, size = _dim(bound)
     index = _from_start(value_of(bound["index"]), size)
-    return (lambda box: box.select(dim, index)) if index is not None else None
+    return (lambda index_map: index_map.select(dim, index)) if index is not None else None
 
 
 def _slice(node: Node, bound: Bound) -> Apply | None:
@@ -174,11 +176,11 @@ def _sliced(dim: int, size: Any, start: Any, length: Any, step: Any) -> Apply | 
     first = _from_start(0 if start is None else start, size)
     if first is None or not isinstance(step, int):
         return None
-    return lambda box: box.narrow(dim, first, length, step)
+    return lambda index_map: index_map.narrow(dim, first, length, step)
 
 
 def _from_start(index: Any, size: Any) -> Any:
-    """An index counted from the start; None where it is not known on which side it counts, or lies outside."""
+    """An index counted from the start; None where its sign is not known, or it is out of range."""
     if known_true(index < 0):
         index = index + size
     return index if known_true(index >= 0) and known_true(index <= size) else None
@@ -247,17 +249,17 @@ def _split_dim(bound: Bound, rank: int) -> int:
     return named[bound.packet] if bound.packet in named else int(bound["dim"]) % rank
 
 
-def _piece(call: Node, found: Division | None, index: Any) -> Reading | None:
+def _piece(call: Node, found: Division | None, index: Any) -> ViewCall | None:
     if found is None or not isinstance(index, int) or not -len(found.sizes) <= index < len(found.sizes):
         return None
     index %= len(found.sizes)
     start, size, dim = found.starts[index], found.sizes[index], found.dim
     if found.drops:
-        return Reading(found.operand, "unbind", lambda box: box.select(dim, start), (call,))
-    return Reading(found.operand, "split", lambda box: box.narrow(dim, start, size), (call,))
+        return ViewCall(found.operand, "unbind", lambda index_map: index_map.select(dim, start), (call,))
+    return ViewCall(found.operand, "split", lambda index_map: index_map.narrow(dim, start, size), (call,))
 
 
-def _item(tensor: Node, index: Any) -> Reading | None:
+def _item(tensor: Node, index: Any) -> ViewCall | None:
     """`x[0, :, 2:4, None, ...]`: integers, slices, None and an ellipsis; nothing that gathers."""
     parts = list(index) if isinstance(index, tuple) else [index]
     value = tensor_of(tensor)
@@ -267,7 +269,7 @@ def _item(tensor: Node, index: Any) -> Reading | None:
     at = parts.index(...) if ... in parts else len(parts)
     whole = [slice(None)] * (value.dim() - used)
     parts = [*parts[:at], *whole, *parts[at + 1 :]]
-    return Reading(tensor, _kind_of_item(parts), lambda box: _indexed(box, parts))
+    return ViewCall(tensor, _kind_of_item(parts), lambda index_map: _indexed(index_map, parts))
 
 
 def _is_plain(part: Any) -> bool:
@@ -282,9 +284,9 @@ def _kind_of_item(parts: Sequence[Any]) -> str:
     return "unsqueeze" if None in parts and all(part in (None, slice(None)) for part in parts) else "split"
 
 
-def _indexed(box: Box, parts: Sequence[Any]) -> Box | None:
+def _indexed(index_map: IndexMap, parts: Sequence[Any]) -> IndexMap | None:
     dim = 0
-    found: Box | None = box
+    found: IndexMap | None = index_map
     for part in parts:
         if found is None:
             return None
