@@ -1,4 +1,4 @@
-"""Two passes of one's own: declared, checked against their contract, run on a model. `docs/write_a_pass.md` explains them."""
+"""Two custom passes: declared, checked against their contracts, run on a model. `docs/write_a_pass.md` explains them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Patterns of one's own: declared, checked, run on a model, and asked why they miss. `docs/write_a_pattern.md` explains them."""
+"""Custom patterns: declared, checked, run on a model, and explained where they miss. `docs/write_a_pattern.md` explains them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 @pattern_pass(stage="pre_grad", numerics="reassociates")
 def fuse_norms() -> None:
-    """Makes one operator of a norm that is spelled out."""
+    """Fuses a norm that is spelled out into one operator."""
 
 
 def spelled_out(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -70,7 +70,7 @@ def short_rows(x: torch.Tensor = f32(4, 2), w: torch.Tensor = f32(2)) -> torch.T
 
 @pattern_pass(stage=("joint", "post_grad"), numerics="exact")
 def merge_permutes() -> None:
-    """Makes one permutation of two."""
+    """Merges two permutations into one."""
 
 
 @merge_permutes.rule(op(aten.permute, op(aten.permute, var("x"), const("inner")), const("outer")))

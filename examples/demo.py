@@ -59,7 +59,7 @@ def train_step(model: nn.Module, step: nn.Module, tokens: torch.Tensor) -> tuple
 
 
 def noisy(x: torch.Tensor) -> torch.Tensor:
-    """Something for the later stages: a needless copy, and a random draw."""
+    """A program for the later stages: it has a needless copy and a random draw."""
     return x.clone() * torch.rand_like(x) + x.view(x.shape)
 
 
@@ -101,7 +101,7 @@ def main() -> int:
     plausible = bool(((noise >= -1e-3) & (noise <= 1.001)).all())
     print(f"x * rand + x stays between x and 2x: {plausible}")
 
-    print("\nThe whole way of the model, to look around in: a report is written ...")
+    print("\nWriting a report of the whole compile ...")
     REPORT.write_text(eductor.explain(model, tokens, memory_curve=True).to_html(), encoding="utf-8")
     print(f"Open it in a browser: {REPORT.absolute()}")
     return 0 if same and plausible else 1

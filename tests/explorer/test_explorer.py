@@ -312,7 +312,7 @@ def test_light_and_dark(visit):
 
 def test_the_partition(visit):
     page = visit("#partition")
-    expect(page.locator(".purpose")).to_contain_text("keeps 9 values of 27 MiB")
+    expect(page.locator(".purpose")).to_contain_text("saves 9 values of 27 MiB")
     saved = page.get_by_role("row", name=re.compile("^addmm ")).first
     expect(saved).to_contain_text("computing it again costs a product")
     assert page.locator(".chart path.curve").count() == 2
