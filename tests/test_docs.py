@@ -299,7 +299,9 @@ def test_contributing_names_every_target_and_the_design_every_room() -> None:
     assert phony is not None
     assert not [t for t in phony[1].split() if f"| `make {t}` |" not in text]
     rooms = [p.parent.relative_to(ROOT) for p in (ROOT / "src/eductor").glob("*/__init__.py")]
-    assert not [r for r in rooms if f"| `{r}/` |" not in DESIGN.read_text()], "docs/design.md lacks a room of src/eductor"
+    assert not [r for r in rooms if f"| `{r}/` |" not in DESIGN.read_text()], (
+        "docs/design.md lacks a room of src/eductor"
+    )
 
 
 def test_the_manual_lists_every_page() -> None:
