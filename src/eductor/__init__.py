@@ -1,6 +1,7 @@
 """Eductor: a graph compiler for PyTorch that shows its work."""
 
 from eductor import ops as ops
+from eductor import passes as passes
 from eductor.compiler import compile as compile
 from eductor.errors import BadGraph as BadGraph
 from eductor.errors import BadOption as BadOption
@@ -29,5 +30,4 @@ from eductor.pipeline import rule_pass as rule_pass
 from eductor.stages import joint_graph_passes as joint_graph_passes
 from eductor.stages import post_grad_passes as post_grad_passes
 from eductor.stages import pre_grad_passes as pre_grad_passes
-
-__version__ = "0.1.0"
+from eductor.version import __version__ as __version__

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from eductor import __version__
 from eductor.cache import Store
 from eductor.errors import BadOption, BadScript, EductorError, NothingWrong, NotVerified, UnknownName
 from eductor.measure import command as bench
@@ -34,6 +33,7 @@ from eductor.observe.verify.verify import Report
 from eductor.pipeline.base import STAGES
 from eductor.pipeline.recorder import Recorder
 from eductor.pipeline.registry import Registry
+from eductor.version import __version__
 
 
 def main(argv: Sequence[str] | None = None) -> int:
