@@ -28,6 +28,7 @@ NAVIGATION = {
         "explain_json",
     ],
     "Build on it": [
+        "design",
         "how_a_pass_runs",
         "write_a_pass",
         "write_a_pattern",
