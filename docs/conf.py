@@ -29,6 +29,7 @@ NAVIGATION = {
     ],
     "Build on it": [
         "design",
+        "api",
         "how_a_pass_runs",
         "write_a_pass",
         "write_a_pattern",
