@@ -69,7 +69,7 @@ def programs_of(text: str) -> list[list[tuple[Block, Block | None]]]:
     """The programs of a document: each is a list of blocks, with the blocks of their outputs."""
     programs: list[list[tuple[Block, Block | None]]] = []
     blocks = blocks_of(text)
-    for block, after in zip(blocks, [*blocks[1:], None], strict=True):
+    for block, after in zip(blocks, [*blocks[1:], None], strict=False):  # a page may have no block
         output = after if after is not None and after.roles.get("output") == "" else None
         if "complete" in block.roles:
             programs.append([(block, output)])

@@ -194,7 +194,7 @@ def test_an_import_that_waits_makes_no_circle(tmp_path):
     assert not cycle(package)
 
 
-def test_a_line_for_a_part_of_a_room_counts_before_the_line_for_all_of_it():
+def test_a_line_for_a_part_of_a_room_takes_it_out_of_the_line_for_the_whole():
     assert room_of("eductor.graph.text.parser", ["graph.text", "graph.text.parser", "graph"]) == "graph.text.parser"
     assert room_of("eductor.graphs", ["graph"]) is None
     assert room_of("eductor", ["graph", "__init__"]) == "__init__"
