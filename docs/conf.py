@@ -41,6 +41,7 @@ NAVIGATION = {
         "write_a_pass",
         "write_a_pattern",
         "bring_your_own_backend",
+        "api",
         "design",
     ],
 }

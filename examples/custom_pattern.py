@@ -10,7 +10,6 @@ from torch import nn
 
 import eductor
 from eductor.graph import GraphView, Rewriter, capture
-from eductor.observe.table import pass_table
 from eductor.patterns import Match, const, op, pattern_pass, var, why_not
 from eductor.pipeline import f32
 from eductor.testing import check_contract
@@ -118,7 +117,7 @@ def main() -> int:
     expected, got = model(x), compiled(x)
     got.sum().backward()
     close = torch.allclose(expected, got, atol=1e-6)
-    print(pass_table([r for r in recorder.records if r.name == "fuse_norms"]))
+    print(eductor.pass_table([r for r in recorder.records if r.name == "fuse_norms"]))
     print(f"\nas eager: {close}\n")
 
     print(why_not(fuse_norms, capture(near_miss, [torch.randn(4, 8), torch.randn(8)], "torch")))

@@ -14,7 +14,7 @@ from torch._decomp import get_decompositions
 from torch.fx import Interpreter
 
 import eductor
-from eductor.engines import Engine, Job
+from eductor import Engine, Job
 
 aten = torch.ops.aten
 

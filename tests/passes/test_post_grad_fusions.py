@@ -9,8 +9,6 @@ import eductor
 from eductor import Recorder
 from eductor.graph import capture
 from eductor.observe.manual.manual import run_pass
-from eductor.observe.verify.value_comparison import is_bitwise_equal
-from eductor.observe.verify.verifier import Verifier
 from eductor.passes.post_grad import POST_GRAD_FUSIONS
 from eductor.passes.post_grad.decompose_mem_bound_mm import decompose_mem_bound_mm
 from eductor.passes.post_grad.move_view_after_cat_aten_pass import move_view_after_cat_aten_pass
@@ -19,6 +17,8 @@ from eductor.passes.post_grad.select_cat_aten_pass import select_cat_aten_pass
 from eductor.passes.post_grad.split_cat_aten_pass import split_cat_aten_pass
 from eductor.passes.post_grad.unbind_stack_aten_pass import unbind_stack_aten_pass
 from eductor.pipeline import Registry
+from eductor.verification.value_comparison import is_bitwise_equal
+from eductor.verification.verifier import Verifier
 
 aten = torch.ops.aten
 FUSIONS = [row.name for row in POST_GRAD_FUSIONS]

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from eductor.graph import capture
 from eductor.observe.manual.manual import run_pass
-from eductor.observe.verify.value_comparison import is_bitwise_equal
-from eductor.observe.verify.verifier import Verifier
 from eductor.passes.post_grad.move_view_after_cat_aten_pass import move_view_after_cat_aten_pass
 from eductor.passes.post_grad.pass_patterns import pass_patterns
 from eductor.passes.post_grad.reorder_for_locality import reorder_for_locality
 from eductor.passes.post_grad.select_cat_aten_pass import select_cat_aten_pass
 from eductor.passes.post_grad.split_cat_aten_pass import split_cat_aten_pass
 from eductor.passes.post_grad.unbind_stack_aten_pass import unbind_stack_aten_pass
+from eductor.verification.value_comparison import is_bitwise_equal
+from eductor.verification.verifier import Verifier
 
 PASSES = (
     *(reorder_for_locality, pass_patterns, split_cat_aten_pass, select_cat_aten_pass, unbind_stack_aten_pass),
