@@ -1,5 +1,6 @@
 # make demo    compiles an example model, shows what each pass did, and writes a report
-# make test    runs the tests
+# make test    runs the tests, and prints which of them took longest
+# make test-fast  runs some tests of every room, in less than 3 minutes on 2 cores: tests/fast.py lists them
 # make test-browser  runs the tests of the report's page in Chromium, which it installs where it is missing
 # make explorer  builds the report's page from explorer/, with Node
 # make patterns  traces the search functions of the package's patterns, and stores what they give
@@ -16,13 +17,16 @@ DOCS_STAMP := $(VENV)/.docs_installed
 # bf16 matmul through oneDNN dies on CPUs that advertise AMX but cannot use it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE
 
-.PHONY: demo test test-slow test-browser explorer lint format patterns manual docs bench clean
+.PHONY: demo test test-fast test-slow test-browser explorer lint format patterns manual docs bench clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 -m "not slow" --durations=15
+
+test-fast: $(STAMP)
+	$(BIN)/python -m pytest -n 2 -m "not slow" $$($(BIN)/python tests/fast.py)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m slow

@@ -25,8 +25,8 @@ import torch._dynamo
 
 import eductor
 from autograd import training_step
-from eductor.observe.verify.verifier import Verifier
 from eductor.pipeline import Instrument, Recorder, Timer
+from eductor.verification.verifier import Verifier
 
 LIMITS = {"nobody": 1.0, "timing and statistics": 3.0, "full recording": 15.0}
 """Percent of the compile time."""

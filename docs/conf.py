@@ -15,8 +15,17 @@ pygments_style = "default"
 pygments_dark_style = "github-dark"
 
 NAVIGATION = {
+    "Use": [
+        "getting_started",
+        "options",
+        "engines",
+        "command_line",
+        "cache",
+        "limits",
+        "figures",
+    ],
     "Understand": [
-        "from_the_captured_graph_to_the_kernel",
+        "how_a_model_is_compiled",
         "passes/index",
         "before_autograd",
         "attention",
@@ -32,13 +41,15 @@ NAVIGATION = {
         "write_a_pass",
         "write_a_pattern",
         "bring_your_own_backend",
+        "api",
+        "design",
     ],
 }
 STAGES = ("pre_grad", "joint", "post_grad")
 
 
 def setup(app: Any) -> None:
-    """The pages are plain Markdown, which other readers show as well: the site adds what comes below each."""
+    """Keep the pages plain Markdown, readable elsewhere: the site adds each page's table of contents here."""
     app.connect("source-read", _add_contents)
 
 

@@ -1,4 +1,4 @@
-"""Two passes of one's own: declared, checked against their contract, run on a model. `docs/write_a_pass.md` explains them."""
+"""Two custom passes: declared, checked against their contracts, run on a model. `docs/write_a_pass.md` explains them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from torch import nn
 from torch.fx import Node
 
 import eductor
-from eductor.graph import Bound, GraphView, Rewriter, capture, value_of
-from eductor.graph.values.meta import difference
-from eductor.observe.table import pass_table
+from eductor.graph import Bound, GraphView, Rewriter, capture, difference, value_of
 from eductor.pipeline import f32, i64
 from eductor.testing import check_contract
 
@@ -131,13 +129,13 @@ def main() -> int:
     recorder = eductor.Recorder()
     compiled = eductor.compile(model, profile="exact", passes=[drop_repeats], instruments=[recorder])
     same = torch.equal(compiled(x), model(x))
-    print(pass_table(recorder.records))
+    print(eductor.pass_table(recorder.records))
     print(f"\nbitwise equal to eager: {same}\n")
 
     recorder = eductor.Recorder()
     module = capture(lambda x: x.sin().neg().neg() + x, [x], "aten")
     eductor.joint_graph_passes(module, options={"passes": [cancel_pairs], "instruments": [recorder]})
-    print(pass_table(recorder.records))
+    print(eductor.pass_table(recorder.records))
     print(f"\n{eductor.graph.to_python(module.graph)}")
     fired = recorder.changed() == ["joint/cancel_pairs"]
     return 0 if same and fired else 1

@@ -1,4 +1,4 @@
-"""Patterns of one's own: declared, checked, run on a model, and asked why they miss. `docs/write_a_pattern.md` explains them."""
+"""Custom patterns: declared, checked, run on a model, and explained where they miss. `docs/write_a_pattern.md` explains them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from torch import nn
 
 import eductor
 from eductor.graph import GraphView, Rewriter, capture
-from eductor.observe.table import pass_table
 from eductor.patterns import Match, const, op, pattern_pass, var, why_not
 from eductor.pipeline import f32
 from eductor.testing import check_contract
@@ -20,7 +19,7 @@ aten = torch.ops.aten
 
 @pattern_pass(stage="pre_grad", numerics="reassociates")
 def fuse_norms() -> None:
-    """Makes one operator of a norm that is spelled out."""
+    """Fuses a norm that is spelled out into one operator."""
 
 
 def spelled_out(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -70,7 +69,7 @@ def short_rows(x: torch.Tensor = f32(4, 2), w: torch.Tensor = f32(2)) -> torch.T
 
 @pattern_pass(stage=("joint", "post_grad"), numerics="exact")
 def merge_permutes() -> None:
-    """Makes one permutation of two."""
+    """Merges two permutations into one."""
 
 
 @merge_permutes.rule(op(aten.permute, op(aten.permute, var("x"), const("inner")), const("outer")))
@@ -118,7 +117,7 @@ def main() -> int:
     expected, got = model(x), compiled(x)
     got.sum().backward()
     close = torch.allclose(expected, got, atol=1e-6)
-    print(pass_table([r for r in recorder.records if r.name == "fuse_norms"]))
+    print(eductor.pass_table([r for r in recorder.records if r.name == "fuse_norms"]))
     print(f"\nas eager: {close}\n")
 
     print(why_not(fuse_norms, capture(near_miss, [torch.randn(4, 8), torch.randn(8)], "torch")))

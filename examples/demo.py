@@ -12,9 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import eductor
-from eductor.engines import has_code_generator
 from eductor.graph import capture
-from eductor.observe.table import pass_table
 
 REPORT = Path("demo_report.html")
 
@@ -59,7 +57,7 @@ def train_step(model: nn.Module, step: nn.Module, tokens: torch.Tensor) -> tuple
 
 
 def noisy(x: torch.Tensor) -> torch.Tensor:
-    """Something for the later stages: a needless copy, and a random draw."""
+    """A program for the later stages: it has a needless copy and a random draw."""
     return x.clone() * torch.rand_like(x) + x.view(x.shape)
 
 
@@ -79,11 +77,11 @@ def main() -> int:
     print("Training step of a small transformer, through torch.compile and Eductor:\n")
     recorder = eductor.Recorder()
     loss, grads = trained(model, tokens, profile="exact", instruments=[recorder])
-    print(pass_table(recorder.records))
+    print(eductor.pass_table(recorder.records))
     same = torch.equal(loss, expected_loss) and all(map(torch.equal, grads, expected_grads))
     print(f"\nloss {loss:.6f}, eager {expected_loss:.6f}; {len(grads)} gradients; bitwise equal to eager: {same}\n")
 
-    if has_code_generator():
+    if eductor.has_code_generator():
         loss, grads = trained(model, tokens)
         close = all(torch.allclose(a, b, rtol=1e-3, atol=1e-5) for a, b in zip(grads, expected_grads, strict=True))
         print(f"The same step on kernels of the engine inductor: loss {loss:.6f}, gradients close to eager: {close}\n")
@@ -94,14 +92,14 @@ def main() -> int:
     module = capture(noisy, [torch.randn(8, 8)], "aten")
     eductor.joint_graph_passes(module, options={"instruments": [recorder]})
     eductor.post_grad_passes(module, is_inference=True, options={"instruments": [recorder]})
-    print(pass_table(recorder.records))
+    print(eductor.pass_table(recorder.records))
     print(f"\n{eductor.graph.to_python(module.graph)}")
     x = torch.randn(8, 8)
     noise = (module(x) - x) / x
     plausible = bool(((noise >= -1e-3) & (noise <= 1.001)).all())
     print(f"x * rand + x stays between x and 2x: {plausible}")
 
-    print("\nThe whole way of the model, to look around in: a report is written ...")
+    print("\nWriting a report of the whole compile ...")
     REPORT.write_text(eductor.explain(model, tokens, memory_curve=True).to_html(), encoding="utf-8")
     print(f"Open it in a browser: {REPORT.absolute()}")
     return 0 if same and plausible else 1

@@ -1,4 +1,4 @@
-"""An engine of one's own: it counts the operators of each graph, and interprets it. `docs/bring_your_own_backend.md` explains it."""
+"""A custom engine: it counts the operators of each graph and interprets it. `docs/bring_your_own_backend.md` explains it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch._decomp import get_decompositions
 from torch.fx import Interpreter
 
 import eductor
-from eductor.engines import Engine, Job
+from eductor import Engine, Job
 
 aten = torch.ops.aten
 
 
 def counting(job: Job) -> Callable[[list[Any]], Sequence[Any]]:
-    """Prints what it got; returns a function of a list of inputs, which it empties."""
+    """Prints facts about the job; returns a function that empties its list of inputs."""
     calls = Counter(node.target.__name__ for node in job.module.graph.nodes if node.op == "call_function")
     print(f"{'backward' if job.is_backward else 'forward'}: {len(job.inputs)} inputs, {calls.total()} calls")
     print(f"  {', '.join(f'{count} {name}' for name, count in sorted(calls.items()))}")
@@ -30,7 +30,7 @@ def counting(job: Job) -> Callable[[list[Any]], Sequence[Any]]:
 
 
 def apart(options: eductor.Options) -> Mapping[Any, Any]:
-    """What an engine has no kernels for is taken apart in the trace."""
+    """Decomposes in the trace what the engine has no kernels for."""
     return get_decompositions([aten.gelu, aten.gelu_backward])
 
 

@@ -1,14 +1,14 @@
-"""The documents are true: their programs run and print what stands there, their tables are those of the code.
+"""The documents are true: their programs run and print the shown output, their tables are those of the code.
 
-A fenced block says behind its language what it is:
+A fenced block says after its language what it is:
 
     complete        a program of its own: it runs
-    continued       goes on where the program before it stopped
+    continued       continues the program before it
     output          what the block before it prints
     output=FILE     a part of what that script prints
     file=FILE part=NAME   a piece of that file; all pieces of a document together are the file
 
-`python tests/test_docs.py` writes all of this anew: outputs, pieces of files, and tables.
+`python tests/test_docs.py` updates all of this: outputs, pieces of files, and tables.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ from eductor.options import Options
 from eductor.partition.bans import BANS
 
 ROOT = Path(__file__).parent.parent
-README = ROOT / "README.md"
-DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
+README, CONTRIBUTING, CHANGELOG = (ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG"))
+DESIGN, OPTIONS_PAGE = ROOT / "docs/design.md", ROOT / "docs/options.md"
+DOCUMENTS = [README, CONTRIBUTING, CHANGELOG, *sorted((ROOT / "docs").glob("*.md"))]
 PAGES = [*DOCUMENTS, *sorted((ROOT / "docs/passes").rglob("*.md"))]
 """With the pages of the passes, which tests/observe/test_manual_pages.py compares with the code."""
 
@@ -69,7 +70,7 @@ def programs_of(text: str) -> list[list[tuple[Block, Block | None]]]:
     """The programs of a document: each is a list of blocks, with the blocks of their outputs."""
     programs: list[list[tuple[Block, Block | None]]] = []
     blocks = blocks_of(text)
-    for block, after in zip(blocks, [*blocks[1:], None], strict=True):
+    for block, after in zip(blocks, [*blocks, None][1:], strict=True):
         output = after if after is not None and after.roles.get("output") == "" else None
         if "complete" in block.roles:
             programs.append([(block, output)])
@@ -138,6 +139,20 @@ def measured_table(name: str) -> str:
     return f"{title}\n\n{as_markdown(header, cells)}{failed}"
 
 
+def means_table() -> str:
+    """The geometric means of each bench, and the range of its speeds."""
+    header = ("machine", "torch", "date", "speed", "range", "memory", "cold start", "warm start")
+    rows = []
+    for name in ("h200", "cpu"):
+        found = json.loads((ROOT / "bench/results" / f"{name}.json").read_text())
+        speeds = [ways["inductor"]["milliseconds"] / ways["eductor"]["milliseconds"] for ways in found["rows"].values()]
+        means = [1 / found["means"]["milliseconds"], *(found["means"][figure] for figure in ("memory", "cold", "warm"))]
+        speed, *others = (f"{mean:.2f}" for mean in means)
+        spread = f"{min(speeds):.2f} to {max(speeds):.2f}"
+        rows.append((found["machine"], found["torch"], found["date"], speed, spread, *others))
+    return as_markdown(header, rows)
+
+
 def bans_table() -> str:
     return as_markdown(("ban", "why it must not be computed again"), [(f"`{row.name}`", row.reason) for row in BANS])
 
@@ -147,6 +162,7 @@ TABLES = {
     "bans": bans_table,
     "measured_h200": functools.partial(measured_table, "h200"),
     "measured_cpu": functools.partial(measured_table, "cpu"),
+    "measured_means": means_table,
 }
 
 
@@ -220,12 +236,26 @@ def test_tables_are_those_of_the_code(document: Path) -> None:
         assert table[2].strip() == TABLES[table[1]](), f"the table {table[1]!r} of {document.name} is old{HINT}"
 
 
-def test_readme_lists_exactly_the_options() -> None:
-    table = next(t for t in tables_of(README.read_text()) if t[1] == "options")
+def test_the_options_page_lists_exactly_the_options() -> None:
+    table = next(t for t in tables_of(OPTIONS_PAGE.read_text()) if t[1] == "options")
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2].strip().splitlines()[2:]]
     assert {row[0].strip("`"): row[2] for row in rows} == {
         f.name: f.metadata["why"] for f in dataclasses.fields(Options)
     }
+
+
+def test_options_that_readme_and_the_options_page_name_exist() -> None:
+    known = {f.name for f in dataclasses.fields(Options)}
+    in_readme = README.read_text().partition("| option | values |")[2].partition("\n\n")[0]
+    in_page = OPTIONS_PAGE.read_text().partition("| options | page |")[2]
+    rows = [line.split("|")[1] for line in (in_readme + in_page).splitlines() if line.startswith("| `")]
+    named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert "profile" in named
+    assert not [name for name in named if name not in known]
+
+
+def test_readme_is_short() -> None:
+    assert len(README.read_text().split()) < 1200, "what is no first need of a reader goes to a page of docs/"
 
 
 @each()
@@ -263,13 +293,15 @@ def test_make_targets_exist(document: Path) -> None:
     assert named <= targets, f"{document.name} names {named - targets}, which the Makefile lacks"
 
 
-def test_readme_names_every_target_and_room() -> None:
-    text = README.read_text()
+def test_contributing_names_every_target_and_the_design_every_room() -> None:
+    text = CONTRIBUTING.read_text()
     phony = re.search(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     assert phony is not None
     assert not [t for t in phony[1].split() if f"| `make {t}` |" not in text]
     rooms = [p.parent.relative_to(ROOT) for p in (ROOT / "src/eductor").glob("*/__init__.py")]
-    assert not [r for r in rooms if f"| `{r}/` |" not in text], "README lacks a room of src/eductor"
+    assert not [r for r in rooms if f"| `{r}/` |" not in DESIGN.read_text()], (
+        "docs/design.md lacks a room of src/eductor"
+    )
 
 
 def test_the_manual_lists_every_page() -> None:
@@ -280,16 +312,25 @@ def test_the_manual_lists_every_page() -> None:
     assert pages == linked, "docs/index.md lists every page, too"
 
 
-def test_places_that_readme_names_exist() -> None:
-    layout = README.read_text().partition("What stands where:")[2].partition("\n## ")[0]
-    places = re.findall(r"^\| `([\w./]+)` \|", layout, flags=re.MULTILINE)
+@each([CONTRIBUTING, DESIGN])
+def test_places_that_documents_name_exist(document: Path) -> None:
+    places = re.findall(r"`((?:src|tests|bench|examples|docs|explorer)/[\w./]*)`", document.read_text())
     assert "src/eductor/compiler.py" in places
     assert not [place for place in places if not (ROOT / place).exists()]
 
 
+def test_files_to_open_for_a_symptom_exist() -> None:
+    table = DESIGN.read_text().partition("| symptom |")[2].partition("\n\n")[0]
+    opened = [line.split("|")[3] for line in table.splitlines()[2:]]
+    named = [name for cell in opened for name in re.findall(r"`([\w./]+(?:\.py|/))`", cell)]
+    assert "patterns/why_not.py" in named
+    homes = (ROOT, ROOT / "src/eductor")
+    assert not [name for name in named if not any((home / name).exists() for home in homes)]
+
+
 # ------------------------------------------------------------------------------------------------------------ writing
 
-HINT = "\n`python tests/test_docs.py` writes the outputs and tables anew; read what it changed."
+HINT = "\n`python tests/test_docs.py` updates the outputs and tables; read what it changed."
 
 
 def rewritten(text: str) -> str:
@@ -326,7 +367,7 @@ def main() -> None:
     for document in DOCUMENTS:
         text = document.read_text()
         new = rewritten(text)
-        print(f"{document.relative_to(ROOT)}: {'written anew' if new != text else 'as it was'}")
+        print(f"{document.relative_to(ROOT)}: {'updated' if new != text else 'unchanged'}")
         document.write_text(new)
 
 

@@ -38,6 +38,6 @@ export function fileName(path: string): string {
 
 /** What a stage is called on the page. */
 export function stageTitle(name: string, role: string): string {
-  const title = { pre_grad: "Pre-grad", autograd: "Autograd", joint: "Joint", partition: "Partition", post_grad: "Post-grad", engine: "Engine" }[name] ?? name;
+  const title = { pre_grad: "Pre-grad", autograd: "Autograd", joint: "Joint", partition: "Partition", post_grad: "Post-grad", lower: "Lower", engine: "Engine", link: "Link" }[name] ?? name;
   return role === "forward" || role === "backward" ? `${title}, ${role}` : title;
 }

@@ -1,22 +1,41 @@
-"""Eductor: a graph compiler for PyTorch that shows its work."""
+"""Eductor: a graph compiler for PyTorch that shows its work. docs/api.md says what these names promise."""
 
 from eductor import ops as ops
+from eductor import passes as passes
+from eductor.autograd import Joint as Joint
+from eductor.autograd import Parts as Parts
+from eductor.autograd import Saved as Saved
+from eductor.autograd import aot_dispatch_autograd as aot_dispatch_autograd
 from eductor.compiler import compile as compile
+from eductor.engines import ATEN as ATEN
+from eductor.engines import INDUCTOR as INDUCTOR
+from eductor.engines import Compiled as Compiled
+from eductor.engines import Engine as Engine
+from eductor.engines import Job as Job
+from eductor.engines import has_code_generator as has_code_generator
 from eductor.errors import BadGraph as BadGraph
 from eductor.errors import BadOption as BadOption
 from eductor.errors import BadPass as BadPass
+from eductor.errors import BadPattern as BadPattern
 from eductor.errors import BadScript as BadScript
 from eductor.errors import EductorError as EductorError
 from eductor.errors import EductorWarning as EductorWarning
 from eductor.errors import NothingWrong as NothingWrong
+from eductor.errors import NotInstalled as NotInstalled
 from eductor.errors import NotVerified as NotVerified
 from eductor.errors import OrderConflict as OrderConflict
 from eductor.errors import PassFailed as PassFailed
 from eductor.errors import UnknownName as UnknownName
+from eductor.errors import Unsupported as Unsupported
 from eductor.observe.bisect.bisect import bisect as bisect
 from eductor.observe.explain.explain import explain as explain
+from eductor.observe.table import pass_table as pass_table
 from eductor.observe.verify.verify import verify as verify
 from eductor.options import Options as Options
+from eductor.partition import Plan as Plan
+from eductor.partition import partition_fn as partition_fn
+from eductor.partition import read_plans as read_plans
+from eductor.partition import write_plans as write_plans
 from eductor.pipeline import Context as Context
 from eductor.pipeline import Instrument as Instrument
 from eductor.pipeline import Pass as Pass
@@ -29,5 +48,4 @@ from eductor.pipeline import rule_pass as rule_pass
 from eductor.stages import joint_graph_passes as joint_graph_passes
 from eductor.stages import post_grad_passes as post_grad_passes
 from eductor.stages import pre_grad_passes as pre_grad_passes
-
-__version__ = "0.1.0"
+from eductor.version import __version__ as __version__

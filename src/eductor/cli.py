@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from eductor import __version__
 from eductor.cache import Store
 from eductor.errors import BadOption, BadScript, EductorError, NothingWrong, NotVerified, UnknownName
 from eductor.measure import command as bench
@@ -29,11 +28,12 @@ from eductor.observe.scripts.interception import CompiledFunction
 from eductor.observe.scripts.output_files import check_can_write, write
 from eductor.observe.scripts.run_script import run_script
 from eductor.observe.scripts.script_checks import bisect_script, verify_script
-from eductor.observe.verify.verifier import Verifier
 from eductor.observe.verify.verify import Report
 from eductor.pipeline.base import STAGES
 from eductor.pipeline.recorder import Recorder
 from eductor.pipeline.registry import Registry
+from eductor.verification.verifier import Verifier
+from eductor.version import __version__
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -43,21 +43,30 @@ from eductor.graph.snapshot import copy_of
 from eductor.graph.values.evaluate import correct_captured
 from eductor.graph.values.meta import requires_grad
 from eductor.graph.values.module_tensors import tensors_of
-from eductor.observe.explain.memory_curve import MemoryCurve
-from eductor.observe.structured_trace import Artifacts
-from eductor.observe.verify.verifier import Verifier
 from eductor.options import Options
 from eductor.packing import Hoisted, can_pack, hoist
-from eductor.partition import NoPlanFits, Plan, explain_saved, memory_curve, partition_fn, plan_for, plans_of, timeline
+from eductor.partition import (
+    NoPlanFits,
+    Plan,
+    curve_to_json,
+    explain_saved,
+    memory_curve,
+    partition_fn,
+    plan_for,
+    plans_of,
+    timeline,
+)
 from eductor.pipeline.base import Context, GraphName, Role, Stage
 from eductor.pipeline.instruments import PLACE, FlowStage, StageRun, watched
 from eductor.pipeline.pipeline import Pipeline
 from eductor.pipeline.runner import skip_steps
+from eductor.pipeline.structured_trace import Artifacts
 from eductor.program.job import Compiled, Job
 from eductor.program.jobs import forward_job
 from eductor.program.joint import Joint
 from eductor.program.parts import Parts
 from eductor.program.program import Program
+from eductor.verification.verifier import Verifier
 
 F = TypeVar("F", bound=Callable[..., Any])
 _numbers = count(1)
@@ -262,7 +271,7 @@ def partition(flow: Flow, graph: Joint) -> Parts:
             facts["plan"] = made.to_json()
             facts["timeline"] = timeline(graph, made, options=options)
             if any(instrument.wants_curve for instrument in flow.options.instruments):
-                facts["curve"] = MemoryCurve.of(memory_curve(graph, options=options), made).to_json()
+                facts["curve"] = curve_to_json(memory_curve(graph, options=options), made)
         return parts
 
 

@@ -6,15 +6,9 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from eductor.errors import BadOption, UnknownName
-
-if TYPE_CHECKING:
-    from eductor.partition.plan import Plan
-    from eductor.pipeline.base import Pass
-    from eductor.pipeline.instruments import Instrument
-    from eductor.pipeline.pipeline import Pipeline
 
 Profile = Literal["fast", "exact"]
 Verify = Literal["each"]
@@ -28,7 +22,8 @@ Ban = Literal[
     "used_far_apart",
     "long_fusible_chains",
 ]
-Passes = Sequence["Pass | Callable[..., Any]"]
+Passes = Sequence[Any]
+"""Of `Pass`, or of functions of a graph. The rooms that know these types check them: `Pipeline.of`, `plans_of`."""
 
 
 def _why(text: str, default: Any) -> Any:
@@ -64,12 +59,12 @@ class Options:
     )
     bans: Sequence[Ban] = _why("what `compat` does not compute again, by the names of its table of bans", get_args(Ban))
     aggressive_recomputation: bool = _why("of the bans of `compat`, keep `compute_heavy` and `reductions` only", False)
-    plans: Sequence[Plan] = _why(
+    plans: Sequence[Any] = _why(
         "what to save and what to compute again, as plans that earlier compiles gave: each graph takes the one that fits",
         (),
     )
     double_backward: bool = _why("keep inputs until the backward, so that gradients can be differentiated", True)
-    pipeline: Pipeline | str | None = _why("the passes to run, as a value or as text; default: all that are on", None)
+    pipeline: Any = _why("the passes to run, as a value or as text; default: all that are on", None)
     passes: Passes = _why("your own passes, placed by their `after=` and `before=`", ())
     enable: Sequence[str] = _why("names of passes to switch on that are off by default", ())
     disable: Sequence[str] = _why("names of passes to switch off", ())
@@ -90,7 +85,7 @@ class Options:
         "`each` checks every pass against its contract, by running the graph before and after it", None
     )
     debug: bool = _why("check after each pass that the graph is legal for its stage", False)
-    instruments: Sequence[Instrument] = _why("observers of the passes: timing, recording, your own", ())
+    instruments: Sequence[Any] = _why("observers of the passes: timing, recording, your own", ())
     repro_dir: str | os.PathLike[str] | None = _why(
         "where reproducers of failing passes are written; default: a temporary folder", None
     )

@@ -16,11 +16,11 @@ from eductor.graph.capture import capture
 from eductor.graph.text.compare import first_difference
 from eductor.graph.text.printer import to_function
 from eductor.observe.manual.manual import ExampleRun, capture_example, run_example, run_pass
-from eductor.observe.verify.verifier import Verifier
 from eductor.patterns.pattern_pass import PatternPass
 from eductor.pipeline.base import Example, Pass, Stage, TensorSpec
 from eductor.pipeline.pipeline import Pipeline
 from eductor.pipeline.registry import Registry
+from eductor.verification.verifier import Verifier
 
 
 def check_contract(pass_: Pass, stage: Stage) -> None:

@@ -143,7 +143,7 @@ def test_search_finds_passes_nodes_and_lines(visit):
     page.keyboard.press("Enter")
     expect(details.get_by_role("heading", level=2)).to_have_text("reshape_3")
     box.fill("no such thing")
-    expect(found).to_contain_text("Nothing is called like this")
+    expect(found).to_contain_text("Nothing has this name")
 
 
 def test_the_diff_shows_what_changed_and_folds_the_rest(visit):
@@ -223,7 +223,7 @@ def test_a_removed_node_leads_forward_to_what_replaced_it(visit):
     became = page.get_by_role("complementary", name="Details").locator("section", has_text="What became of it")
     expect(became).to_contain_text("Removed by joint/pass_patterns:one_reshape@0")
     became.get_by_role("link", name="reshape", exact=True).click()
-    expect(page.get_by_role("complementary", name="Details")).to_contain_text("It stayed")
+    expect(page.get_by_role("complementary", name="Details")).to_contain_text("It is unchanged")
 
 
 def test_a_source_line_leads_to_all_that_runs_for_it(visit):
@@ -312,7 +312,7 @@ def test_light_and_dark(visit):
 
 def test_the_partition(visit):
     page = visit("#partition")
-    expect(page.locator(".purpose")).to_contain_text("keeps 9 values of 27 MiB")
+    expect(page.locator(".purpose")).to_contain_text("saves 9 values of 27 MiB")
     saved = page.get_by_role("row", name=re.compile("^addmm ")).first
     expect(saved).to_contain_text("computing it again costs a product")
     assert page.locator(".chart path.curve").count() == 2

@@ -12,7 +12,7 @@ from torch.fx import Interpreter
 import eductor
 from eductor.observe.verify.call_outcome import Arguments, observe_call, unlike_calls
 from eductor.observe.verify.reachable_state import World
-from eductor.observe.verify.run_tensors import own_copies
+from eductor.verification.run_tensors import own_copies
 
 
 def engine(change, *, backward=False):

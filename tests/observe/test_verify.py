@@ -16,7 +16,7 @@ import eductor
 from eductor import BadOption, EductorWarning, NotVerified, PassFailed, graph_pass
 from eductor.graph import capture
 from eductor.observe.verify.reachable_state import World
-from eductor.observe.verify.verifier import Verifier
+from eductor.verification.verifier import Verifier
 
 aten = torch.ops.aten
 convert = torch.ops.prims.convert_element_type.default
@@ -898,7 +898,7 @@ def test_a_check_that_fails_itself_blames_no_pass(monkeypatch):
     def broken(*_):
         raise KeyError("a fault of the check")
 
-    monkeypatch.setattr("eductor.observe.verify.verifier.check_effects", broken)
+    monkeypatch.setattr("eductor.verification.verifier.check_effects", broken)
     report = verified(lambda x: x.clone().sin(), torch.ones(3))
     assert report.ok, str(report)
     assert any("its effects could not be checked: KeyError" in note for note in report.limits)

@@ -9,7 +9,7 @@ import eductor
 from eductor.graph import capture
 from eductor.graph.values.evaluate import propagate
 from eductor.observe.manual.manual import run_pass
-from eductor.observe.verify.verifier import Verifier
+from eductor.verification.verifier import Verifier
 
 DIALECTS = ("torch", "aten")
 

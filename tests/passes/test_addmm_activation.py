@@ -12,10 +12,10 @@ from torch import nn
 import eductor
 from eductor.graph import capture
 from eductor.observe.manual.manual import run_pass
-from eductor.observe.verify.verifier import Verifier
 from eductor.passes.post_grad.addmm_activation import addmm_activation
 from eductor.pipeline import f32
 from eductor.testing import assert_pass
+from eductor.verification.verifier import Verifier
 
 aten, addmm_activated = torch.ops.aten, torch.ops.eductor.addmm_activation
 C = math.sqrt(2 / math.pi)

@@ -9,9 +9,9 @@ import eductor
 from eductor import Recorder
 from eductor.graph import capture, is_sorted
 from eductor.observe.manual.manual import run_pass
-from eductor.observe.verify.verifier import Verifier
 from eductor.passes.post_grad.remove_assert_ops import remove_assert_ops
 from eductor.passes.post_grad.reorder_for_locality import reorder_for_locality
+from eductor.verification.verifier import Verifier
 
 aten = torch.ops.aten
 

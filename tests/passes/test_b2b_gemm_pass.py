@@ -12,10 +12,10 @@ from eductor.cost import Gemm, cuda_device
 from eductor.errors import EductorWarning
 from eductor.graph import capture
 from eductor.observe.manual.manual import run_pass
-from eductor.observe.verify.verifier import Verifier
 from eductor.passes.post_grad.b2b_gemm_pass import B2B_GEMM_PASS, why_one_kernel_loses
 from eductor.pipeline import Registry, f32
 from eductor.testing import assert_pass
+from eductor.verification.verifier import Verifier
 
 aten, b2b_gemm = torch.ops.aten, torch.ops.eductor.b2b_gemm
 FORCED = B2B_GEMM_PASS.configured(force=True)

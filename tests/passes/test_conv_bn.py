@@ -12,7 +12,6 @@ from torch import nn
 import eductor
 from eductor.graph.values.evaluate import propagate
 from eductor.observe.manual.manual import run_pass
-from eductor.observe.verify.verifier import Verifier
 from eductor.packing.packed_values import Kept
 from eductor.passes.pre_grad.batch_norm_folding import with_parameters
 from eductor.passes.pre_grad.efficient_conv_bn_eval_pass import efficient_conv_bn_eval_pass
@@ -20,6 +19,7 @@ from eductor.passes.pre_grad.fuse_conv_bn import fuse_conv_bn
 from eductor.pipeline import Pipeline, Recorder, f32
 from eductor.pipeline.base import Example
 from eductor.testing import assert_refused, check_contract, check_refusal
+from eductor.verification.verifier import Verifier
 
 aten = torch.ops.aten
 BOTH = [fuse_conv_bn, efficient_conv_bn_eval_pass]

@@ -14,11 +14,11 @@ from eductor.compat import FakeTensorMode, make_fx
 from eductor.errors import EductorWarning
 from eductor.graph import capture
 from eductor.observe.manual.manual import run_pass
-from eductor.observe.verify.verifier import Verifier
 from eductor.passes.joint.pad_mm import pad_mm
 from eductor.passes.post_grad.cut_padded_mm import cut_padded_mm
 from eductor.pipeline import f32
 from eductor.testing import assert_pass
+from eductor.verification.verifier import Verifier
 
 aten, cut_mm = torch.ops.aten, torch.ops.eductor.cut_mm
 FORCED = cut_padded_mm.configured(force=True)

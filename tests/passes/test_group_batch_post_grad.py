@@ -10,9 +10,9 @@ from eductor import Recorder
 from eductor.errors import PassFailed
 from eductor.graph import capture
 from eductor.observe.manual.manual import run_pass
-from eductor.observe.verify.verifier import Verifier
 from eductor.passes.batching import POST_GRAD_RULES
 from eductor.passes.post_grad.group_batch_fusion_passes import group_batch_fusion_passes
+from eductor.verification.verifier import Verifier
 
 aten = torch.ops.aten
 CORE = {aten.narrow, aten.stack, aten.transpose, aten.movedim, aten.flatten, aten.unflatten, aten.reshape, aten.linear}

@@ -15,9 +15,9 @@ from eductor.cost import cuda_device
 from eductor.errors import PassFailed
 from eductor.graph import capture
 from eductor.observe.manual.manual import run_pass
-from eductor.observe.verify.verifier import Verifier
 from eductor.passes.batching import grouped
 from eductor.passes.post_grad.group_batch_fusion_passes import group_batch_fusion_passes
+from eductor.verification.verifier import Verifier
 
 aten = torch.ops.aten
 H200 = cuda_device("NVIDIA H200", 132, 141 << 30)

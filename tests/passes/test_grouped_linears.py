@@ -10,9 +10,9 @@ import eductor
 from eductor import Recorder
 from eductor.graph import capture
 from eductor.observe.manual.manual import run_pass
-from eductor.observe.verify.verifier import Verifier
 from eductor.passes.concat_linear_woq_int4 import concat_linear_woq_int4
 from eductor.passes.post_grad.grouped_gemm_pass import grouped_gemm_pass
+from eductor.verification.verifier import Verifier
 
 aten = torch.ops.aten
 int4 = aten._weight_int4pack_mm_for_cpu

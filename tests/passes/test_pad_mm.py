@@ -20,13 +20,13 @@ from eductor.graph import capture
 from eductor.graph.values.meta import is_backward
 from eductor.observe.manual.manual import run_pass
 from eductor.observe.manual.manual_page import page
-from eductor.observe.verify.verifier import Verifier
 from eductor.passes.joint.pad_mm import pad_mm
 from eductor.passes.joint.padding.plan import Matrix, Pads, Product
 from eductor.passes.joint.padding.trial import measure_product
 from eductor.pipeline.base import graph_pass
 from eductor.pipeline.registry import Registry
 from eductor.testing import check_contract
+from eductor.verification.verifier import Verifier
 
 aten = torch.ops.aten
 THE_MODULE = sys.modules["eductor.passes.joint.pad_mm"]

@@ -11,8 +11,8 @@ import eductor
 from eductor import Recorder
 from eductor.graph import capture
 from eductor.observe.manual.manual import run_pass
-from eductor.observe.verify.verifier import Verifier
 from eductor.passes.post_grad.partial_reduction_reuse import partial_reduction_reuse
+from eductor.verification.verifier import Verifier
 
 aten = torch.ops.aten
 SMALL = partial_reduction_reuse.configured(least=1)

@@ -12,11 +12,11 @@ import eductor
 from eductor import Recorder
 from eductor.graph import capture
 from eductor.observe.manual.manual import run_pass
-from eductor.observe.verify.value_comparison import is_bitwise_equal
 from eductor.passes.joint.pass_patterns import pass_patterns
 from eductor.passes.joint.rewrites.conversions import FLOATS, INTEGERS, why_not
 from eductor.pipeline import f32
 from eductor.testing import assert_pass, assert_refused, check_contract
+from eductor.verification.value_comparison import is_bitwise_equal
 
 aten, prims = torch.ops.aten, torch.ops.prims
 

@@ -8,8 +8,8 @@ import torch
 from eductor.engines.inductor.engine import online_softmax
 from eductor.graph import capture
 from eductor.observe.manual.manual import run_pass
-from eductor.observe.verify.verifier import Verifier
 from eductor.passes.post_grad.prepare_softmax import prepare_softmax
+from eductor.verification.verifier import Verifier
 
 
 def apart(x, dim, keepdim=True):

@@ -11,9 +11,9 @@ import eductor
 from eductor import Recorder
 from eductor.graph import capture
 from eductor.observe.manual.manual import run_pass
-from eductor.observe.verify.verifier import Verifier
 from eductor.passes.post_grad.addmm_fusion import addmm_fusion
 from eductor.passes.post_grad.unfuse_bias_add import unfuse_bias_add
+from eductor.verification.verifier import Verifier
 
 aten = torch.ops.aten
 FORCED = addmm_fusion.configured(force=True)

@@ -7,7 +7,6 @@ from torch.fx import GraphModule
 
 from eductor.graph import GraphView, capture
 from eductor.observe.manual.manual import run_pass
-from eductor.observe.verify.verifier import Verifier
 from eductor.patterns import Match, pattern_pass
 from eductor.patterns.index import Index, possible
 from eductor.patterns.language import Pattern, tolerances
@@ -15,6 +14,7 @@ from eductor.patterns.match import completed
 from eductor.patterns.program import compiled
 from eductor.patterns.readings import Readings
 from eductor.patterns.rules import Handled, Rule, Said
+from eductor.verification.verifier import Verifier
 
 aten = torch.ops.aten
 

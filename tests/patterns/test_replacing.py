@@ -27,9 +27,9 @@ from eductor.errors import BadPattern, PassFailed
 from eductor.graph import from_python
 from eductor.graph.rewriter import provenance_of
 from eductor.observe.manual.manual import run_pass
-from eductor.observe.verify.verifier import Verifier
 from eductor.patterns import const, list_of, op, outputs, pattern_pass, var
 from eductor.pipeline import Recorder, f32
+from eductor.verification.verifier import Verifier
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 

@@ -89,7 +89,7 @@ def test_ten_spellings_of_a_norm_are_one(search, dtype, spelling):
 
 
 def verified(made, program, given, dynamic=False):
-    from eductor.observe.verify.verifier import Verifier
+    from eductor.verification.verifier import Verifier
 
     verifier = Verifier(given)
     run = run_pass(made, "joint", graph_of(program, given, dynamic=dynamic), verifier)

@@ -11,9 +11,9 @@ from eductor.graph import capture, from_python, is_equal, structural_hash, to_py
 from eductor.observe.explain.why_not import Inquiry
 from eductor.observe.manual.manual import run_pass
 from eductor.observe.scripts.interception import CompiledFunction
-from eductor.observe.verify.verifier import Verifier
 from eductor.options import Options
 from eductor.pipeline import Instrument, graph_pass, rule_pass
+from eductor.verification.verifier import Verifier
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 

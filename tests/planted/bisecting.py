@@ -16,10 +16,10 @@ import eductor
 from eductor.errors import EductorWarning
 from eductor.graph.effects.order import sort_in_place
 from eductor.observe.bisect.search import Culprit, search
-from eductor.observe.verify.execution import Observation, observe
-from eductor.observe.verify.value_comparison import unlike_bits
-from eductor.observe.verify.verifier import Verifier
 from eductor.options import Options
+from eductor.verification.execution import Observation, observe
+from eductor.verification.value_comparison import unlike_bits
+from eductor.verification.verifier import Verifier
 
 
 @dataclass(frozen=True)

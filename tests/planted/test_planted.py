@@ -17,8 +17,8 @@ from planting import Planted
 from verifying import outcomes
 
 import eductor
-from eductor.observe.verify.verifier import Verifier
 from eductor.pipeline.base import STAGES
+from eductor.verification.verifier import Verifier
 
 ADDRESSES = [step.address for step in steps()]
 LARGEST, AROUND = 10, 8

@@ -15,11 +15,11 @@ from torch.fx import GraphModule
 import eductor
 from eductor.errors import EductorWarning
 from eductor.graph.effects.order import sort_in_place
-from eductor.observe.verify.verifier import Verifier
 from eductor.pipeline.base import Context, Pass
 from eductor.pipeline.checks import ContractBroken
 from eductor.pipeline.instruments import Instrument, PassRun, StageRun
 from eductor.pipeline.runner import run_steps
+from eductor.verification.verifier import Verifier
 
 NO_FAULT = Fault("no fault", lambda view, rewriter, near: False)
 

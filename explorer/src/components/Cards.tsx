@@ -42,7 +42,7 @@ export function SavedCard({ graph }: { graph: Graph }) {
       <section class="card">
         <h2>Saved for backward</h2>
         <p class="figure">nothing</p>
-        <p>No gradients are computed, so that nothing is kept.</p>
+        <p>No gradients are computed, so nothing is saved.</p>
       </section>
     );
   }
@@ -67,7 +67,7 @@ export function SavedCard({ graph }: { graph: Graph }) {
         ))}
       </ul>
       <p>
-        {`${inputs ? `${count(inputs, "input")} kept, too; ` : ""}${count(again, "value")} computed again instead. `}
+        {`${inputs ? `${count(inputs, "input")} kept, too; ` : ""}${count(again, "value")} recomputed instead. `}
         <a href={linkTo(app, elsewhere(app.route, { page: "partition" }))}>All, with reasons</a>
       </p>
     </section>

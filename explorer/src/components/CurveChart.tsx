@@ -21,7 +21,7 @@ export function CurveChart({ points, chosen }: { points: Point[]; chosen: Point 
         <p>
           {`Chosen: `}
           <b>{`budget ${chosen.budget}`}</b>
-          {`, ${bytes(chosen.bytes)} saved, ${time(chosen.seconds)} for saving and computing again`}
+          {`, ${bytes(chosen.bytes)} saved, ${time(chosen.seconds)} for saving and recomputing`}
         </p>
       </figcaption>
       <svg ref={picture} height={HEIGHT} role="img" aria-label={`Memory against time; chosen: ${says(chosen)}`}>

@@ -24,7 +24,7 @@ export function DiffView({ rows }: { rows: Row[] }) {
   const still = rows.every((row) => row.kind === "same");
   return (
     <div ref={place} class="diff">
-      {still && <p class="quiet">Nodes were only renamed or moved (↕): the same is computed.</p>}
+      {still && <p class="quiet">Nodes were only renamed or moved (↕); the computation is the same.</p>}
       {two && (
         <div class="column-heads" aria-hidden="true">
           <span>before</span>

@@ -43,7 +43,7 @@ function parted({ facts }: Stage): string {
 
 function told(graph: Graph, stage: Stage): string {
   if (stage.failure) return "failed";
-  if (stage.facts["left_out"]) return "left out";
+  if (stage.facts["left_out"]) return "not run";
   if (stage.name === "autograd") return typeof stage.facts["gradients"] === "number" ? count(stage.facts["gradients"], "gradient") : "traced";
   if (stage.name === "partition") return parted(stage);
   if (stage.name === "engine") {

@@ -9,7 +9,7 @@ import { SourceView } from "./SourceView";
 const SAYS: Record<Kernel["language"], string> = {
   triton: "made in Triton",
   cpp: "made in C++",
-  extern: "a call of a library",
+  extern: "a library call",
   aten: "an operator of PyTorch",
 };
 
@@ -40,8 +40,8 @@ export function KernelsPage({ graph }: { graph: Graph }) {
 
 function summary(kernels: Kernel[]): string {
   const made = kernels.filter((kernel) => kernel.code !== null).length;
-  if (!made) return `${count(kernels.length, "operator")} of PyTorch and of libraries run, one after the other; no kernel was made for this program.`;
-  return `${count(kernels.length, "kernel")} run, of which ${made} were made for this program; the others are calls of libraries.`;
+  if (!made) return `${count(kernels.length, "operator")} of PyTorch and of libraries run one after the other; no kernel was generated.`;
+  return `${count(kernels.length, "kernel")} run, of which ${made} were generated for this program; the others are library calls.`;
 }
 
 function KernelList({ role, kernels, chosen }: { role: string; kernels: { kernel: Kernel; index: number }[]; chosen: Kernel }) {

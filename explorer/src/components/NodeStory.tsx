@@ -21,7 +21,7 @@ export function Origin({ node }: { node: GraphNode }) {
         <Fact name="Made by">{made ? <ChangeLink change={made} /> : (node.made?.match ?? node.made?.pass ?? null)}</Fact>
         <Fact name="Came from">{parents.length ? <Nodes nodes={parents} /> : null}</Fact>
       </dl>
-      {source === null && !made && !node.made && <p class="quiet">It stands for an input or a result, not for a line of the program.</p>}
+      {source === null && !made && !node.made && <p class="quiet">It is an input or a result, not a line of the program.</p>}
     </section>
   );
 }
@@ -44,7 +44,7 @@ export function Future({ node }: { node: GraphNode }) {
           {replacement && `, replaced ${replacement}`}.
         </p>
       )}
-      {provenance.endsIn(node.id) && <p>It stayed: the engine got it like this.</p>}
+      {provenance.endsIn(node.id) && <p>It is unchanged in the graph that the engine got.</p>}
       <dl class="facts-list">
         <Fact name="Forward">{role("forward").length ? <Nodes nodes={role("forward")} /> : null}</Fact>
         <Fact name="Backward">{role("backward").length ? <Nodes nodes={role("backward")} /> : null}</Fact>
@@ -84,7 +84,7 @@ export function Left({ node }: { node: GraphNode }) {
   if (!left.length) return null;
   return (
     <section>
-      <h3>Looked at, and left, by</h3>
+      <h3>Declined by</h3>
       <ul class="plain">
         {left.slice(0, LISTED).map(({ run, reason }) => (
           <li key={run.index}>
@@ -110,7 +110,7 @@ export function Saved({ id }: { id: number }) {
     if (value) {
       return (
         <section>
-          <h3>{saved ? "Saved for backward" : "Computed again in backward"}</h3>
+          <h3>{saved ? "Saved for backward" : "Recomputed in backward"}</h3>
           <p>{`${value.bytes ? `${bytes(value.bytes)}; ` : ""}${value.reason}.`}</p>
         </section>
       );

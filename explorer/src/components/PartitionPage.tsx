@@ -12,7 +12,7 @@ export function PartitionPage({ graph }: { graph: Graph }) {
     return (
       <article class="page">
         <h1>Saved for backward</h1>
-        <p>No gradients are computed in this graph, so that nothing is saved.</p>
+        <p>No gradients are computed in this graph, so nothing is saved.</p>
       </article>
     );
   }
@@ -25,9 +25,9 @@ export function PartitionPage({ graph }: { graph: Graph }) {
       <header class="page-head">
         <h1>Saved for backward</h1>
         <p class="purpose">
-          {`The forward keeps ${count(values.length, "value")} of ${bytes(total(values))} for the backward` +
-            `${inputs.length ? `, and ${count(inputs.length, "input")} that are there anyway` : ""}. ` +
-            `The backward computes ${count(partition.again.length, "value")} again instead of having them kept.`}
+          {`The forward saves ${count(values.length, "value")} of ${bytes(total(values))} for the backward` +
+            `${inputs.length ? `, and ${count(inputs.length, "input")} that are alive in any case` : ""}. ` +
+            `The backward recomputes ${count(partition.again.length, "value")}.`}
         </p>
         <p class="facts">
           <span>{budget}</span>
@@ -38,8 +38,8 @@ export function PartitionPage({ graph }: { graph: Graph }) {
         {partition.timeline.length > 1 && <TimelineChart timeline={partition.timeline} />}
         {partition.curve && <CurveChart points={partition.curve.points} chosen={partition.curve.chosen} />}
       </div>
-      <Values title="Saved" note="What keeping it costs, beside what computing it again would." values={values} cost="Keeping" instead="Computing again" />
-      <Values title="Computed again" note="What computing it again costs, beside what keeping it would." values={partition.again} cost="Computing again" instead="Keeping" />
+      <Values title="Saved" note="The cost of saving each value, beside the cost of recomputing it." values={values} cost="Saving" instead="Recomputing" />
+      <Values title="Recomputed" note="The cost of recomputing each value, beside the cost of saving it." values={partition.again} cost="Recomputing" instead="Saving" />
       {inputs.length > 0 && (
         <details class="more">
           <summary>{`${count(inputs.length, "input")} kept`}</summary>
@@ -52,8 +52,8 @@ export function PartitionPage({ graph }: { graph: Graph }) {
       )}
       {partition.others.length > 0 && (
         <details class="more">
-          <summary>{`${count(partition.others.length, "other value")}, neither kept nor computed again`}</summary>
-          <Values values={partition.others} cost="Computing again" instead="Keeping" />
+          <summary>{`${count(partition.others.length, "other value")}, neither saved nor recomputed`}</summary>
+          <Values values={partition.others} cost="Recomputing" instead="Saving" />
         </details>
       )}
     </article>

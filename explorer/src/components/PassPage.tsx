@@ -27,7 +27,7 @@ export function PassPage({ run }: { run: Run }) {
     <article class="page fills">
       <PassHeader run={run} />
       {pass.matches.length > 0 && <MatchBar run={run} whole={whole} />}
-      <Tabs label="Ways to look at this pass" tabs={views} shown={shown} show={(name) => visit(app, { ...app.route, view: name })}>
+      <Tabs label="Views of this pass" tabs={views} shown={shown} show={(name) => visit(app, { ...app.route, view: name })}>
         {shown === "changes" && <DiffView rows={rows} />}
         {shown === "picture" && <Picture key={match} rows={rows} />}
         {shown === "before" && <Listing nodes={before} label="The graph before" />}

@@ -23,7 +23,7 @@ export function SearchResults({ query, box, close }: { query: string; box: RefOb
   };
   return (
     <div class="results" role="region" aria-label="Found" aria-live="polite" onKeyDown={walk}>
-      {nothing && <p class="quiet">Nothing is called like this.</p>}
+      {nothing && <p class="quiet">Nothing has this name.</p>}
       {found.passes.length > 0 && <h3>Passes</h3>}
       {found.passes.map((run) => {
         const { graph, stage, pass } = run;

@@ -12,12 +12,14 @@ import { Picture } from "./Picture";
 import { Tabs } from "./Tabs";
 
 const ABOUT: Record<string, string> = {
-  pre_grad: "The graph as it was captured from your program, before anything is differentiated.",
+  pre_grad: "The graph as captured from your program, before autograd.",
   autograd: "Traces the captured graph to a joint graph: forward and backward together, in ATen operators.",
-  joint: "Forward and backward together, in ATen operators, before they are parted.",
-  partition: "Parts the joint graph into forward and backward, and chooses what is saved between them.",
-  post_grad: "One of the two graphs on its own, right before code is made of it.",
-  engine: "Makes the graph runnable.",
+  joint: "Forward and backward together, in ATen operators, before the partition.",
+  partition: "Splits the joint graph into forward and backward, and chooses what is saved between them.",
+  post_grad: "One of the two graphs on its own, before it is lowered.",
+  lower: "Prepares a copy of the graph for the engine.",
+  engine: "Compiles the graph to kernels.",
+  link: "Makes the function that the caller gets: writes, aliases and autograd around the compiled graphs.",
 };
 type View = "changes" | "start" | "end" | "modules" | "misses";
 
@@ -47,10 +49,10 @@ export function StagePage({ stage }: { stage: Stage }) {
         </p>
       </header>
       {stage.start.length > 0 && (
-        <Tabs label="Ways to look at this stage" tabs={views} shown={view} show={setView}>
+        <Tabs label="Views of this stage" tabs={views} shown={view} show={setView}>
           {view === "changes" && <DiffView rows={rows} />}
-          {view === "start" && <Listing nodes={stage.start} label="The graph as the stage began" />}
-          {view === "end" && <Listing nodes={end} label="The graph as the stage ended" />}
+          {view === "start" && <Listing nodes={stage.start} label="The graph at the start of the stage" />}
+          {view === "end" && <Listing nodes={end} label="The graph at the end of the stage" />}
           {view === "modules" && <Picture rows={rows} modulesOnly />}
           {view === "misses" && (
             <div class="misses">

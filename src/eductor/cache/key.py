@@ -9,13 +9,11 @@ import json
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch.fx import GraphModule, Node
 
-import eductor
 from eductor import compat
 from eductor.autograd.captured import Captured, Fakes
 from eductor.cache.entry import Entry, read, write
@@ -35,6 +33,7 @@ from eductor.graph.values.module_tensors import attribute
 from eductor.options import Options
 from eductor.pipeline.pipeline import Pipeline
 from eductor.pipeline.versions import is_ours, spelled, unwrapped
+from eductor.version import HOME, __version__
 
 T = TypeVar("T")
 
@@ -147,12 +146,11 @@ class Question:
 def _versions() -> tuple[str, ...]:
     """Of Python, of torch, and of this package: a hash of its whole source, for helpers count as well as passes."""
     digest = hashlib.sha256()
-    home = Path(eductor.__file__).parent
-    for path in sorted(home.rglob("*.py")):
-        digest.update(str(path.relative_to(home)).encode())
+    for path in sorted(HOME.rglob("*.py")):
+        digest.update(str(path.relative_to(HOME)).encode())
         digest.update(path.read_bytes())
     torchs = torch.__version__, str(torch.version.git_version)
-    return platform.python_version(), *torchs, eductor.__version__, digest.hexdigest()
+    return platform.python_version(), *torchs, __version__, digest.hexdigest()
 
 
 def _check_passes(pipeline: Pipeline) -> None:

@@ -65,6 +65,7 @@ def _aten(job: Job) -> Compiled:
 
 
 ATEN = Engine("aten", _aten)
+"""The engine that calls ATen's operators one by one."""
 INDUCTOR = Engine(
     "inductor",
     _inductor,
@@ -75,6 +76,7 @@ INDUCTOR = Engine(
     state=_inductor_state,
     takes_numbers=False,
 )
+"""The engine that compiles with torch's code generator."""
 BUILT_IN = {"aten": ATEN, "inductor": INDUCTOR}
 GROUP = "eductor.engines"
 """The group of entry points by which packages bring engines."""

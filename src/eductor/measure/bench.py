@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
-import eductor
 from eductor.errors import BadScript, UnknownName
 from eductor.measure.cases import makers
 from eductor.measure.ways import EAGER, OURS, STOCK, ways
+from eductor.version import HOME, __version__
 
 KINDS = ("inference", "training")
 
@@ -56,7 +56,7 @@ class Bench:
         rows = [Row(name, kind, f"{i} of {len(pairs)}") for i, (name, kind) in enumerate(pairs, 1)]
         measured, compared = Measured(self.device), self.ways()
         # As installing does, and was done to torch: no first step is to compile the package's own sources.
-        compileall.compile_dir(Path(eductor.__file__).parent, quiet=2)
+        compileall.compile_dir(HOME, quiet=2)
         for start in range(0, len(rows), self.jobs):
             some = rows[start : start + self.jobs]
             with tempfile.TemporaryDirectory(prefix="eductor-bench-") as folder:
@@ -164,7 +164,7 @@ class Measured:
         return {
             "schema": "eductor.bench/1",
             "date": date.today().isoformat(),
-            "eductor": eductor.__version__,
+            "eductor": __version__,
             "torch": str(torch.__version__),
             "device": self.device,
             "machine": torch.cuda.get_device_name() if self.device == "cuda" else _processor(),

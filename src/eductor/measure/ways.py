@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-import eductor
+from eductor import compiler
 from eductor.pipeline.instruments import Instrument
 
 Compile = Callable[[Any], Any]
@@ -21,9 +21,9 @@ def ways(device: str, *looking_on: Instrument) -> dict[str, Compile]:
     found: dict[str, Compile] = {
         EAGER: lambda model: model,
         STOCK: torch.compile,
-        OURS: lambda model: eductor.compile(model, engine="inductor", instruments=looking_on),
+        OURS: lambda model: compiler.compile(model, engine="inductor", instruments=looking_on),
     }
     if device == "cuda":
         found[f"{STOCK}, {WITH_GRAPHS}"] = lambda model: torch.compile(model, mode=WITH_GRAPHS)
-        found[f"{OURS}, {WITH_GRAPHS}"] = lambda model: eductor.compile(model, engine="inductor", mode=WITH_GRAPHS)
+        found[f"{OURS}, {WITH_GRAPHS}"] = lambda model: compiler.compile(model, engine="inductor", mode=WITH_GRAPHS)
     return found

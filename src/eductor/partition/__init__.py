@@ -1,6 +1,7 @@
 """Parts a joint graph into a forward and a backward graph."""
 
 from eductor.partition.curve import Step as Step
+from eductor.partition.curve import curve_to_json as curve_to_json
 from eductor.partition.partitioner import choose_saved_values_set as choose_saved_values_set
 from eductor.partition.partitioner import explain_saved as explain_saved
 from eductor.partition.partitioner import memory_curve as memory_curve

@@ -7,13 +7,15 @@ what the choice with the lower peak saves, and lets go of the rest; from then on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from eductor.options import Solver
 from eductor.partition.budget import hull, least_bytes, within
 from eductor.partition.liveness import Liveness
-from eductor.partition.prices import Priced
+from eductor.partition.plan import Plan
+from eductor.partition.prices import PICOSECONDS, Priced
 from eductor.partition.problem import Choice, Problem, bytes_of, time_of
 
 BUDGETS = (*(k / 20 for k in range(20, 0, -1)), 0.04, 0.03, 0.02, 0.01, 0.0)
@@ -52,6 +54,21 @@ def curve(found: Priced, liveness: Liveness, fastest: Choice, solver: Solver) ->
 def step_for(steps: Sequence[Step], budget: float) -> Step:
     """The step of the largest budget that is not above this one."""
     return next(step for step in steps if step.budget <= budget)
+
+
+def curve_to_json(steps: Sequence[Step], plan: Plan) -> dict[str, Any]:
+    """The curve as plain data: a point for each budget from 1 down to 0, and the plan that was chosen."""
+    assert plan.peak is not None  # it was made for this graph, not edited
+    points = [_point(s.budget, s.bytes, s.picoseconds / PICOSECONDS, s.peak) for s in steps]
+    chosen = _point(plan.budget, plan.bytes, plan.seconds, plan.peak)
+    if any(entry.ahead for entry in plan.again):  # a plan lists once what is computed twice, so its time is too short
+        same = (point for point in points if (point["bytes"], point["peak"]) == (plan.bytes, plan.peak))
+        chosen = {**next(same, chosen), "budget": plan.budget}
+    return {"points": points, "chosen": chosen}
+
+
+def _point(budget: float | Mapping[str, float], bytes: int, seconds: float, peak: int) -> dict[str, Any]:
+    return {"budget": budget, "bytes": bytes, "seconds": seconds, "peak": peak}
 
 
 def _steps(found: Priced, liveness: Liveness, fastest: Choice, solver: Solver) -> Iterator[Step]:

@@ -31,9 +31,7 @@ def read_plans(file: str | os.PathLike[str]) -> list[Plan]:
         if not isinstance(found, list):
             raise ValueError("it holds no list")
     except (OSError, ValueError) as error:
-        raise BadOption(
-            f"{str(file)!r} is no file of plans: {error}. `eductor.partition.write_plans` writes one."
-        ) from error
+        raise BadOption(f"{str(file)!r} is no file of plans: {error}. `eductor.write_plans` writes one.") from error
     return [Plan.from_json(plan) for plan in found]
 
 
@@ -43,7 +41,7 @@ def plans_of(options: Options) -> tuple[Plan, ...]:
         if not isinstance(plan, Plan):
             raise BadOption(
                 f"option plans: {plan!r} is no plan. `eductor.explain(fn, *args).explain_saved()` gives one for each graph, "
-                "`eductor.partition.read_plans(file)` gives those of a file."
+                "`eductor.read_plans(file)` gives those of a file."
             )
     return tuple(options.plans)
 

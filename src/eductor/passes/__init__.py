@@ -1,11 +1,16 @@
-"""The passes, one file each; a stage's `__init__.py` is its order, with a reason a row."""
+"""The passes, one file each; a stage's `__init__.py` is its order, with a reason a row.
+
+To import this room is to declare its orders to the registry; `eductor/__init__.py` does so.
+"""
 
 from eductor.passes import joint, post_grad, pre_grad
 from eductor.pipeline.base import Stage
-from eductor.pipeline.registry import Row
+from eductor.pipeline.registry import Row, set_built_in
 
 ORDERS: dict[Stage, tuple[Row, ...]] = {
     "pre_grad": pre_grad.ORDER,
     "joint": joint.ORDER,
     "post_grad": post_grad.ORDER,
 }
+
+set_built_in(ORDERS)

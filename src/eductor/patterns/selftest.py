@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from eductor.errors import BadPattern
-from eductor.observe.verify.value_comparison import unlike_bits, unlike_rounding
 from eductor.patterns.rules import Replaced, Rule
 from eductor.patterns.sources import Traced
 from eductor.pipeline.base import Numerics
+from eductor.verification.value_comparison import unlike_bits, unlike_rounding
 
 
 def check_rule(rule: Rule, numerics: Numerics, address: str, differentiated: bool = False) -> None:

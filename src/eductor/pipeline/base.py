@@ -21,7 +21,9 @@ from eductor.options import Options
 from eductor.pipeline.versions import is_ours, source_hash
 
 Stage = Literal["pre_grad", "joint", "post_grad"]
+"""The name of a stage."""
 STAGES: tuple[Stage, ...] = get_args(Stage)
+"""All stages in the order in which they run."""
 
 Numerics = Literal["exact", "reassociates", "redraws", "changes"]
 NUMERICS: dict[Numerics, str] = {
@@ -103,7 +105,9 @@ def _spec(dtype: torch.dtype) -> Callable[..., Any]:
 
 
 f32, f64, f16, bf16 = map(_spec, (torch.float32, torch.float64, torch.float16, torch.bfloat16))
+"""An input of an example with this dtype, by its shape: `f32(2, 3)`."""
 i64, b8 = map(_spec, (torch.int64, torch.bool))
+"""An input of an example with this dtype, by its shape: `f32(2, 3)`."""
 
 
 @dataclass(frozen=True, slots=True)

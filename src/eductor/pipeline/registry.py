@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +30,14 @@ class Row:
         return not self.module
 
 
+_built_in: dict[Stage, tuple[Row, ...]] = {}
+
+
+def set_built_in(orders: Mapping[Stage, tuple[Row, ...]]) -> None:
+    """Declares the built-in orders. The room of the passes calls it when it is imported: this room knows no pass."""
+    _built_in.update(orders)
+
+
 @dataclass(frozen=True)
 class Registry:
     """The built-in orders and the passes that were added to them; a value."""
@@ -45,9 +53,7 @@ class Registry:
     @staticmethod
     def built_in() -> Registry:
         """The built-in passes alone, whatever is installed beside them."""
-        from eductor.passes import ORDERS
-
-        return Registry(tuple(ORDERS.items()))
+        return Registry(tuple(_built_in.items()))
 
     def with_passes(self, passes: Iterable[Pass], source: str = "options") -> Registry:
         """The same registry with more passes; nothing else is changed by this."""

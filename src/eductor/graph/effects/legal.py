@@ -86,6 +86,7 @@ LAWS: tuple[Law, ...] = (
     Law("functional", "nothing is written but by a `copy_` that writes back", _ATEN, _is_functional),
     Law("write-backs", "write-backs go to inputs or attributes, and stand at the end", _ATEN, _writes_back_last),
 )
+"""What must hold for a graph, stage by stage; `violations` checks them."""
 
 
 _OF_FUNCTIONAL_GRAPHS = ("functional", "write-backs")

@@ -12,7 +12,7 @@ from eductor.graph.effects.node_effects import effect_of
 from eductor.graph.effects.order import sort_in_place
 from eductor.graph.snapshot import copy_of
 from eductor.graph.values.meta import value_of
-from eductor.observe.verify.execution import Manner, observe
+from eductor.verification.execution import Manner, observe
 
 Fails = Callable[[GraphModule, Sequence[Any]], bool]
 TRIALS = 400

@@ -10,10 +10,10 @@ from torch.fx import GraphModule
 
 from eductor.graph.rewriter import Match
 from eductor.observe.bisect.trial import Trial
-from eductor.observe.verify.samples import CannotRun
-from eductor.observe.verify.user_inputs import Given
 from eductor.pipeline.base import GraphName
 from eductor.pipeline.instruments import Instrument, Numbering, PassRun, StageRun
+from eductor.verification.samples import CannotRun
+from eductor.verification.user_inputs import Given
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from torch.fx import GraphModule
 
 from eductor.errors import PassFailed
 from eductor.graph.snapshot import copy_of
-from eductor.observe.verify.verifier import Verifier
 from eductor.pipeline.base import Context
 from eductor.pipeline.runner import run_steps
 from eductor.pipeline.steps import Step
+from eductor.verification.verifier import Verifier
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,12 @@ from eductor.graph.snapshot import Snapshot
 from eductor.observe.explain.memory_curve import MemoryCurve
 from eductor.observe.explain.origins import Origin, Origins
 from eductor.observe.scripts.interception import CompiledFunction, name_of
-from eductor.observe.verify.verifier import Verifier
 from eductor.options import Options
 from eductor.partition.plan import Plan
 from eductor.pipeline.base import STAGES
 from eductor.pipeline.instruments import Instrument
 from eductor.pipeline.recorder import PassRecord, Recorder, StageRecord
+from eductor.verification.verifier import Verifier
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

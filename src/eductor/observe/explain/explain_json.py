@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-import eductor
 from eductor.graph.rewriter import Match
 from eductor.graph.snapshot import Snapshot
 from eductor.graph.text.printer import to_function
 from eductor.pipeline.recorder import PassRecord
+from eductor.version import __version__
 
 if TYPE_CHECKING:
     from eductor.observe.explain.explain import Explanation, Told
@@ -22,7 +22,7 @@ def as_data(explanation: Explanation) -> dict[str, Any]:
     """Everything that the explanation knows."""
     return {
         "schema": SCHEMA,
-        "eductor": eductor.__version__,
+        "eductor": __version__,
         "torch": str(torch.__version__),
         "graphs": [_graph(explanation, number) for number in explanation.graphs],
         "warnings": [{"graph": graph, "text": text} for graph, text in explanation.noted],

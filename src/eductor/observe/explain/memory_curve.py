@@ -1,15 +1,13 @@
-"""The curve of memory against time of one graph: a value that prints and goes to JSON and back."""
+"""The curve of memory against time of one graph: a value that is read from JSON and prints."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from eductor.observe.table import as_text
-from eductor.partition import Plan, Step
-
-PICOSECONDS = 1e12
+from eductor.partition.prices import PICOSECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +45,8 @@ class MemoryCurve:
     """On the curve, or beside it where a plan was given."""
 
     @staticmethod
-    def of(steps: Sequence[Step], plan: Plan) -> MemoryCurve:
-        """The curve of these steps, and the plan that was taken."""
-        assert plan.peak is not None  # it was not edited, but told of the graph
-        points = tuple(Point(s.budget, s.bytes, s.picoseconds / PICOSECONDS, s.peak) for s in steps)
-        chosen = Point(plan.budget, plan.bytes, plan.seconds, plan.peak)
-        if any(entry.ahead for entry in plan.again):  # what is computed twice does not stand in a plan twice
-            same = (point for point in points if (point.bytes, point.peak) == (plan.bytes, plan.peak))
-            chosen = replace(next(same, chosen), budget=plan.budget)
-        return MemoryCurve(points, chosen)
-
-    def to_json(self) -> dict[str, Any]:
-        """The curve as JSON has it."""
-        return {"points": [asdict(point) for point in self.points], "chosen": asdict(self.chosen)}
-
-    @staticmethod
     def from_json(given: dict[str, Any]) -> MemoryCurve:
-        """Reads what `to_json` gave."""
+        """Reads what `partition.curve_to_json` gave."""
         return MemoryCurve(tuple(Point(**point) for point in given["points"]), Point(**given["chosen"]))
 
     def distinct(self) -> list[tuple[str, Point]]:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-import eductor
 from eductor.observe.report.nodes import Chain, Tables
 from eductor.observe.report.partition import partition_data
 from eductor.observe.report.passes import pass_runs
 from eductor.observe.report.state import State
+from eductor.version import __version__
 
 if TYPE_CHECKING:
     from eductor.observe.explain.explain import Explanation, Told
@@ -31,7 +31,7 @@ def as_report(explanation: Explanation) -> dict[str, Any]:
     names = dict.fromkeys(origin.function for origin in explanation.graphs.values())
     return {
         "schema": SCHEMA,
-        "eductor": eductor.__version__,
+        "eductor": __version__,
         "torch": str(torch.__version__),
         "title": ", ".join(names) or "nothing was captured",
         "created": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -17,10 +17,10 @@ from eductor.observe.isolated_compile import captured_apart
 from eductor.observe.scripts.interception import CompiledFunction
 from eductor.observe.scripts.run_script import run_script
 from eductor.observe.verify.call_outcome import Arguments
-from eductor.observe.verify.run_tensors import own_copies
 from eductor.observe.verify.verify import Report, Verification
 from eductor.options import Options
 from eductor.pipeline.instruments import Instrument
+from eductor.verification.run_tensors import own_copies
 
 KINDS_OF_CALLS = 8
 """So many calls of a function are looked at, each with other arguments in the eyes of Dynamo."""

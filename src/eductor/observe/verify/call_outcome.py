@@ -11,7 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from eductor.observe.verify.reachable_state import World
-from eductor.observe.verify.run_tensors import (
+from eductor.verification.run_tensors import (
     gradients,
     handed,
     keeping_states,
@@ -20,7 +20,7 @@ from eductor.observe.verify.run_tensors import (
     random_states,
     widened,
 )
-from eductor.observe.verify.value_comparison import strides_of, unlike_bits, unlike_rounding
+from eductor.verification.value_comparison import strides_of, unlike_bits, unlike_rounding
 
 SEED = 0
 

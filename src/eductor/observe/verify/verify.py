@@ -15,8 +15,8 @@ from eductor.observe.isolated_compile import compile_apart
 from eductor.observe.scripts.interception import name_of
 from eductor.observe.verify.call_outcome import Arguments, Call, observe_call, unlike_calls, world_of
 from eductor.observe.verify.reachable_state import World
-from eductor.observe.verify.verifier import Finding, Verifier
 from eductor.options import Options
+from eductor.verification.verifier import Finding, Verifier
 
 
 @dataclass

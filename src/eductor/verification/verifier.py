@@ -15,14 +15,14 @@ from typing import Any
 from torch.fx import GraphModule
 
 from eductor.graph.effects.order import sort_in_place
-from eductor.observe.verify.contracts import check_effects, check_metadata
-from eductor.observe.verify.execution import why_not_run
-from eductor.observe.verify.graph_comparison import Comparison, Unsteady
-from eductor.observe.verify.samples import CannotRun
-from eductor.observe.verify.user_inputs import Given
 from eductor.pipeline.base import GraphName
 from eductor.pipeline.checks import ContractBroken, check_sound, check_stage
 from eductor.pipeline.instruments import Instrument, Numbering, PassRun, StageRun
+from eductor.verification.contracts import check_effects, check_metadata
+from eductor.verification.execution import why_not_run
+from eductor.verification.graph_comparison import Comparison, Unsteady
+from eductor.verification.samples import CannotRun
+from eductor.verification.user_inputs import Given
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from torch.fx import GraphModule
 from eductor.autograd.captured import Captured
 from eductor.compat import number_at
 from eductor.graph.snapshot import copy_of
-from eductor.observe.verify.execution import observe
-from eductor.observe.verify.samples import completed, fits, made_up
 from eductor.pipeline.instruments import PassRun, StageRun
+from eductor.verification.execution import observe
+from eductor.verification.samples import completed, fits, made_up
 
 
 class Given:

@@ -14,8 +14,8 @@ from eductor.graph.reading.asserts import why_it_may_fail
 from eductor.graph.rewriter import provenance_of
 from eductor.graph.values import meta
 from eductor.graph.values.evaluate import reevaluated
-from eductor.observe.verify.seeded_draws import origin_of
 from eductor.pipeline.checks import ContractBroken
+from eductor.verification.seeded_draws import origin_of
 
 
 def check_metadata(before: GraphModule, after: GraphModule) -> None:

@@ -12,10 +12,10 @@ from torch.fx import GraphModule
 
 from eductor.graph.rewriter import source_line
 from eductor.graph.values.meta import tensor_of
-from eductor.observe.verify.execution import Manner, Observation, observe
-from eductor.observe.verify.value_comparison import unlike_bits, unlike_rounding
 from eductor.pipeline.checks import ContractBroken
 from eductor.pipeline.instruments import PassRun
+from eductor.verification.execution import Manner, Observation, observe
+from eductor.verification.value_comparison import unlike_bits, unlike_rounding
 
 
 class Unsteady(Exception):
