@@ -13,8 +13,8 @@ from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from torch.utils._debug_mode import DebugMode
 
 import eductor
+from eductor.engines.inductor.calls import is_observed
 from eductor.engines.inductor.direct_launch import launch_directly
-from eductor.engines.inductor.engine import _somebody_looks_on
 
 TORCH_DOES = hasattr(CachingAutotuner, "_build_fast_launcher")
 
@@ -203,14 +203,14 @@ def test_kernels_on_a_gpu_are_launched_at_once(monkeypatch):
 
 
 def test_who_looks_on_is_seen():
-    assert not _somebody_looks_on()
+    assert not is_observed()
     with torch.profiler.profile():
-        assert _somebody_looks_on()
+        assert is_observed()
     with DebugMode():
-        assert _somebody_looks_on()
+        assert is_observed()
 
 
 @pytest.mark.skipif(torch.__version__ < "2.13", reason="older versions do not")
 def test_newer_versions_of_torch_do_it_themselves():
-    """Where this fails, a version has moved it: then `_call_of` must look for it under another name."""
+    """Where this fails, a version has moved it: then `direct_call` must look for it under another name."""
     assert TORCH_DOES

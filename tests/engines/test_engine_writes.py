@@ -9,7 +9,7 @@ import torch
 
 import eductor
 from eductor import EductorWarning, Recorder
-from eductor.engines.inductor.patches import mend
+from eductor.engines.inductor.patches import active
 from eductor.passes.post_grad.inplace.operators import CALLED, INDEXED, WHOLE
 from eductor.pipeline.base import graph_pass
 
@@ -251,10 +251,14 @@ def test_where_a_tensor_says(program, fires):
     assert fires or all("known only when it runs" in str(r.rejects) for r in records)
 
 
-def test_what_is_mended_is_where_it_was():
+def test_what_is_patched_is_where_it_was():
     """Private names of torch: a version that moves them must be looked at."""
-    from torch._inductor import ir, lowering, scheduler
+    from torch._inductor import graph, ir, lowering, scheduler
 
-    mend()
-    for mended in (ir.FallbackKernel.create, scheduler.SchedulerNode.recompute_size_and_body, lowering.mutate_to):
-        assert mended.__wrapped__.__module__.startswith("torch._inductor")
+    with active():
+        patched = (
+            *(ir.FallbackKernel.create, scheduler.SchedulerNode.recompute_size_and_body),
+            *(lowering.mutate_to, graph.make_fallback),
+        )
+        for function in patched:
+            assert function.__wrapped__.__module__.startswith("torch._inductor")

@@ -86,24 +86,19 @@ def text_of(module: GraphModule) -> str:
     return module.print_readable(print_output=False)
 
 
-def install_lowerings() -> None:
-    from eductor.engines.inductor import engine as inductor
-
-    inductor._install_lowerings()
-
-
 def lower(module: GraphModule, inputs: list[Any], **config: Any) -> Callable[..., Any]:
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._inductor.utils import BoxedBool
     from torch._inductor.virtualized import V
 
-    install_lowerings()
+    from eductor.engines.inductor.patches import active
+
     mode = torch._guards.detect_fake_mode(inputs)
     options = {**OFF, "fallback_random": True, "force_disable_caches": True, **config}
     output = module.graph.output_node()
     output.args = (tuple(output.args[0]),)
     module.recompile()
-    with torch._inductor.config.patch(options), V.set_fake_mode(mode), torch.no_grad():
+    with active(), torch._inductor.config.patch(options), V.set_fake_mode(mode), torch.no_grad():
         return compile_fx_inner(module, inputs, cudagraphs=BoxedBool(False))
 
 

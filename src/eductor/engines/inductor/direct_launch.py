@@ -1,6 +1,7 @@
-"""Launches of Triton kernels without what torch does around each of them, which takes longer than many a kernel.
+"""Launches of Triton kernels without torch's work around each of them, which takes longer than many a kernel.
 
-From version 2.13 on torch does the same. What is known here of its kernels is what version 2.11 and 2.12 have.
+From version 2.13 on torch does the same. What is known here of its kernels is what version 2.11 and 2.12 have. Only names
+in a module that was generated for this engine are replaced: kernels are shared with graphs of stock Inductor.
 """
 
 from __future__ import annotations
@@ -10,22 +11,22 @@ from types import FunctionType
 from typing import Any
 
 
-def launch_directly(scope: dict[str, Any], kind: type, somebody_looks_on: Callable[[], bool]) -> None:
-    """From its second launch on a kernel of a generated module is launched at once, unless somebody looks on.
+def launch_directly(scope: dict[str, Any], kind: type, is_observed: Callable[[], bool]) -> None:
+    """Launch the kernels of a generated module directly from their second launch on, unless an observer is active.
 
     The kernel itself stays as it is: torch copies and pickles it.
     """
     for name, value in list(scope.items()):
         if type(value) is kind:
-            scope[name] = Launcher(value, somebody_looks_on)
+            scope[name] = Launcher(value, is_observed)
 
 
 class Launcher:
-    """Stands for a kernel in the code that calls it: the first launch chooses among its forms; then there is one."""
+    """Stands for a kernel in the code that calls it: the first launch chooses among its configurations; then there is one."""
 
-    def __init__(self, kernel: Any, somebody_looks_on: Callable[[], bool]) -> None:
+    def __init__(self, kernel: Any, is_observed: Callable[[], bool]) -> None:
         self._kernel = kernel
-        self._somebody_looks_on = somebody_looks_on
+        self._is_observed = is_observed
         self.run: Callable[..., Any] = self._first
 
     def __getattr__(self, name: str) -> Any:
@@ -40,10 +41,10 @@ class Launcher:
         return result
 
     def _later(self, launch: Callable[..., Any]) -> Callable[..., Any]:
-        whole, somebody_looks_on = self._kernel.run, self._somebody_looks_on
+        whole, is_observed = self._kernel.run, self._is_observed
 
         def run(*args: Any, stream: int, **settings: Any) -> Any:
-            if settings or somebody_looks_on():
+            if settings or is_observed():
                 return whole(*args, stream=stream, **settings)
             return launch(*args, stream=stream)
 

@@ -1,16 +1,26 @@
-"""Reads the kernels out of the Python that Inductor writes for a graph."""
+"""The kernels of a graph, read from the Python that Inductor generates for it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from eductor.program.job import Kernel
 
 _DEFINITION = re.compile(
     r"^(?P<name>\w+) = async_compile\.(?P<kind>\w+)\((?:(?!\n\w).)*?r?'''(?P<code>.*?)'''", re.M | re.S
 )
+
+
+def kernels_of(compiled: Any) -> list[Kernel]:
+    """The kernels of the graph that was compiled last, with the nodes that its code generator noted for each."""
+    from torch._inductor import debug
+
+    noted = debug._inductor_triton_kernel_to_post_grad_node_info
+    found = kernels_in(getattr(compiled, "source_code", None) or "", noted)  # a graph without calls has none
+    noted.clear()
+    return found
 
 
 def kernels_in(text: str, origins: Mapping[str, Sequence[str]]) -> list[Kernel]:

@@ -12,7 +12,8 @@ import torch
 from torch.fx import GraphModule
 from torch.fx.passes.graph_transform_observer import GraphTransformObserver
 
-from eductor.engines.inductor.engine import TELLING, kernels_of
+from eductor.engines.inductor.config import PROVENANCE
+from eductor.engines.inductor.kernels import kernels_of
 from eductor.graph.values.meta import value_of
 from eductor.partition.plan import Entry, Plan
 
@@ -48,7 +49,7 @@ def compile_watched(
     watched = _Watched(watcher)
     with watched.active("captured"):
         compiled: Any = home.compile_fx(
-            module, inputs, inner_compile=watched.compile, config_patches={**settings, **TELLING}
+            module, inputs, inner_compile=watched.compile, config_patches={**settings, **PROVENANCE}
         )
     return compiled  # type: ignore[no-any-return]
 
@@ -74,7 +75,7 @@ class _Watched:
                 facts.update(_saved(module), forward_nodes=self.forward_nodes)
         else:
             self.forward_nodes = len(module.graph.nodes)
-        with self.active(role), config.patch(TELLING), self.watcher.stage("engine", role, module) as facts:
+        with self.active(role), config.patch(PROVENANCE), self.watcher.stage("engine", role, module) as facts:
             compiled = home.compile_fx_inner(module, inputs, **given)
             facts.update(engine="inductor", kernels=[kernel.to_json() for kernel in kernels_of(compiled)])
         return compiled

@@ -1,0 +1,73 @@
+"""Settings of torch's code generator for one compile: none of its passes, and a cache key of our own."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch._guards import TracingContext, tracing
+
+from eductor.compat import FakeTensorMode
+from eductor.engines.inductor.patches import active
+from eductor.program.job import Job
+
+_SETTINGS = {
+    "use_pre_grad_passes": False,
+    "use_joint_graph_passes": False,
+    "use_post_grad_passes": False,
+    "fallback_random": True,  # seeded operators are fused all the same; any other draws what eager draws
+}
+PROVENANCE: dict[str, Any] = {
+    "trace.provenance_tracking_level": 2,
+    "fx_graph_cache": False,  # what comes from there knows no nodes; kernels still come from their own cache
+}
+"""Settings that note the nodes of each kernel."""
+
+
+@contextmanager
+def configured(mode: FakeTensorMode | None, job: Job, *, graphs: bool) -> Iterator[None]:
+    """Everything that torch's code generator reads from its surroundings; outside, nothing has changed."""
+    from torch._inductor import config
+    from torch._inductor.virtualized import V
+
+    compiler_config: Any = torch.compiler.config
+    settings = {**_SETTINGS, "triton.cudagraphs": graphs, **(PROVENANCE if job.tells_kernels else {})}
+    with ExitStack() as stack:
+        stack.enter_context(active())
+        stack.enter_context(config.patch(settings))
+        stack.enter_context(compiler_config.patch(cache_key_tag=_cache_key_tag()))
+        stack.enter_context(V.set_fake_mode(mode))
+        if mode is not None:
+            stack.enter_context(patch.object(mode, "allow_non_fake_inputs", True))  # constants of the graph are real
+            if hasattr(mode, "allow_scalar_outputs"):  # a while_loop may count with `item`
+                stack.enter_context(patch.object(mode, "allow_scalar_outputs", True))
+        if TracingContext.try_get() is None:
+            stack.enter_context(tracing(TracingContext(mode)))
+        facts = SimpleNamespace(
+            bw_donated_idxs=sorted(job.donated) or None,
+            static_input_indices=sorted(job.static | job.saved),
+            num_mutated_inp_runtime_indices=len(job.written),
+        )
+        # The name stands in the generated module, so that stock Inductor, which loads equal text once, never shares it.
+        names = {"aot_graph_name": ["eductor"]}
+        stack.enter_context(TracingContext.patch(fw_metadata=facts, output_strides=None, **names))
+        yield
+
+
+def _cache_key_tag() -> str:
+    """Its caches know nothing of our lowerings and patches: another version of them is another key."""
+    return f"{torch.compiler.config.cache_key_tag}eductor-{_own_version()}"
+
+
+@functools.cache
+def _own_version() -> str:
+    """Changes with each source of this room, below which all that changes generated code lives."""
+    sources = sorted(Path(__file__).parent.rglob("*.py"))
+    return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]

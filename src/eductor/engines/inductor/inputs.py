@@ -1,0 +1,26 @@
+"""Inputs with a negative bit, as the imaginary part of a conjugate has: kernels read memory, which has the other sign."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from eductor.errors import Unsupported
+from eductor.program.job import Job
+
+
+def has_negative_inputs(job: Job) -> bool:
+    """Whether some input has the bit; an input that is written must not."""
+    found = {i for i, x in enumerate(job.inputs) if isinstance(x, torch.Tensor) and x.is_neg()}
+    if found & job.written:
+        raise Unsupported("an input that has a negative bit and is written in place")
+    return bool(found)
+
+
+def resolve_negative(inputs: list[Any]) -> list[Any]:
+    """The inputs, replaced in their list by tensors without the bit."""
+    for i, x in enumerate(inputs):
+        if isinstance(x, torch.Tensor) and x.is_neg():
+            inputs[i] = x.resolve_neg()
+    return inputs

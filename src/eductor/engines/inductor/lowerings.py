@@ -1,0 +1,104 @@
+"""Lowerings of our own operators: how torch's code generator computes them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+
+from eductor import ops
+from eductor.compat import OpOverload
+
+
+@functools.cache
+def our_lowerings() -> Mapping[OpOverload, Callable[..., Any]]:
+    """What the generator calls for each of our operators."""
+    from torch._inductor.lowering import fallback_handler
+
+    called = functools.partial(fallback_handler, add_to_fallback_set=False)
+    return {
+        ops.stored.stored.default: _stored,
+        ops.random.seeds.default: _seeds,
+        ops.random.random.default: _random,
+        ops.random.random_integers.default: _random_integers,
+        ops.random.drawn_in_order.default: _drawn_in_order,
+        ops.addmm_activation.addmm_activation.default: _addmm_activation,
+        ops.cut_mm.cut_mm.default: called(ops.cut_mm.cut_mm.default),
+        ops.wide_cat.wide_cat.default: called(torch.ops.aten.cat.default),
+    }
+
+
+def _stored(x: Any) -> Any:
+    x.realize()
+    return x
+
+
+def _addmm_activation(bias: Any, a: Any, b: Any, *, use_gelu: bool) -> Any:
+    from torch._inductor.lowering import fallback_handler
+
+    on_cuda = bias.get_device().type == "cuda"
+    op = torch.ops.aten._addmm_activation if on_cuda else ops.addmm_activation.addmm_activation
+    return fallback_handler(op.default, add_to_fallback_set=False)(bias, a, b, use_gelu=use_gelu)
+
+
+# Torch's random primitives refuse to be lowered where random operators of ATen fall back to eager's kernels, and those
+# refuse where they do not. One graph may hold both, so ours turn that switch while they lower a primitive.
+
+
+def _seeds(count: int, *, device: torch.device) -> Any:
+    return _primitive("seeds", count, device)
+
+
+def _random(seeds: Any, index: int, size: Sequence[Any], distribution: str, *, dtype: torch.dtype) -> Any:
+    from torch._inductor.lowering import lowerings, mul, to_dtype
+
+    drawn = _primitive("random", size, _seed(seeds, index), distribution)
+    if distribution == "rand" and torch.finfo(dtype).eps > torch.finfo(torch.float32).eps:
+        # Rounded to fewer digits, a number just below 1 would be 1.
+        steps = 2 / torch.finfo(dtype).eps
+        drawn = mul(lowerings[torch.ops.aten.floor.default](mul(drawn, steps)), 1 / steps)
+    return to_dtype(drawn, dtype)
+
+
+def _random_integers(seeds: Any, index: int, size: Sequence[Any], low: Any, high: Any, *, dtype: torch.dtype) -> Any:
+    from torch._inductor.lowering import to_dtype
+
+    return to_dtype(_primitive("randint", low, high, size, _seed(seeds, index)), dtype)
+
+
+def _seed(seeds: Any, index: int) -> Any:
+    seeds.realize()
+    return _primitive("lookup_seed", seeds, index)
+
+
+def _primitive(name: str, *args: Any) -> Any:
+    from torch._inductor import config, inductor_prims
+    from torch._inductor.lowering import lowerings
+
+    with config.patch(fallback_random=False):
+        return lowerings[getattr(inductor_prims, name)](*args)
+
+
+def _drawn_in_order(draws: Sequence[Any]) -> None:
+    """Let the kernels of each draw wait for the results of the one before it."""
+    from torch._inductor.virtualized import V
+
+    earlier: list[str] = []
+    for draw in draws:
+        draw.realize()
+        kernels = _kernels(draw.get_name())
+        for kernel in kernels:
+            V.graph.additional_buffer_deps[kernel.get_operation_name()].update(earlier)
+        earlier = [buffer.get_name() for kernel in kernels for buffer in kernel.get_outputs()]
+
+
+def _kernels(buffer: str) -> list[Any]:
+    """What fills a buffer: the kernel that makes it, alone or with others, and kernels that write it later."""
+    from torch._inductor.ir import MultiOutput
+    from torch._inductor.virtualized import V
+
+    made, operations = V.graph.name_to_buffer[buffer], cast("list[Any]", V.graph.operations)
+    maker = made.inputs[0] if isinstance(made, MultiOutput) else made
+    return [maker, *(o for o in operations if buffer in o.get_mutation_names())]
