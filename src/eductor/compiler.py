@@ -7,9 +7,10 @@
     joint       passes on forward and backward together
     partition   what to save for the backward                    -> forward and backward graph
     post_grad   passes on each graph alone
+    lower       what the engine needs beyond that, on its own copy of each graph
     engine      makes each graph runnable
 
-What stands before the engine is kept on disk: where the same was compiled before, `resume` goes on from there. A graph that
+What post_grad leaves is kept on disk: where the same was compiled before, `resume` goes on from there. A graph that
 ahead-of-time autograd cannot take runs as it was captured, with a warning that names the reason.
 """
 
@@ -28,14 +29,21 @@ import torch
 from torch.fx import GraphModule
 
 from eductor.autograd import Joint, Parts, Program, aot_dispatch_autograd, aot_resume_autograd
-from eductor.autograd.layouts import drop_turned_copies
 from eductor.autograd.undefined_gradients import without_undefined
 from eductor.cache import Entry, NotKept, Question, Store
 from eductor.compat import compile_id, is_traced
 from eductor.engines import ATEN, INDUCTOR, Compiled, Engine, Job, find_engine, has_code_generator
-from eductor.engines.legalize.numbers import without_numbers
-from eductor.errors import BadOption, EductorError, EductorWarning, Unsupported, see_more, warn, warnings_until_now
-from eductor.graph.snapshot import copy_of
+from eductor.errors import (
+    BadOption,
+    EductorError,
+    EductorWarning,
+    RequiredPassFailed,
+    Unsupported,
+    see_more,
+    warn,
+    warnings_until_now,
+)
+from eductor.graph.snapshot import copy_of, own_module
 from eductor.graph.values.evaluate import correct_captured
 from eductor.graph.values.meta import requires_grad
 from eductor.graph.values.module_tensors import tensors_of
@@ -44,8 +52,18 @@ from eductor.observe.structured_trace import Artifacts
 from eductor.observe.verify.verifier import Verifier
 from eductor.options import Options
 from eductor.packing import Hoisted, can_pack, hoist
-from eductor.partition import NoPlanFits, Plan, explain_saved, memory_curve, partition_fn, plan_for, plans_of, timeline
-from eductor.pipeline.base import Context, GraphName, Role, Stage
+from eductor.partition import (
+    NoPlanFits,
+    Plan,
+    choose_saves,
+    explain_saved,
+    memory_curve,
+    plan_for,
+    plans_of,
+    split,
+    timeline,
+)
+from eductor.pipeline.base import STAGES, Context, GraphName, Role, Stage
 from eductor.pipeline.instruments import PLACE, FlowStage, StageRun, watched
 from eductor.pipeline.pipeline import Pipeline
 from eductor.pipeline.runner import skip_steps
@@ -58,9 +76,8 @@ _log = logging.getLogger("eductor")
 def compile(model: F, *, fullgraph: bool = False, dynamic: bool | None = None, **options: Any) -> F:
     """`torch.compile(model, backend="eductor")` with options as keywords, checked at once."""
     checked = Options.of(options)
-    Pipeline.of(checked)
     plans_of(checked)
-    choose_engine(checked)
+    Pipeline.of(checked, choose_engine(checked).lower)
 
     def eductor(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         return compile_graph(module, inputs, checked)
@@ -92,7 +109,7 @@ def compile_graph(module: GraphModule, inputs: Sequence[Any], options: Options) 
         pre_grad(flow, inputs)
         return pack(flow, inputs) or autograd(flow, inputs)
     except Exception as error:
-        if isinstance(error, EductorError) and not isinstance(error, Unsupported):
+        if isinstance(error, EductorError) and not isinstance(error, (Unsupported, RequiredPassFailed)):
             raise
         return as_captured(flow, inputs, error)
 
@@ -119,7 +136,7 @@ class Flow:
             options = replace(options, instruments=(*options.instruments, Verifier(report=_log.info)))
         if is_traced():
             options = replace(options, instruments=(*options.instruments, Artifacts()))
-        return Flow(module, options, Pipeline.of(options), engine)
+        return Flow(module, options, Pipeline.of(options, engine.lower), engine)
 
     @contextmanager
     def stage(
@@ -130,12 +147,11 @@ class Flow:
         with watched(run, self.options.instruments):
             yield run.facts
 
-    def run_passes(
-        self, stage: Stage, role: Role, module: GraphModule, *, is_inference: bool, packs: bool = False
-    ) -> None:
-        graph = replace(self.graph, role=role)
-        context = Context(stage, self.options, is_inference, graph, packs, fuses=self.engine.fuses)
-        self.pipeline.run(stage, module, context, self.options.instruments)
+    def run_passes(self, stage: Stage, role: Role, module: GraphModule, *, is_inference: bool, **facts: Any) -> bool:
+        graph, engine = replace(self.graph, role=role), self.engine
+        facts |= {"fuses": engine.fuses, "takes_numbers": engine.takes_numbers}
+        context = Context(stage, self.options, is_inference, graph, **facts)
+        return self.pipeline.run(stage, module, context, self.options.instruments)
 
     def skip_passes(self, stage: Stage, reason: str) -> None:
         context = Context(stage, self.options, is_inference=False, graph=self.graph)
@@ -247,22 +263,27 @@ def keep_on_disk(flow: Flow, question: Question, hoisted: Hoisted | None, progra
 def partition(flow: Flow, traced: dict[str, Any], graph: Joint) -> Parts:
     """From a joint graph to a forward and a backward graph, with the passes before and after."""
     traced.update(nodes=len(graph.module.graph.nodes), gradients=len(graph.gradients))
-    if not flow.engine.takes_numbers:
-        without_numbers(graph.module)
     joint(flow, graph)
-    if flow.options.profile != "exact":
-        drop_turned_copies(graph.module, graph.gradients)
     with flow.stage("partition", "joint", graph.module) as facts:
         options = replace(flow.options, engine=flow.engine)
         plan = given_plan(flow, graph)
-        parts = partition_fn(graph, plan=plan, options=options)
-        facts.update(parts.facts() if flow.options.instruments else {})
+        saves = choose_saves(graph, plan=plan, options=options)
         if graph.tangents and any(instrument.wants_details for instrument in flow.options.instruments):
             told = explain_saved(graph, plan=plan, options=options)
             facts["plan"] = told.to_json()
             facts["timeline"] = timeline(graph, told, options=options)
             if any(instrument.wants_curve for instrument in flow.options.instruments):
                 facts["curve"] = MemoryCurve.of(memory_curve(graph, options=options), told).to_json()
+        edited = flow.run_passes(
+            "partition",
+            "joint",
+            graph.module,
+            is_inference=not graph.tangents,
+            gradients=graph.gradients,
+            saved=saves.forms,
+        )
+        parts = split(graph, saves, edited=edited)
+        facts.update(parts.facts() if flow.options.instruments else {})
     if parts.backward is not None and len(graph.tangents) > 1:
         functional = GraphModule(parts.backward, copy_of(parts.backward.graph))
         parts = replace(parts, functional=lambda: functional)
@@ -290,7 +311,7 @@ def given_plan(flow: Flow, graph: Joint) -> Plan | None:
 def joint(flow: Flow, graph: Joint) -> None:
     """Passes on forward and backward together."""
     with flow.stage("joint", "joint", graph.module):
-        flow.run_passes("joint", "joint", graph.module, is_inference=not graph.tangents)
+        flow.run_passes("joint", "joint", graph.module, is_inference=not graph.tangents, gradients=graph.gradients)
 
 
 def post_grad(flow: Flow, parts: Parts) -> None:
@@ -319,14 +340,26 @@ def cut(flow: Flow, functional: Callable[[], GraphModule], defined: Sequence[boo
     return module, present
 
 
+def lower(flow: Flow, role: Role, job: Job) -> Job:
+    """The passes that the engine asks for, on a copy of the graph: the graph is needed again for other backwards."""
+    if all(step.is_slot for step in flow.pipeline.stage("lower")):
+        return job
+    module = own_module(job.module)
+    with flow.stage("lower", role, module):
+        if flow.run_passes("lower", role, module, is_inference=job.is_inference):
+            module.delete_all_unused_submodules()
+    return replace(job, module=module)
+
+
 def engine(flow: Flow, job: Job) -> Compiled:
     """Makes a graph runnable; where the engine cannot, the graph runs as it is, and a warning says so."""
     role: Role = "backward" if job.is_backward else "forward"
     try:
-        with flow.stage("engine", role, job.module) as facts:
+        lowered = lower(flow, role, job)
+        with flow.stage("engine", role, lowered.module) as facts:
             facts["engine"] = flow.engine.name
             told = any(instrument.wants_details for instrument in flow.options.instruments)
-            compiled = flow.engine(replace(job, mode=flow.options.mode, tells_kernels=told))
+            compiled = flow.engine(replace(lowered, mode=flow.options.mode, tells_kernels=told))
             if told:
                 facts["kernels"] = [kernel.to_json() for kernel in compiled.kernels]
             return compiled
@@ -348,7 +381,7 @@ def as_captured(flow: Flow, inputs: Sequence[Any], error: Exception) -> Callable
     if flow.options.strict:
         raise EductorError(f"{message}.") from error
     _warn(f"{message}; the captured graph runs uncompiled, as in eager. To see more: {see_more()}")
-    for stage in ("joint", "post_grad"):
+    for stage in STAGES[1:]:
         flow.skip_passes(stage, message)
     run = ATEN(Job(flow.module, inputs)).run
     return lambda *args: run(list(args))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from eductor.autograd.layouts import drop_turned_copies, lay_out_gradients
 from torch.fx import GraphModule
 
 import eductor
-from eductor.autograd.layouts import drop_turned_copies, lay_out_gradients
 from eductor.graph.capture import capture
 from eductor.pipeline.instruments import Instrument
 

@@ -15,7 +15,6 @@ from eductor.autograd.captured import Captured, Fakes
 from eductor.autograd.eager_replay import Again, Needs, has_function, pure_copy
 from eductor.autograd.input_overlaps import Merged, Pairs, overlapping, watching_overlaps
 from eductor.autograd.joint import Joint, Signature, aot_dispatch_autograd_graph
-from eductor.autograd.layouts import lay_out_gradients
 from eductor.autograd.output_views import base_node
 from eductor.autograd.program import Program
 from eductor.autograd.runtime import assemble
@@ -69,8 +68,6 @@ def aot_dispatch_autograd(
     needs = Needs.of(joint, draws_anew=draws_anew) if double_backward and joint.tangents else None
     function_graph = pure_copy(joint.module) if needs is not None and has_function(module) else None
     with compat.without_autocast():  # whose casts are in the graph
-        if not exact:
-            lay_out_gradients(joint.module, joint.gradients)
         program = Program(joint.signature, partition_fn(joint), needs, function_graph)
     if keep is not None and not pairs and captured.spec is None:
         keep(program)

@@ -23,6 +23,13 @@ def copy_of(graph: Graph) -> Graph:
     return copy
 
 
+def own_module(module: GraphModule) -> GraphModule:
+    """A copy of a module, with graphs of its own for it and for the bodies of its higher-order operators."""
+    copy = Snapshot(module.graph).module(module)
+    copy.graph.set_codegen(CodeGen())
+    return copy
+
+
 class Snapshot:
     """The nodes of a graph with their targets and arguments at one moment.
 

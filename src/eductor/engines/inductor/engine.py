@@ -1,8 +1,8 @@
 """The engine `inductor`: torch's code generator, with none of its FX passes. All of its private API is used here, that of
 its kernels in `launches`, and of what is `mended` there.
 
-The graph comes functional and final; what its lowering needs beyond that, `legalize` does. Its caches work: the same
-graph in another process compiles in no time.
+The graph comes from the passes of the stage `lower`, as a copy that the code generator may edit. Its caches work: the
+same graph in another process compiles in no time.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ from eductor.engines.inductor.batch_norms import in_precision_of_parameters
 from eductor.engines.inductor.direct_launch import launch_directly
 from eductor.engines.inductor.kernels import kernels_in
 from eductor.engines.inductor.patches import mend
-from eductor.engines.legalize import legalize
 from eductor.errors import Unsupported
-from eductor.graph.snapshot import copy_of
 from eductor.graph.values.meta import fake_mode_of
 from eductor.program.handoff import Compiled, Job, Kernel, Run
 
@@ -100,9 +98,7 @@ def compile(job: Job) -> Compiled:
         shared.update(id=next(_graph_ids), graphs=BoxedBool(graphs), device=BoxedDeviceIndex(None))
     _install_lowerings()
     mend()
-    # The lowering edits what it gets; the graph is needed again for other forms of the backward.
-    module = GraphModule(job.module, copy_of(job.module.graph))
-    legalize(module)
+    module = job.module
     _refuse_unseen_writes(module)
     module.graph.output_node().meta["user_visible_output_idxs"] = sorted(job.visible)
     mode = fake_mode_of(module.graph)
