@@ -63,6 +63,11 @@ class Snapshot:
         now = subgraphs(graph) if self._nested else {}
         return ((path, then, now[path]) for path, then in self._nested.items() if path in now)
 
+    def bodies_gone(self, graph: Graph) -> list[str]:
+        """The paths of bodies that a graph had then and has no more."""
+        now = subgraphs(graph) if self._nested else {}
+        return [path for path in self._nested if path not in now]
+
     def module(self, root: GraphModule) -> GraphModule:
         """The graph as it was with its bodies as they were, in a module of its own; all else is the root's."""
         module = GraphModule(root, self.graph())

@@ -44,7 +44,7 @@ class Contract:
     in_place: bool = False
     """Whether it makes a functional graph write: it comes last, and stays out of bodies, which must be functional."""
     restrides: bool = False
-    """Whether it may give outputs of the graph other strides: it knows that no caller depends on them."""
+    """Whether it may give outputs of the graph other strides, or another storage offset: no caller depends on them."""
 
     def __str__(self) -> str:
         parts = [f"{self.numerics} ({NUMERICS[self.numerics]})"]

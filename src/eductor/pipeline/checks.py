@@ -54,7 +54,8 @@ def check_reported(graph: Graph, before: Snapshot, matches: Sequence[Match]) -> 
     events = [event for match in matches for event in match.events]
     touched = {event.node for event in events}
     stand_ins = {event.detail.removeprefix("by ") for event in events if event.kind == "replaced"}
-    kinds = [event.kind for event in events]
+    gone = tuple(f"{path}." for path in before.bodies_gone(graph))
+    kinds = [event.kind for event in events if not event.node.startswith(gone)]
     behind_the_back = "it edited the graph behind the rewriter's back: use rewrite.insert, replace, update, move, erase"
     for path, node in _changed(graph, before):
         reads = (f"{path}{n.name}" for n in node.all_input_nodes)

@@ -64,7 +64,7 @@ class Registry:
     def lowering(self, given: Iterable[Row | Pass | str]) -> Registry:
         """The same registry with the lower stage of an engine: rows, passes, or names of built-in ones; and the slot."""
         rows = tuple(given)
-        return self if rows == dict(self.orders)["lower"] else _lowering(self, rows)
+        return self if rows == dict(self.orders).get("lower") else _lowering(self, rows)
 
     def order(self, stage: Stage) -> tuple[Step, ...]:
         """The steps of a stage in the order in which they run."""
@@ -75,7 +75,7 @@ class Registry:
         return {stage: tuple(self._place(stage)) for stage in STAGES}
 
     def _place(self, stage: Stage) -> list[Step]:
-        rows = [row.step(stage) for row in dict(self.orders)[stage]]
+        rows = [row.step(stage) for row in dict(self.orders).get(stage, ())]
         extras = [e for e in self.extras if stage in e.pass_.stages]
         return place(stage, numbered(rows), sorted(extras, key=_by_name))
 

@@ -6,7 +6,7 @@ import torch
 from torch.fx import Node
 
 from eductor.graph.reading.bind import Bound, bind
-from eductor.graph.values.meta import output_of, value_of
+from eductor.graph.values.meta import results_of, value_of
 from eductor.graph.view import GraphView
 from eductor.pipeline.base import Context
 
@@ -15,7 +15,7 @@ aten = torch.ops.aten
 
 def gradients_of(graph: GraphView, context: Context) -> dict[Node, Node]:
     """The input that each gradient belongs to. Gradients are the last outputs of a joint graph."""
-    outputs = output_of(graph.module)
+    outputs = results_of(graph.module)
     inputs = graph.graph.find_nodes(op="placeholder")
     wanted = context.gradients
     pairs = zip(outputs[len(outputs) - len(wanted) :], (inputs[i] for i in wanted), strict=True)

@@ -24,11 +24,12 @@ UNWRAP: dict[str, Callable[[Rewriter, Node], None]] = {
 """By the names of higher-order operators: torch defines some of them when they are first used."""
 
 
-@graph_pass(stage="lower", numerics="exact")
+@graph_pass(stage="lower", numerics="exact", restrides=True)
 def unwrap_functional_calls(graph: GraphView, rewrite: Rewriter) -> None:
     """Calls mutable operators and Triton kernels that functionalization wrapped, on what they may write.
 
-    What the wrapped call would write is copied first, unless it is new memory that no other node reads later.
+    What the wrapped call would write is copied first, unless it is new memory that no other node reads later. A copy begins
+    at its own memory, wherever the original does.
     """
     for node in graph.candidates([n for n in graph.nodes if isinstance(n.target, HigherOrderOperator)]):
         unwrap = UNWRAP.get(node.target.name())  # type: ignore[union-attr]

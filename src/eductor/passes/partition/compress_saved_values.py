@@ -11,7 +11,7 @@ from torch.fx import Node, map_arg
 from eductor.compat import sort_key
 from eductor.graph.effects.order import ancestors
 from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import IN_BACKWARD, is_backward, output_of, value_of
+from eductor.graph.values.meta import IN_BACKWARD, is_backward, results_of, value_of
 from eductor.graph.view import GraphView
 from eductor.pipeline.base import Context, f32, graph_pass
 
@@ -58,7 +58,7 @@ class _Backward:
     """What the backward computes: from what is saved, everything that gradients need."""
 
     def __init__(self, graph: GraphView, context: Context) -> None:
-        outputs = output_of(graph.module)
+        outputs = results_of(graph.module)
         count = len(outputs) - len(context.gradients)
         acts = [n for n in graph.nodes if n.op == "call_function" and not graph.effects.of(n).removable]
         reached = ancestors(
