@@ -203,7 +203,7 @@ def test_a_stage_that_fails_is_named_and_the_captured_graph_runs(monkeypatch):
     def broken(joint, **_):
         raise RuntimeError("no cut today")
 
-    monkeypatch.setattr(eductor.compiler, "partition_fn", broken)
+    monkeypatch.setattr(eductor.compiler, "choose_saves", broken)
     x = torch.randn(3, requires_grad=True)
     said = (
         r"failed in the stage partition of the joint graph.*no cut today.*as in eager.*To see more: .*eductor.explain"

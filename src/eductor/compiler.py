@@ -7,11 +7,11 @@
     joint       passes on forward and backward together
     partition   what to save for the backward                    -> forward and backward graph
     post_grad   passes on each graph alone
+    lower       passes that the engine asks for, on its own copy of each graph
     engine      makes each graph runnable
     link        wraps them, so that mutation, aliasing and autograd look as in eager
 
-The graphs in front of the engine are kept on disk: where the same was compiled before, `from_disk` goes on from there. A
-graph that ahead-of-time autograd cannot take runs as it was captured, with a warning that names the reason.
+What post_grad leaves is kept on disk: where the same was compiled before, `from_disk` goes on from there. A graph that ahead-of-time autograd cannot take runs as it was captured, with a warning that names the reason.
 """
 
 from __future__ import annotations
@@ -31,15 +31,13 @@ from eductor.autograd import Traced, TraceOptions, link, trace_joint
 from eductor.autograd.backward_variants import Backwards
 from eductor.autograd.captured import Captured
 from eductor.autograd.input_overlaps import overlapping
-from eductor.autograd.layouts import drop_turned_copies, lay_out_gradients
 from eductor.autograd.link import check_fits, compile_job, deferred_backward
 from eductor.autograd.undefined_gradients import without_undefined
 from eductor.cache import CompileCache, Entry
 from eductor.compat import compile_id, is_traced, without_autocast
 from eductor.engines import ATEN, Engine, choose_engine
-from eductor.engines.legalize.numbers import without_numbers
-from eductor.errors import EductorError, Unsupported, see_more, warn, warnings_until_now
-from eductor.graph.snapshot import copy_of
+from eductor.errors import EductorError, RequiredPassFailed, Unsupported, see_more, warn, warnings_until_now
+from eductor.graph.snapshot import copy_of, own_module
 from eductor.graph.values.evaluate import correct_captured
 from eductor.graph.values.meta import requires_grad
 from eductor.graph.values.module_tensors import tensors_of
@@ -48,15 +46,16 @@ from eductor.packing import Hoisted, can_pack, hoist
 from eductor.partition import (
     NoPlanFits,
     Plan,
+    choose_saves,
     curve_to_json,
     explain_saved,
     memory_curve,
-    partition_fn,
     plan_for,
     plans_of,
+    split,
     timeline,
 )
-from eductor.pipeline.base import Context, GraphName, Role, Stage
+from eductor.pipeline.base import STAGES, Context, GraphName, Role, Stage
 from eductor.pipeline.instruments import PLACE, FlowStage, StageRun, watched
 from eductor.pipeline.pipeline import Pipeline
 from eductor.pipeline.runner import skip_steps
@@ -76,9 +75,8 @@ _log = logging.getLogger("eductor")
 def compile(model: F, *, fullgraph: bool = False, dynamic: bool | None = None, **options: Any) -> F:
     """`torch.compile(model, backend="eductor")` with options as keywords, checked at once."""
     checked = Options.of(options)
-    Pipeline.of(checked)
     plans_of(checked)
-    choose_engine(checked)
+    Pipeline.of(checked, choose_engine(checked).lower)
 
     def eductor(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         return compile_graph(module, inputs, checked)
@@ -106,7 +104,7 @@ def compile_graph(module: GraphModule, inputs: Sequence[Any], options: Options) 
         flow = with_cache(flow, module, inputs)
         return from_disk(flow, module, inputs) or from_captured(flow, pre_grad(flow, module, inputs))
     except Exception as error:
-        if isinstance(error, EductorError) and not isinstance(error, Unsupported):
+        if isinstance(error, EductorError) and not isinstance(error, (Unsupported, RequiredPassFailed)):
             raise
         return as_captured(flow, module, inputs, error)
 
@@ -126,7 +124,7 @@ def from_captured(flow: Flow, graph: Graph) -> Callable[..., Any]:
 def from_program(flow: Flow, graph: Graph, captured: Captured, program: Program) -> Callable[..., Any]:
     """The stages after those that are kept on disk."""
     job = forward_job(program)
-    forward = compile_job(partial(engine, flow), job)
+    forward = compile_job(partial(generate, flow), job)
     backward = later_backward(flow, program, forward, job.shared)
     return linked(flow, graph, captured, program, forward, backward)
 
@@ -161,7 +159,7 @@ class Flow:
         if is_traced():
             options = replace(options, instruments=(*options.instruments, Artifacts()))
         name = GraphName(next(_numbers), compile_id())
-        return Flow(options, Pipeline.of(options), engine, name, warnings_until_now())
+        return Flow(options, Pipeline.of(options, engine.lower), engine, name, warnings_until_now())
 
     @contextmanager
     def stage(
@@ -172,12 +170,12 @@ class Flow:
         with watched(run, self.options.instruments):
             yield run.facts
 
-    def run_passes(
-        self, stage: Stage, role: Role, module: GraphModule, *, is_inference: bool, packs: bool = False
-    ) -> None:
-        graph = replace(self.graph, role=role)
-        context = Context(stage, self.options, is_inference, graph, packs, fuses=self.engine.fuses)
-        self.pipeline.run(stage, module, context, self.options.instruments)
+    def run_passes(self, stage: Stage, role: Role, module: GraphModule, *, is_inference: bool, **facts: Any) -> bool:
+        """Runs the passes of a stage; says whether one changed the graph. `facts` are further fields of `Context`."""
+        graph, engine = replace(self.graph, role=role), self.engine
+        facts |= {"fuses": engine.fuses, "takes_numbers": engine.takes_numbers}
+        context = Context(stage, self.options, is_inference, graph, **facts)
+        return self.pipeline.run(stage, module, context, self.options.instruments)
 
     def skip_passes(self, stage: Stage, module: GraphModule, reason: str) -> None:
         context = Context(stage, self.options, is_inference=False, graph=self.graph)
@@ -246,32 +244,29 @@ def trace(flow: Flow, graph: Graph) -> Traced:
 
 def joint(flow: Flow, graph: Joint) -> None:
     """Passes on forward and backward together."""
-    if flow.options.profile != "exact":
-        lay_out_gradients(graph.module, graph.gradients)
-    if not flow.engine.takes_numbers:
-        without_numbers(graph.module)
     with flow.stage("joint", "joint", graph.module):
-        flow.run_passes("joint", "joint", graph.module, is_inference=not graph.tangents)
-    if flow.options.profile != "exact":
-        drop_turned_copies(graph.module, graph.gradients)
+        flow.run_passes("joint", "joint", graph.module, is_inference=not graph.tangents, gradients=graph.gradients)
 
 
 def partition(flow: Flow, graph: Joint) -> Parts:
-    """Splits a joint graph into a forward and a backward graph."""
+    """Splits a joint graph into a forward and a backward graph: chooses what to save, and in which form."""
     with flow.stage("partition", "joint", graph.module) as facts:
         options = replace(flow.options, engine=flow.engine)
         plan = given_plan(flow, graph)
-        parts = partition_fn(graph, plan=plan, options=options)
-        if parts.backward is not None and len(graph.tangents) > 1:
-            functional = GraphModule(parts.backward, copy_of(parts.backward.graph))
-            parts = replace(parts, functional=lambda: functional)
-        facts.update(parts.facts() if flow.options.instruments else {})
+        saves = choose_saves(graph, plan=plan, options=options)
         if graph.tangents and flow.wants_details:
             made = explain_saved(graph, plan=plan, options=options)
             facts["plan"] = made.to_json()
             facts["timeline"] = timeline(graph, made, options=options)
             if any(instrument.wants_curve for instrument in flow.options.instruments):
                 facts["curve"] = curve_to_json(memory_curve(graph, options=options), made)
+        known: dict[str, Any] = {"gradients": graph.gradients, "saved": saves.forms}
+        edited = flow.run_passes("partition", "joint", graph.module, is_inference=not graph.tangents, **known)
+        parts = split(graph, saves, edited=edited)
+        if parts.backward is not None and len(graph.tangents) > 1:
+            functional = GraphModule(parts.backward, copy_of(parts.backward.graph))
+            parts = replace(parts, functional=lambda: functional)
+        facts.update(parts.facts() if flow.options.instruments else {})
         return parts
 
 
@@ -302,16 +297,11 @@ def keep(flow: Flow, graph: Graph, captured: Captured, program: Program) -> None
         flow.cache.keep(program, graph.packed)
 
 
-def engine(flow: Flow, job: Job) -> Compiled:
-    """Makes a graph runnable; where the engine cannot, the graph runs as it is, and a warning says so."""
+def generate(flow: Flow, job: Job) -> Compiled:
+    """Lowers a graph and makes it runnable; where the engine cannot, the graph runs as it is, and a warning says so."""
     role: Role = "backward" if job.is_backward else "forward"
     try:
-        with flow.stage("engine", role, job.module) as facts:
-            facts["engine"] = flow.engine.name
-            compiled = flow.engine(replace(job, mode=flow.options.mode, tells_kernels=flow.wants_details))
-            if flow.wants_details:
-                facts["kernels"] = [kernel.to_json() for kernel in compiled.kernels]
-            return compiled
+        return engine(flow, role, lower(flow, role, job))
     except Exception as error:
         message = f"the engine {flow.engine.name!r} failed on the {replace(flow.graph, role=role)}"
         if flow.options.strict:
@@ -320,11 +310,32 @@ def engine(flow: Flow, job: Job) -> Compiled:
         return ATEN(job)
 
 
+def lower(flow: Flow, role: Role, job: Job) -> Job:
+    """The passes that the engine asks for, on a copy of the graph: other variants of the backward need the graph again."""
+    if all(step.is_slot for step in flow.pipeline.stage("lower")):
+        return job
+    module = own_module(job.module)
+    with flow.stage("lower", role, module):
+        if flow.run_passes("lower", role, module, is_inference=job.is_inference):
+            module.delete_all_unused_submodules()
+    return replace(job, module=module)
+
+
+def engine(flow: Flow, role: Role, job: Job) -> Compiled:
+    """Makes a graph runnable."""
+    with flow.stage("engine", role, job.module) as facts:
+        facts["engine"] = flow.engine.name
+        compiled = flow.engine(replace(job, mode=flow.options.mode, tells_kernels=flow.wants_details))
+        if flow.wants_details:
+            facts["kernels"] = [kernel.to_json() for kernel in compiled.kernels]
+        return compiled
+
+
 def later_backward(flow: Flow, program: Program, forward: Compiled, shared: dict[str, Any]) -> Backwards | None:
     """The backward, which the engine compiles when it is first called."""
     functional = program.parts.functional
     prune = partial(pruned, flow, functional) if functional is not None else None
-    return deferred_backward(program, forward, partial(engine, flow), prune, shared)
+    return deferred_backward(program, forward, partial(generate, flow), prune, shared)
 
 
 def pruned(
@@ -366,7 +377,7 @@ def as_captured(flow: Flow, module: GraphModule, inputs: Sequence[Any], error: E
     if flow.options.strict:
         raise EductorError(f"{message}.") from error
     _warn(f"{message}; the captured graph runs uncompiled, as in eager. To see more: {see_more()}")
-    for stage in ("joint", "post_grad"):
+    for stage in STAGES[1:]:
         flow.skip_passes(stage, module, message)
     run = ATEN(Job(module, inputs)).run
     with flow.stage("link", "captured", module):

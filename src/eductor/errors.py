@@ -52,6 +52,10 @@ class PassFailed(EductorError):
     """A pass that raised, left a broken graph or broke its contract, by its address."""
 
 
+class RequiredPassFailed(PassFailed):
+    """A pass failed that the engine cannot do without; the compile takes a simpler way and says so."""
+
+
 class NotVerified(EductorError):
     """Verification found a pass that broke its contract, or a difference from eager."""
 

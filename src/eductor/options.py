@@ -73,6 +73,7 @@ class Options:
     joint_custom_post_pass: Passes = _why("your passes for the slot at the end of the joint stage", ())
     post_grad_custom_pre_pass: Passes = _why("your passes for the slot at the start of the post-grad stage", ())
     post_grad_custom_post_pass: Passes = _why("your passes for the slot at the end of the post-grad stage", ())
+    lower_custom_pass: Passes = _why("your passes for the slot at the start of the lower stage", ())
     fallback_random: bool = _why("draw random numbers as eager does, in program order", False)
     pack_weights: bool = _why(
         "compute what depends on parameters alone once in inference; writes through `.data` are not seen", True
@@ -168,6 +169,7 @@ SLOT_OPTIONS = (
     "joint_custom_post_pass",
     "post_grad_custom_pre_pass",
     "post_grad_custom_post_pass",
+    "lower_custom_pass",
 )
 
 _SWITCHES = (

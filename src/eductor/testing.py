@@ -72,11 +72,11 @@ def check_run(
     module = capture_example(stage, example, dynamic=dynamic, inputs=inputs)
     verifier = Verifier([_differentiable(x, stage) for x in inputs or example.make_inputs()])
     try:
-        run = run_pass(pass_, stage, module, verifier)
+        run = run_pass(pass_, stage, module, verifier, facts=example.context)
     except PassFailed as failed:
         raise AssertionError(f"{where}: {failed}") from failed
     assert not verifier.notes or pass_.contract.numerics == "changes", f"{where}: {', '.join(verifier.notes)}"
-    again = run_pass(pass_, stage, run.module)
+    again = run_pass(pass_, stage, run.module, facts=example.context)
     assert not again.record.changed, f"{where}: a second run changes\n{run.after}\nto\n{again.after}"
     return run
 

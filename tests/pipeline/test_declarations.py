@@ -23,7 +23,7 @@ def nothing(graph, rewrite):
         ({"numerics": "perfect"}, r"'nothing': numerics 'perfect' is unknown. Known: exact, reassociates"),
         ({"numerics": ["exact"]}, r"numerics \['exact'\] is unknown"),
         ({"numerics": None}, "numerics None is unknown"),
-        ({"stage": "prejoint"}, r"stage 'prejoint' is unknown. Stages: pre_grad, joint, post_grad"),
+        ({"stage": "prejoint"}, r"stage 'prejoint' is unknown. Stages: pre_grad, joint, partition, post_grad, lower"),
         ({"stage": ("joint", "postgrad")}, "stage 'postgrad' is unknown"),
         ({"stage": ()}, "stage .* is unknown"),
         ({"stage": None}, "stage None is unknown"),

@@ -250,7 +250,13 @@ def test_the_recorder_tells_the_graphs_of_a_program_apart():
         ("engine", "backward"),
     ]
     roles = {(r.stage, r.role) for r in recorder.records}
-    assert roles == {("pre_grad", "captured"), ("joint", "joint"), ("post_grad", "forward"), ("post_grad", "backward")}
+    assert roles == {
+        ("pre_grad", "captured"),
+        ("joint", "joint"),
+        ("partition", "joint"),
+        ("post_grad", "forward"),
+        ("post_grad", "backward"),
+    }
     assert all(s.seconds > 0 for s in recorder.stages)
     (parted,) = [s.facts for s in recorder.stages if s.name == "partition" and s.graph == 1]
     assert min(parted["forward_nodes"], parted["backward_nodes"]) > 2

@@ -226,7 +226,7 @@ LITERALS = st.recursive(
 @given(
     level=LITERALS,
     mode=LITERALS,
-    dropped=st.sets(st.sampled_from(sorted({s.address for s in Pipeline.default().steps}))),
+    dropped=st.sets(st.sampled_from(sorted({s.address for s in Pipeline.default().steps if not s.required}))),
 )
 @settings(max_examples=60, deadline=None)
 def test_any_pipeline_with_any_options_reads_back(level, mode, dropped):
@@ -387,7 +387,8 @@ def test_a_text_may_name_own_passes_and_slot_functions_once():
     text = "joint(plain_cos, leveled(level=4), joint_custom_pre_pass, remove_noop_ops)"
     options = Options(pipeline=text, passes=[leveled], joint_custom_pre_pass=[plain_cos, plain_nothing])
     expected = ["plain_cos", "leveled", "joint_custom_pre_pass", "plain_nothing", "remove_noop_ops"]
-    assert names(Pipeline.of(options)) == expected
+    given = Pipeline(tuple(s for s in Pipeline.of(options).steps if not s.required))
+    assert names(given) == expected
     with pytest.raises(BadPass, match="two passes of that name"):
         Pipeline.of(Options(pipeline="joint(custom_pass)", joint_custom_pre_pass=[lambda g: None, lambda g: None]))
 

@@ -54,6 +54,7 @@ _ELSEWHERE = frozenset(
         "joint_custom_post_pass",
         "post_grad_custom_pre_pass",
         "post_grad_custom_post_pass",
+        "lower_custom_pass",
     }
 )
 """Options that change no graph, or that the pipeline and the engine stand for."""
@@ -74,6 +75,9 @@ class Question:
         module: GraphModule, inputs: Sequence[Any], options: Options, pipeline: Pipeline, engine: Engine
     ) -> Question:
         """Raises `NotKept` for a graph that no text tells all of, and for passes and tables that no version does."""
+        pipeline = Pipeline(
+            tuple(s for s in pipeline.steps if s.stage != "lower")
+        )  # graphs are kept as they come there
         _check_passes(pipeline)
         captured = Captured(module)
         given = [*captured.held, *inputs]

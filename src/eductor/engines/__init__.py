@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any
@@ -10,6 +10,9 @@ from typing import Any
 from eductor.engines.aten import aten, calls
 from eductor.errors import BadOption, UnknownName
 from eductor.options import Options
+from eductor.passes import lower
+from eductor.pipeline.base import Pass
+from eductor.pipeline.registry import Row
 from eductor.program.job import Compiled as Compiled
 from eductor.program.job import Job as Job
 from eductor.program.job import Kernel as Kernel
@@ -31,7 +34,10 @@ class Engine:
     state: Callable[[], str] = lambda: ""
     """What its decompositions depend on besides the options, as text."""
     takes_numbers: bool = True
-    """Whether it runs graphs that read Python floats from tensors; otherwise they become tensors or constants."""
+    """Whether it runs graphs that read Python floats from tensors; if not, they become tensors or constants."""
+    lower: Sequence[Row | Pass | str] = ()
+    """The passes that prepare its graphs, in order: rows, passes, or names of built-in ones. They run on a copy of each
+    graph, which it may edit."""
 
     def __call__(self, job: Job) -> Compiled:
         made = self.compile(job)
@@ -75,6 +81,7 @@ INDUCTOR = Engine(
     seeded_random=True,
     state=_inductor_state,
     takes_numbers=False,
+    lower=lower.ORDER,
 )
 """The engine that compiles with torch's code generator."""
 BUILT_IN = {"aten": ATEN, "inductor": INDUCTOR}

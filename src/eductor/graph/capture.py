@@ -31,7 +31,7 @@ def capture(
         with warnings.catch_warnings(), compat.without_tracing_context():
             warnings.simplefilter("ignore", FutureWarning)
             return compat.dynamo_export(fn, tuple(inputs), dynamic=dynamic)
-    mode = FakeTensorMode(shape_env=ShapeEnv() if dynamic else None)
+    mode = FakeTensorMode(shape_env=ShapeEnv())
     fakes = [mode.from_tensor(x, static_shapes=not dynamic) if isinstance(x, torch.Tensor) else x for x in inputs]
     holder = fn if isinstance(fn, nn.Module) else nn.Module()
     traced = _trace(fn, holder, fakes, mode)

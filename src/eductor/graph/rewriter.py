@@ -149,6 +149,10 @@ class Rewriter:
             node = self.view.graph.create_node("get_attr", name)
         return self._entered(node, like or self.place or before)
 
+    def adopt(self, node: Node, *, like: Node | None = None) -> None:
+        """Takes a node that another tool put into the graph for one that it made itself."""
+        self._entered(node, like or self.place or node)
+
     def replace(self, old: Node, op: Any, *args: Any, **kwargs: Any) -> Node:
         """Puts a new call, or an existing node, in place of a node, which is erased."""
         if isinstance(op, Node):

@@ -23,6 +23,13 @@ def copy_of(graph: Graph) -> Graph:
     return copy
 
 
+def own_module(module: GraphModule) -> GraphModule:
+    """A copy of a module, with graphs of its own for it and for the bodies of its higher-order operators."""
+    copy = Snapshot(module.graph).module(module)
+    copy.graph.set_codegen(CodeGen())
+    return copy
+
+
 class Snapshot:
     """The nodes of a graph with their targets and arguments at one moment.
 
@@ -55,6 +62,11 @@ class Snapshot:
         """The bodies of higher-order operators that a graph had then and still has: path, as it was, as it is."""
         now = subgraphs(graph) if self._nested else {}
         return ((path, then, now[path]) for path, then in self._nested.items() if path in now)
+
+    def bodies_gone(self, graph: Graph) -> list[str]:
+        """The paths of bodies that a graph had then and has no more."""
+        now = subgraphs(graph) if self._nested else {}
+        return [path for path in self._nested if path not in now]
 
     def module(self, root: GraphModule) -> GraphModule:
         """The graph as it was with its bodies as they were, in a module of its own; all else is the root's."""

@@ -164,7 +164,7 @@ class GraphView:
     def _holds(self, node: Node) -> bool:
         if self._index is None:
             self._indexed()
-        return bool(self._filed.get(node))
+        return node in self._filed
 
     def _is_call_of(self, node: Node, wanted: _Wanted) -> bool:
         if self._index is None:

@@ -3,6 +3,7 @@
 from eductor.partition.curve import Step as Step
 from eductor.partition.curve import curve_to_json as curve_to_json
 from eductor.partition.partitioner import choose_saved_values_set as choose_saved_values_set
+from eductor.partition.partitioner import choose_saves as choose_saves
 from eductor.partition.partitioner import explain_saved as explain_saved
 from eductor.partition.partitioner import memory_curve as memory_curve
 from eductor.partition.partitioner import min_cut_rematerialization_partition as min_cut_rematerialization_partition
@@ -15,3 +16,5 @@ from eductor.partition.plans import plan_for as plan_for
 from eductor.partition.plans import plans_of as plans_of
 from eductor.partition.plans import read_plans as read_plans
 from eductor.partition.plans import write_plans as write_plans
+from eductor.partition.saves import Saves as Saves
+from eductor.partition.split import split as split

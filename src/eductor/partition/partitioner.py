@@ -10,6 +10,7 @@ import torch
 from torch.fx import Graph, Node
 
 from eductor.cost import Device, device_of
+from eductor.graph.snapshot import own_module
 from eductor.graph.values.meta import value_of
 from eductor.options import Options
 from eductor.partition.budget import within
@@ -25,7 +26,10 @@ from eductor.partition.plan_replay import replayed
 from eductor.partition.prices import PICOSECONDS, Priced, price_of_a_byte, priced
 from eductor.partition.problem import Choice, bytes_of, completed
 from eductor.partition.reasons import why_again, why_saved
+from eductor.partition.saves import Saves
 from eductor.partition.split import split
+from eductor.pipeline.base import Context, GraphName
+from eductor.pipeline.pipeline import Pipeline
 from eductor.program.joint import Joint
 from eductor.program.parts import Parts
 
@@ -33,21 +37,33 @@ from eductor.program.parts import Parts
 def partition_fn(
     joint: Joint, *, plan: Plan | None = None, options: Mapping[str, Any] | Options | None = None
 ) -> Parts:
-    """Parts a joint graph, as a plan says if there is one; what nobody differentiates is a forward alone."""
-    if not joint.tangents:
-        return split(joint, classify(joint), [])
-    if plan is not None:
-        info, options = classify(joint), Options.of(options)
-        found, choice = _planned(plan, joint.module.graph, info, options)
-        return _parts(joint, info, found.chosen(choice.kept), found.chosen(choice.ahead), options)
-    return min_cut_rematerialization_partition(joint, options=options)
+    """Parts a joint graph, as a plan says if there is one; without gradients it is a forward alone."""
+    options = Options.of(options)
+    saves = choose_saves(joint, plan=plan, options=options)
+    if not any(saves.forms.values()):
+        return split(joint, saves)
+    own = replace(joint, module=own_module(joint.module))
+    name = GraphName(role="joint")
+    context = Context("partition", options, graph=name, gradients=joint.gradients, saved=saves.forms)
+    edited = Pipeline.of(options).run("partition", own.module, context, options.instruments)
+    return split(own, saves, edited=edited)
 
 
 def min_cut_rematerialization_partition(joint: Joint, *, options: Mapping[str, Any] | Options | None = None) -> Parts:
     """Parts a joint graph: what is saved is chosen by what saving and computing again cost, within the memory budget."""
-    info, options = classify(joint), Options.of(options)
-    found, choice = _chosen(joint.module.graph, info, options)
-    return _parts(joint, info, found.chosen(choice.kept), found.chosen(choice.ahead), options)
+    return partition_fn(joint, options=options)
+
+
+def choose_saves(
+    joint: Joint, *, plan: Plan | None = None, options: Mapping[str, Any] | Options | None = None
+) -> Saves:
+    """What a joint graph saves for its backward, and in which form: as a plan says if there is one, or what is cheapest."""
+    info, graph, options = classify(joint), joint.module.graph, Options.of(options)
+    if not joint.tangents:
+        return Saves.of(info, [])
+    found, choice = _chosen(graph, info, options) if plan is None else _planned(plan, graph, info, options)
+    saved = found.chosen(choice.kept)
+    return Saves.of(info, saved, found.chosen(choice.ahead), forms_of(info, saved, main_device(graph, options)))
 
 
 def choose_saved_values_set(
@@ -91,7 +107,7 @@ def explain_saved(
         elif names[node] in edited:
             reason = EDITED
         if is_saved and node in forms:
-            reason = f"{reason}, {forms[node].name}"
+            reason = f"{reason}, as {forms[node].name}"
         return Entry(node.name, names[node], value.bytes, here or 0.0, instead, reason, number in choice.ahead)
 
     return Plan(
@@ -118,11 +134,6 @@ def memory_curve(joint: Joint, *, options: Mapping[str, Any] | Options | None = 
     info, device = classify(joint), main_device(joint.module.graph, options)
     full, found = _fastest(info, device, options)[1], _priced(info, device, options, is_limited=True)
     return curve(found, Liveness(info, device), full, options.budget_solver)
-
-
-def _parts(joint: Joint, info: NodeInfo, saved: list[Node], ahead: list[Node], options: Options) -> Parts:
-    device = main_device(joint.module.graph, options)
-    return split(joint, info, saved, ahead, forms_of(info, saved, device))
 
 
 def _chosen(graph: Graph, info: NodeInfo, options: Options) -> tuple[Priced, Choice]:

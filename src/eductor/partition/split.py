@@ -4,59 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from types import MappingProxyType
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
 from eductor import compat
 from eductor.graph.effects.order import ancestors
-from eductor.graph.values.meta import AHEAD, CAME_FROM, value_of
-from eductor.partition.compressed_saves import Form
-from eductor.partition.node_info import NodeInfo, backward_order, is_size, made_ahead
+from eductor.graph.values.meta import AHEAD, CAME_FROM, IN_BACKWARD, value_of
+from eductor.partition.node_info import backward_order, classify, is_size, made_ahead
+from eductor.partition.saves import Saves
 from eductor.program.joint import Joint
 from eductor.program.parts import Parts, Saved
 
 aten = torch.ops.aten
 
 
-def split(
-    joint: Joint,
-    info: NodeInfo,
-    saved: Sequence[Node],
-    ahead: Sequence[Node] = (),
-    forms: Mapping[Node, Form] = MappingProxyType({}),
-) -> Parts:
+def split(joint: Joint, saves: Saves, *, edited: bool = False) -> Parts:
     """The forward graph that returns the saved values too, and the backward graph that takes them.
 
-    The backward makes the values `ahead` at its start, and what they are made from a second time where it needs it. Values
-    with a small form are saved in that.
+    The backward makes the values `ahead` at its start, and what they are made from a second time where it needs it. If the
+    graph was `edited` since the choice, a node may take the place of a value in the backward.
     """
-    splitter = _Split(joint, info, forms)
-    if not joint.tangents:
-        return Parts(splitter.forward_graph([]), None)
-    return splitter.parts(saved, ahead)
+    splitter = _Split(joint, saves, edited=edited)
+    return splitter.parts() if joint.tangents else Parts(splitter.forward_graph([]), None)
 
 
 class _Split:
     """One joint graph, to be copied into two."""
 
-    def __init__(self, joint: Joint, info: NodeInfo, forms: Mapping[Node, Form]) -> None:
+    def __init__(self, joint: Joint, saves: Saves, *, edited: bool) -> None:
         self._root = joint.module
-        self._info = info
+        self._info = info = classify(joint) if edited else saves.info
         self._primals = {n: i for i, n in enumerate(info.primals)}
-        self._copied = info.copied
-        self._forms = forms
+        nodes = {n.name: n for n in info.nodes}
+        self._copied = {nodes[name] for name in saves.copied}
+        self._trusts = saves.trusts_parameters
+        nodes |= {n.meta[IN_BACKWARD]: n for n in info.nodes if IN_BACKWARD in n.meta}
+        self._saved, self._ahead = [nodes[name] for name in saves.forms], [nodes[name] for name in saves.ahead]
 
-    def parts(self, saved: Sequence[Node], ahead: Sequence[Node]) -> Parts:
-        sizes = [n for n in saved if is_size(n)]
-        tensors = [n for n in saved if not is_size(n)]
+    def parts(self) -> Parts:
+        sizes = [n for n in self._saved if is_size(n)]
+        tensors = [n for n in self._saved if not is_size(n)]
         sizes = [*self._unbound(sizes, (*tensors, *self._info.tangents)), *sizes]
         forward, places = self._forward_with([*sizes, *tensors])
-        backward = self._backward_graph([*sizes, *tensors], ahead)
+        backward = self._backward_graph([*sizes, *tensors])
         destinations = tuple(self._primals[n] for n in self._info.destinations)
-        trusts = not (self._info.parameters & {*tensors}) <= self._info.guarded
-        return Parts(forward, backward, tuple(places[: len(sizes)]), tuple(places[len(sizes) :]), destinations, trusts)
+        return Parts(
+            forward, backward, tuple(places[: len(sizes)]), tuple(places[len(sizes) :]), destinations, self._trusts
+        )
 
     def _unbound(self, sizes: Sequence[Node], tensors: Iterable[Node]) -> list[Node]:
         """Sizes that shapes of the backward's inputs speak of and no saved size gives."""
@@ -104,16 +99,14 @@ class _Split:
         return compat.lazy_module(self._root, graph)
 
     def _handed_over(self, graph: Graph, node: Node, value: Node) -> Node:
-        """What the forward returns of a value that is saved: the value, a copy of it, or its small form."""
-        if node in self._forms:
-            return self._forms[node].pack(graph, value)
+        """What the forward returns of a value that is saved: the value, or a copy of it."""
         if node not in self._copied:
             return value
         copy = graph.call_function(aten.clone.default, (value,))
         copy.meta = {**node.meta, CAME_FROM: (node.name,)}
         return copy
 
-    def _backward_graph(self, saved: Sequence[Node], ahead: Sequence[Node]) -> GraphModule:
+    def _backward_graph(self, saved: Sequence[Node]) -> GraphModule:
         graph, copies = Graph(), dict[Node, Node]()
         places: dict[Node, Node] = {}
         info = self._info
@@ -122,15 +115,8 @@ class _Split:
                 name = node.name if known is copies else f"{node.name}_written"
                 known[node] = graph.placeholder(name)
                 known[node].meta = {**node.meta, CAME_FROM: (node.name,)}
-        small = {node: copies[node] for node in saved if node in self._forms}
-        for node, taken in small.items():
-            taken.meta["val"] = self._forms[node].value(node)
-
-        first = made_ahead(info, saved, ahead)
-        for i, node in enumerate((*first, *backward_order(info, [*saved, *ahead]))):
-            for operand in node.all_input_nodes:
-                if operand in small:
-                    copies[operand] = self._forms[operand].unpack(graph, small.pop(operand))
+        first = made_ahead(info, saved, self._ahead)
+        for i, node in enumerate((*first, *backward_order(info, [*saved, *self._ahead]))):
             sources = {**copies, **places} if node.target is aten.copy_.default else copies
             copies[node] = _copy(graph, node, sources)
             if i < len(first):

@@ -3,14 +3,16 @@
 To import this room is to declare its orders to the registry; `eductor/__init__.py` does so.
 """
 
-from eductor.passes import joint, post_grad, pre_grad
+from eductor.passes import joint, lower, partition, post_grad, pre_grad
 from eductor.pipeline.base import Stage
 from eductor.pipeline.registry import Row, set_built_in
 
 ORDERS: dict[Stage, tuple[Row, ...]] = {
     "pre_grad": pre_grad.ORDER,
     "joint": joint.ORDER,
+    "partition": partition.ORDER,
     "post_grad": post_grad.ORDER,
+    "lower": lower.ORDER,
 }
 
 set_built_in(ORDERS)

@@ -8,7 +8,7 @@ import inspect
 import keyword
 import sys
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -20,7 +20,7 @@ from eductor.graph.view import GraphView
 from eductor.options import Options
 from eductor.pipeline.versions import is_ours, source_hash
 
-Stage = Literal["pre_grad", "joint", "post_grad"]
+Stage = Literal["pre_grad", "joint", "partition", "post_grad", "lower"]
 """The name of a stage."""
 STAGES: tuple[Stage, ...] = get_args(Stage)
 """All stages in the order in which they run."""
@@ -45,6 +45,8 @@ class Contract:
     """Whether what it promises of numbers holds for inputs that are finite, as it does for the kernel that it calls."""
     in_place: bool = False
     """Whether it makes a functional graph write: it comes last, and stays out of bodies, which must be functional."""
+    restrides: bool = False
+    """Whether it may give outputs of the graph other strides, or another storage offset: no caller depends on them."""
 
     def __str__(self) -> str:
         parts = [f"{self.numerics} ({NUMERICS[self.numerics]})"]
@@ -52,6 +54,7 @@ class Contract:
         parts += ["only for inference"] if self.inference_only else []
         parts += ["for finite numbers"] if self.finite_only else []
         parts += ["the graph writes in place afterwards"] if self.in_place else []
+        parts += ["it may change the strides of outputs"] if self.restrides else []
         return "; ".join(parts)
 
 
@@ -84,6 +87,16 @@ class Context:
     """Whether what is computed from parameters alone is computed once and kept, where a pass marks it with `pack`."""
     fuses: bool = False
     """Whether the engine computes pointwise operators inside of the kernels that read them."""
+    takes_numbers: bool = True
+    """Whether the engine runs graphs that read Python floats from tensors."""
+    gradients: tuple[int, ...] = ()
+    """In a joint graph, whose last outputs are the gradients: the number of the input that each of them belongs to."""
+    saved: Mapping[str, str] = field(default_factory=dict)
+    """What is saved for the backward, by the names of nodes: for each the form that it is saved in, empty for as it is."""
+
+    def facts(self) -> dict[str, Any]:
+        """Everything but the stage, the options and the graph: plain values, which a reproducer spells out."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("stage", "options", "graph")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +134,8 @@ class Example:
     prepare: Callable[[GraphModule], None] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options that the pass has on it."""
+    context: Mapping[str, Any] = field(default_factory=dict)
+    """What the pass is told besides the graph, by the names of the fields of `Context`."""
 
     def make_inputs(self) -> list[torch.Tensor]:
         return [spec.make(seed) for seed, spec in enumerate(self.inputs)]
@@ -285,15 +300,16 @@ class Pass:
         *,
         prepare: Callable[[GraphModule], None] | None = None,
         options: Mapping[str, Any] | None = None,
+        context: Mapping[str, Any] | None = None,
     ) -> Callable[..., Any]:
         """Declares a program that the pass changes; its inputs are the defaults of its parameters.
 
         `prepare` edits the captured graph first, for what no program is captured as. With `options` it shows the pass
-        so configured.
+        so configured, with `context` in a compile of which these fields of `Context` are known.
         """
 
         def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
-            self.examples.append(_example(self, fn, "", prepare, options))
+            self.examples.append(_example(self, fn, "", prepare, options, context))
             return fn
 
         return declare if fn is None else declare(fn)
@@ -304,13 +320,14 @@ class Pass:
         *,
         prepare: Callable[[GraphModule], None] | None = None,
         options: Mapping[str, Any] | None = None,
+        context: Mapping[str, Any] | None = None,
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Declares a program that the pass must leave, with (a part of) the reason that it gives."""
         if not isinstance(because, str) or not because.strip():
             raise BadPass(f"pass {self.name!r}: a refusal states its reason: @{self.name}.refuses('the reason').")
 
         def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
-            self.refusals.append(_example(self, fn, because, prepare, options))
+            self.refusals.append(_example(self, fn, because, prepare, options, context))
             return fn
 
         return declare
@@ -359,10 +376,11 @@ def graph_pass(
     inference_only: bool = False,
     finite_only: bool = False,
     in_place: bool = False,
+    restrides: bool = False,
     **declared: Any,
 ) -> Callable[[Callable[..., Any]], Pass]:
     """Makes a pass of a function of the graph and the rewriter; keyword-only parameters are its options."""
-    contract = Contract(numerics, words(devices), inference_only, finite_only, in_place)
+    contract = Contract(numerics, words(devices), inference_only, finite_only, in_place, restrides)
     return lambda fn: Pass(fn, stages=words(stage), contract=contract, **declared)
 
 
@@ -422,6 +440,7 @@ def _example(
     because: str,
     prepare: Callable[[GraphModule], None] | None,
     options: Mapping[str, Any] | None,
+    context: Mapping[str, Any] | None,
 ) -> Example:
     inputs = [p.default for p in inspect.signature(fn).parameters.values()]
     if not all(isinstance(spec, TensorSpec) for spec in inputs):
@@ -429,4 +448,4 @@ def _example(
             f"pass {pass_.name!r}, example {name_of(fn)!r}: give each parameter a default such as f32(2, 3), its dtype "
             "and shape."
         )
-    return Example(name_of(fn), fn, tuple(inputs), because, prepare, dict(options or {}))
+    return Example(name_of(fn), fn, tuple(inputs), because, prepare, dict(options or {}), dict(context or {}))

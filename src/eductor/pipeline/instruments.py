@@ -17,7 +17,7 @@ from eductor.pipeline.base import Context, GraphName, Stage
 from eductor.pipeline.steps import Step
 
 Status = Literal["running", "changed", "unchanged", "skipped", "failed"]
-FlowStage = Literal["pre_grad", "autograd", "joint", "partition", "post_grad", "engine", "link"]
+FlowStage = Literal["pre_grad", "autograd", "joint", "partition", "post_grad", "lower", "engine", "link"]
 
 
 @dataclass

@@ -14,7 +14,7 @@ from eductor.errors import BadOption, BadPass, UnknownName
 from eductor.options import SLOT_OPTIONS, Options
 from eductor.pipeline.base import STAGES, Context, Pass, Stage, as_pass, describe_options
 from eductor.pipeline.instruments import Instrument
-from eductor.pipeline.registry import Registry
+from eductor.pipeline.registry import Registry, Row
 from eductor.pipeline.runner import run_steps
 from eductor.pipeline.steps import Extra, Step, numbered, place
 from eductor.pipeline.versions import spelled
@@ -39,33 +39,42 @@ class Pipeline:
         steps = (registry or Registry.default()).steps()
         enable, disable = list(enable), list(disable)
         _check_names([*enable, *disable], steps)
+        _check_droppable(steps, disable)
         on = [s for s in steps if s.is_slot or _is_any(s, enable) or s.load().on]
         return Pipeline(tuple(s for s in on if not _is_any(s, disable)))
 
     @staticmethod
-    def of(options: Options) -> Pipeline:
-        """The pipeline that the options ask for, with all passes that they give."""
+    def of(options: Options, lower: Iterable[Row | Pass | str] | None = None) -> Pipeline:
+        """The pipeline that the options ask for, with all passes that they give and all that the engine cannot do without.
+
+        `lower` are the rows of the engine's lower stage; by default those of the engine `inductor`.
+        """
         _check_types(options)
         own = [p if isinstance(p, Pass) else _not_a_pass(p) for p in options.passes]
         slotted = [_in_slot(p, slot) for slot in SLOT_OPTIONS for p in getattr(options, slot)]
-        registry = Registry.default().with_passes(own)
+        default = Registry.default()
+        registry = (default if lower is None else default.lowering(lower)).with_passes(own)
         if options.pipeline is None:
             given = [f"{stage}/{p.name}" for p in own for stage in p.stages]
             pipeline = Pipeline.default(registry, enable=[*given, *options.enable])._added(slotted)
         elif isinstance(options.pipeline, str):
-            pipeline = Pipeline.parse(options.pipeline, registry.with_passes(slotted))
+            pipeline = Pipeline.parse(options.pipeline, registry.with_passes(slotted), default)
             pipeline = pipeline._added(_unnamed(pipeline, [*own, *slotted]))
         else:
             pipeline = options.pipeline._added([*own, *slotted])
         known = [*registry.steps(), *pipeline.steps]
-        _check_names([*options.enable, *options.disable], known)
-        pipeline = pipeline._enabled(options.enable, registry)
+        _check_names([*options.enable, *options.disable], [*known, *default.order("lower")])
+        _check_droppable(registry.steps(), options.disable)
+        pipeline = pipeline._for_engine(registry)._enabled(lambda s: s.required or _is_any(s, options.enable), registry)
         return Pipeline(tuple(s for s in pipeline.steps if not _is_any(s, options.disable)))
 
     @staticmethod
-    def parse(text: str, registry: Registry | None = None) -> Pipeline:
-        """Reads what `text()` printed: `pre_grad(a, b(level=2)), joint(c[:3])`, where c makes its first 3 matches alone."""
-        registry = registry or Registry.default()
+    def parse(text: str, registry: Registry | None = None, *others: Registry) -> Pipeline:
+        """Reads what `text()` printed: `pre_grad(a, b(level=2)), joint(c[:3])`, where c makes its first 3 matches alone.
+
+        What the registry does not have, the others may.
+        """
+        registries = (registry or Registry.default(), *others)
         wrong = f"the pipeline {text!r} is not of the form stage(pass, pass(option=1)), ..."
         try:
             tree = ast.parse(f"[{text.strip().rstrip(',')}\n]", mode="eval").body
@@ -78,7 +87,7 @@ class Pipeline:
             stage = next((s for s in STAGES if s == call.func.id), None)
             if stage is None:
                 raise UnknownName("stage", call.func.id, STAGES)
-            steps += [_read_step(registry, stage, item) for item in call.args]
+            steps += [_read_step(registries, stage, item) for item in call.args]
         return Pipeline(tuple(steps))
 
     def text(self) -> str:
@@ -100,10 +109,11 @@ class Pipeline:
     def without(self, *names: str) -> Pipeline:
         """Drops passes by name: `name` drops all of that name, `name#2` the second, `joint/name` that of a stage."""
         _check_names(names, self.steps)
+        _check_droppable(self.steps, names)
         return Pipeline(tuple(s for s in self.steps if not _is_any(s, names)))
 
     def only(self, *names: str) -> Pipeline:
-        """Keeps nothing but these passes."""
+        """Keeps nothing but these passes; a compile adds those that its engine cannot do without."""
         _check_names(names, self.steps)
         return Pipeline(tuple(s for s in self.steps if _is_any(s, names)))
 
@@ -112,6 +122,7 @@ class Pipeline:
         _check_names([name], self.steps)
         if type(matches) is not int or matches < 0:
             raise BadPass(f"limited({name!r}, {matches!r}): the number of matches is 0 or more.")
+        _check_droppable(self.steps, [name])
         return Pipeline(tuple(replace(s, limit=matches) if s.is_called(name) else s for s in self.steps))
 
     def with_pass(
@@ -143,6 +154,7 @@ class Pipeline:
     def replaced(self, name: str, pass_: Pass | Callable[..., Any]) -> Pipeline:
         """Puts another pass, or a plain function of a `torch.fx.Graph`, in the place of one."""
         _check_names([name], self.steps)
+        _check_droppable(self.steps, [name])
         pass_ = as_pass(pass_)
         for step in self.steps:
             if step.is_called(name) and step.is_slot:
@@ -167,9 +179,9 @@ class Pipeline:
                 parts.append(f"{step.address} {said!r}")
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
-    def run(self, stage: Stage, module: GraphModule, context: Context, instruments: Sequence[Instrument] = ()) -> None:
-        """Runs the passes of a stage over a graph, in place."""
-        run_steps(self.stage(stage), stage, module, context, instruments)
+    def run(self, stage: Stage, module: GraphModule, context: Context, instruments: Sequence[Instrument] = ()) -> bool:
+        """Runs the passes of a stage over a graph, in place; whether one of them changed it."""
+        return run_steps(self.stage(stage), stage, module, context, instruments)
 
     def _added(self, passes: Iterable[Pass], source: str = "options") -> Pipeline:
         """With passes where they ask to be."""
@@ -179,16 +191,20 @@ class Pipeline:
         placed = [place(stage, self.stage(stage), [e for e in extras if stage in e.pass_.stages]) for stage in STAGES]
         return Pipeline(tuple(s for steps in placed for s in steps))
 
-    def _enabled(self, names: Iterable[str], registry: Registry) -> Pipeline:
-        """With passes that are off by default, at their place in the registry's order."""
-        names, steps = list(names), list(self.steps)
-        if not names:
-            return self
+    def _for_engine(self, registry: Registry) -> Pipeline:
+        """Without built-in passes that prepare graphs for another engine."""
+        wanted = {s.name for s in registry.order("lower")}
+        others = [s for s in self.stage("lower") if s.is_built_in and s.name not in wanted]
+        return Pipeline(tuple(s for s in self.steps if s not in others)) if others else self
+
+    def _enabled(self, is_wanted: Callable[[Step], bool], registry: Registry) -> Pipeline:
+        """With all passes that are wanted, those that are not there yet at their place in the registry's order."""
+        steps = list(self.steps)
         for stage in STAGES:
             order = registry.order(stage)
             here = [s.address for s in steps]
             for i, step in enumerate(order):
-                if _is_any(step, names) and step.address not in here:
+                if is_wanted(step) and step.address not in here:
                     earlier = {s.address for s in order[:i]}
                     at = max((k + 1 for k, s in enumerate(steps) if s.address in earlier), default=0)
                     while at < len(steps) and steps[at].slot:
@@ -202,13 +218,15 @@ def _step_text(step: Step) -> str:
     return step.name + options + (f"[:{step.limit}]" if step.limit is not None else "")
 
 
-def _read_step(registry: Registry, stage: Stage, item: ast.expr) -> Step:
+def _read_step(registries: Sequence[Registry], stage: Stage, item: ast.expr) -> Step:
     if isinstance(item, ast.Subscript) and not isinstance(item.value, ast.Subscript):
-        return replace(_read_step(registry, stage, item.value), limit=_read_limit(item))
+        step = replace(_read_step(registries, stage, item.value), limit=_read_limit(item))
+        _check_droppable([step], [step.name])
+        return step
     if isinstance(item, ast.Name):
-        return registry.get(stage, item.id)
+        return _named(registries, stage, item.id)
     if isinstance(item, ast.Call) and isinstance(item.func, ast.Name) and not item.args:
-        step = registry.get(stage, item.func.id)
+        step = _named(registries, stage, item.func.id)
         try:
             options: dict[str, Any] = {str(k.arg): ast.literal_eval(k.value) for k in item.keywords}
         except ValueError:
@@ -219,6 +237,12 @@ def _read_step(registry: Registry, stage: Stage, item: ast.expr) -> Step:
             raise BadPass(f"`{ast.unparse(item)}`: {step.name} is a slot, which has no options.")
         return replace(step, pass_=step.load().configured(**options)) if options else step
     raise BadPass(f"`{ast.unparse(item)}` is neither the name of a pass nor pass(option=value).")
+
+
+def _named(registries: Sequence[Registry], stage: Stage, name: str) -> Step:
+    """The step of that name in the first registry that has it."""
+    found = (s for r in registries for s in r.order(stage) if s.is_called(name))
+    return next(found, None) or registries[0].get(stage, name)
 
 
 def _read_limit(item: ast.Subscript) -> int:
@@ -242,6 +266,16 @@ def _check_names(names: Iterable[str], steps: Iterable[Step]) -> None:
     for name in names:
         if not _is_known(name, steps):
             raise UnknownName("pass", name, [s.name for s in steps])
+
+
+def _check_droppable(steps: Iterable[Step], names: Sequence[str]) -> None:
+    """A pass that the engine cannot do without is there, as a whole, in each compile with that engine."""
+    for step in steps:
+        if step.required and _is_any(step, names):
+            raise BadPass(
+                f"{step.address} cannot be dropped, limited or replaced, for the engine cannot do without it: "
+                f"{step.reason}. Choose another engine, or give an Engine of your own other rows of the stage lower."
+            )
 
 
 def _check_types(options: Options) -> None:

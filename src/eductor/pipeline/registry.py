@@ -11,7 +11,7 @@ from typing import Any
 
 from eductor.errors import BadPass, EductorWarning, UnknownName
 from eductor.pipeline.base import STAGES, Pass, Stage
-from eductor.pipeline.steps import IN_GIVEN_ORDER, Extra, numbered, place
+from eductor.pipeline.steps import DEFAULT_SLOTS, IN_GIVEN_ORDER, Extra, numbered, place
 from eductor.pipeline.steps import Step as Step
 
 ENTRY_POINTS = "eductor.passes"
@@ -19,15 +19,22 @@ ENTRY_POINTS = "eductor.passes"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of a stage's order: a pass by the module that has it, or a named slot, and why it stands there."""
+    """A line of a stage's order: a pass, or the module that has it, or a named slot, and why it stands there."""
 
     name: str
     reason: str
     module: str = ""
+    pass_: Pass | None = None
+    required: bool = False
+    """Whether the engine cannot do without the pass."""
 
     @property
     def is_slot(self) -> bool:
-        return not self.module
+        return not self.module and self.pass_ is None
+
+    def step(self, stage: Stage) -> Step:
+        source = "engine" if self.pass_ is not None else "eductor"
+        return Step(stage, self.name, 1, self.reason, source, self.pass_, self.module, required=self.required)
 
 
 _built_in: dict[Stage, tuple[Row, ...]] = {}
@@ -60,6 +67,11 @@ class Registry:
         passes = list(passes)
         return self if not passes else replace(self, extras=(*self.extras, *(Extra(p, source) for p in passes)))
 
+    def lowering(self, given: Iterable[Row | Pass | str]) -> Registry:
+        """The same registry with the lower stage of an engine: rows, passes, or names of built-in ones; and the slot."""
+        rows = tuple(given)
+        return self if rows == dict(self.orders).get("lower") else _lowering(self, rows)
+
     def order(self, stage: Stage) -> tuple[Step, ...]:
         """The steps of a stage in the order in which they run."""
         return self._placed[stage]
@@ -69,7 +81,7 @@ class Registry:
         return {stage: tuple(self._place(stage)) for stage in STAGES}
 
     def _place(self, stage: Stage) -> list[Step]:
-        rows = [Step(stage, row.name, 1, row.reason, "eductor", None, row.module) for row in dict(self.orders)[stage]]
+        rows = [row.step(stage) for row in dict(self.orders).get(stage, ())]
         extras = [e for e in self.extras if stage in e.pass_.stages]
         return place(stage, numbered(rows), sorted(extras, key=_by_name))
 
@@ -83,6 +95,26 @@ class Registry:
         if found is None:
             raise UnknownName(f"pass of the stage {stage}", name, [s.name for s in steps])
         return found
+
+
+@functools.lru_cache(maxsize=32)
+def _lowering(registry: Registry, given: tuple[Row | Pass | str, ...]) -> Registry:
+    orders = dict(registry.orders)
+    known = {row.name: row for row in orders["lower"]}
+    slot = known[DEFAULT_SLOTS["lower"]]
+    rows = [_as_row(one, known) for one in given]
+    orders["lower"] = tuple(rows if slot in rows else [slot, *rows])
+    return replace(registry, orders=tuple(orders.items()))
+
+
+def _as_row(given: Row | Pass | str, known: dict[str, Row]) -> Row:
+    if isinstance(given, Row):
+        return given
+    if isinstance(given, Pass):
+        return Row(given.staged("lower").name, "the engine asks for it", pass_=given)
+    if given not in known:
+        raise UnknownName("pass of the stage lower", given, known)
+    return known[given]
 
 
 def _by_name(extra: Extra) -> str:

@@ -62,9 +62,9 @@ def rebuilt_module(graph: str, attributes: Mapping[str, Any]) -> GraphModule:
 def rebuilt_context(stage: Stage, given: Mapping[str, Any] | None) -> Context:
     """The context of a pass as a reproducer has it, strict."""
     known = dict(given or {})
-    is_inference, packs, fuses = (known.pop(name, False) for name in ("is_inference", "packs", "fuses"))
+    facts = {name: known.pop(name) for name in Context(stage).facts() if name in known}
     name = GraphName(role=known.pop("role", "captured"))
-    return Context(stage, Options(strict=True, **known), is_inference, name, packs, fuses)
+    return Context(stage, Options(strict=True, **known), graph=name, **facts)
 
 
 def load_pass(where: str) -> Pass:

@@ -84,10 +84,8 @@ def spelled_context(context: Context) -> dict[str, Any]:
         "profile": options.profile,
         "fallback_random": options.fallback_random,
         "debug": options.debug,
-        "is_inference": context.is_inference,
-        "packs": context.packs,
-        "fuses": context.fuses,
         "role": context.graph.role,
+        **context.facts(),
     }
 
 

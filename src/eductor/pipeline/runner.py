@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule
 
-from eductor.errors import PassFailed, warn
+from eductor.errors import PassFailed, RequiredPassFailed, warn
 from eductor.graph.bodies import inner_first
 from eductor.graph.effects.legal import violations
 from eductor.graph.effects.order import sort_in_place
@@ -39,8 +39,8 @@ from eductor.pipeline.steps import Step
 
 def run_steps(
     steps: Sequence[Step], stage: Stage, module: GraphModule, context: Context, instruments: Sequence[Instrument]
-) -> None:
-    """Runs the steps of one stage in order, each on what the one before it left."""
+) -> bool:
+    """Runs the steps of one stage in order, each on what the one before it left; whether one of them changed it."""
     for instrument in instruments:
         instrument.before_pipeline(stage, module)
     try:
@@ -59,6 +59,7 @@ def run_steps(
         raise
     for instrument in instruments:
         instrument.after_pipeline(stage, module)
+    return before is not first
 
 
 def skip_steps(
@@ -145,7 +146,9 @@ class _Runner:
         return held
 
     def _limit(self, run: PassRun) -> int | None:
-        """How many matches the pass may make, by the pipeline and by those who look on."""
+        """How many matches the pass may make, by the pipeline and by the instruments; all, where the engine needs it."""
+        if self.step.required:
+            return None
         limits = [self.step.limit, *(instrument.most_matches(run) for instrument in self.instruments)]
         return min((limit for limit in limits if limit is not None), default=None)
 
@@ -191,7 +194,7 @@ class _Runner:
             if self._is_watched:
                 _check_edits(graph, before, rewriter.matches)
             check_bodies(graph, before, self.context.stage)
-        self.interface.check(graph, self.context.stage)
+        self.interface.check(graph, self.context.stage, restrides=pass_.contract.restrides)
         if self.context.options.debug:
             check_stage(graph, before, self.context.stage, in_place=pass_.contract.in_place)
         changed = not is_as_before(before, graph)
@@ -208,6 +211,7 @@ class _Runner:
         )
         run.before.restore(self.view.module)
         self.view.forget()
+        self.interface.outputs = Interface(self.view.graph).outputs
         run.status, run.after, run.matches, run.rejects = "failed", None, (), rewriter.rejects
         run.reason = str(error) if isinstance(error, ContractBroken) else f"{type(error).__name__}: {error}"
         try:
@@ -220,6 +224,8 @@ class _Runner:
         message = f"the pass {run.address} failed: {run.reason}\n{surroundings}\n{where}"
         if not can_go_on:
             raise PassFailed(f"{message}\nIt wrote tensors of the module, which cannot be undone.") from error
+        if self.step.required:
+            raise RequiredPassFailed(message) from error
         if self.context.options.strict:
             raise PassFailed(message) from error
         warn(f"{message}\nThe compile goes on without it.")

@@ -15,8 +15,9 @@ DEFAULT_SLOTS: dict[Stage, str] = {
     "pre_grad": "pre_grad_custom_pass",
     "joint": "joint_custom_post_pass",
     "post_grad": "post_grad_custom_post_pass",
+    "lower": "lower_custom_pass",
 }
-"""Where a pass goes that asks for no place."""
+"""Where a pass goes that asks for no place; in a stage without such a slot, to its end."""
 
 IN_GIVEN_ORDER = "custom_backend_passes"
 """The slot whose passes stand in the order in which they were brought: steps of one author, for a device of theirs."""
@@ -36,6 +37,8 @@ class Step:
     slot: str = ""
     limit: int | None = None
     """How many matches the pass may make; None for all."""
+    required: bool = False
+    """Whether the engine cannot do without it: it is neither dropped nor limited."""
 
     @property
     def address(self) -> str:
@@ -126,7 +129,7 @@ def _may_share_name(a: Pass, b: Pass) -> bool:
 
 def _fill(stage: Stage, steps: list[Step], extra: Extra) -> list[Step]:
     """Adds a pass to the end of its slot, wherever that occurs; to the end of the stage where the default slot is gone."""
-    wanted = extra.pass_.slot or DEFAULT_SLOTS[stage]
+    wanted = extra.pass_.slot or DEFAULT_SLOTS.get(stage, "")
     ends = [_end_of_slot(steps, i) for i, s in enumerate(steps) if s.is_slot and s.is_called(wanted)]
     if not ends and extra.pass_.slot:
         raise UnknownName(f"slot of the stage {stage}", wanted, [s.name for s in steps if s.is_slot])
@@ -224,7 +227,7 @@ class _Order:
     def _default_gap(self, order: list[int]) -> int:
         """The place of passes that ask only for each other."""
         steps = [self.items[i] for i in order]
-        slot = next((at for at, s in enumerate(steps) if s.is_slot and s.name == DEFAULT_SLOTS[self.stage]), None)
+        slot = next((at for at, s in enumerate(steps) if s.is_slot and s.name == DEFAULT_SLOTS.get(self.stage)), None)
         return len(steps) if slot is None else _end_of_slot(steps, slot)
 
     def _explain(self, item: int) -> str:

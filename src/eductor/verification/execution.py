@@ -28,6 +28,8 @@ from eductor.verification.run_tensors import NARROW, gradients, handed, keeping_
 from eductor.verification.seeded_draws import is_redrawn, redrawn, seed_of
 from eductor.verification.value_comparison import is_bitwise_equal
 
+aten = torch.ops.aten
+
 
 @dataclass
 class Observation:
@@ -147,6 +149,8 @@ class _Watcher(Interpreter):
         if target in ops.random.SEEDED:
             seeds, _, size, *_ = args
             return torch.empty(size, device=seeds.device, **kwargs)
+        if target is aten._scaled_dot_product_efficient_attention.default and args[0].is_cpu:
+            return _attention(*args, **kwargs)
         return super().call_function(target, args, kwargs)
 
     def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -188,6 +192,25 @@ class _Watcher(Interpreter):
             return made
         self.leaves[name] = made.detach().clone().requires_grad_()
         return handed(self.leaves[name], made)
+
+
+def _attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    bias: torch.Tensor | None,
+    compute_log_sumexp: bool,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+) -> tuple[Any, ...]:
+    """A kernel that CUDA alone has, by its formula."""
+    if dropout_p or compute_log_sumexp:
+        raise NotImplementedError("attention with dropout or for a backward, which the CPU has no such kernel for")
+    none = torch.zeros((), dtype=torch.int64)
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, bias, is_causal=is_causal, scale=scale)
+    return out, q.new_empty((*q.shape[:2], 0), dtype=torch.float32), none, none
 
 
 def _is_unset(node: Node) -> bool:

@@ -22,6 +22,15 @@ class Unsteady(Exception):
     """A graph that gives another result each time."""
 
 
+def _with_strides_of(like: Any, value: Any) -> Any:
+    """A tensor with the strides of another one, where they have the same shape and type."""
+    if not isinstance(like, torch.Tensor) or not isinstance(value, torch.Tensor):
+        return value
+    if (like.shape, like.dtype, like.layout) != (value.shape, value.dtype, torch.strided):
+        return value
+    return torch.empty_strided(like.shape, like.stride(), dtype=value.dtype, device=value.device).copy_(value)
+
+
 def _differ(a: Observation, b: Observation) -> bool:
     return any(unlike_bits(x, y) for (_, x), (_, y) in zip(a.facts(), b.facts(), strict=True))
 
@@ -65,6 +74,10 @@ class Comparison:
     def _is_exact(self) -> bool:
         return self.run.step.load().contract.numerics != "reassociates"
 
+    @property
+    def _restrides(self) -> bool:
+        return self.run.step.load().contract.restrides
+
     def _observe(self, module: GraphModule, *, wide: bool = False, keep: bool = False) -> Observation:
         captured = self.run.step.stage == "pre_grad"
         manner = Manner(captured, captured and not self.run.context.is_inference)
@@ -76,8 +89,9 @@ class Comparison:
         if missing is not None:
             return f"only the graph {'before' if missing in old else 'after'} the pass has {missing}"
         for name in old:
-            if unlike_bits(old[name], new[name]):
-                unlike = self._unlike(old[name], new[name], self._truth.get(name))
+            got_value = _with_strides_of(old[name], new[name]) if self._restrides else new[name]
+            if unlike_bits(old[name], got_value):
+                unlike = self._unlike(old[name], got_value, self._truth.get(name))
                 if unlike:
                     return f"{name} differs: {unlike}"
         return ""

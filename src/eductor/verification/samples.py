@@ -28,6 +28,8 @@ class Kind:
         return replace(self, strewn=tuple(x for x in self.strewn if math.isfinite(x)))
 
 
+aten = torch.ops.aten
+
 KINDS = (
     Kind(),
     Kind((0.0, -0.0, 1.0, 1.0, -1.0, 0.5, 0.5)),  # both zeros, ties, what operators treat in a way of its own
@@ -97,6 +99,10 @@ def make(placeholder: Node, kind: Kind, sizes: Mapping[Any, int]) -> Any:
     if value.layout is not torch.strided:
         raise CannotRun(f"the input {placeholder.name} is {value.layout}")
     shape, strides = [_number(s, sizes) for s in value.shape], [_number(s, sizes) for s in value.stride()]
+    read = next((user for user in placeholder.users if user.target is aten._local_scalar_dense.default), None)
+    if read is not None and isinstance(value_of(read), torch.SymFloat):
+        # A graph that reads a number may be compiled for that number alone.
+        return torch.full(shape, number_at(value_of(read), {}), dtype=value.dtype)
     if value.dtype.is_floating_point or value.dtype.is_complex:
         filled = torch.randn(shape, generator=generator, dtype=torch.float64)
         if kind.strewn and filled.numel():

@@ -1,6 +1,6 @@
 """The engine `inductor`: torch's code generator, with none of its FX passes.
 
-The graph comes functional and final; what its lowering needs beyond that, `legalize` does. Its caches work: the same
+The graph comes from the passes of the stage `lower`, as a copy that the generator may edit. Its caches work: the same
 graph in another process compiles in no time. This room alone uses the generator's private API:
 
 - `config`: settings around one compile, and its cache key; `patches` and `lowerings`: what the generator gets from us
@@ -26,9 +26,7 @@ from eductor.engines.inductor.config import configured
 from eductor.engines.inductor.inputs import has_negative_inputs, resolve_negative
 from eductor.engines.inductor.kernels import kernels_of
 from eductor.engines.inductor.strides import output_strides
-from eductor.engines.legalize import legalize
 from eductor.errors import Unsupported
-from eductor.graph.snapshot import copy_of
 from eductor.graph.values.meta import fake_mode_of
 from eductor.program.job import Compiled, Job
 
@@ -80,9 +78,7 @@ def compile(job: Job) -> Compiled:
     shared = job.shared
     if not shared:
         shared.update(id=next(_graph_ids), graphs=BoxedBool(graphs), device=BoxedDeviceIndex(None))
-    # The lowering edits what it gets; the graph is needed again for other forms of the backward.
-    module = GraphModule(job.module, copy_of(job.module.graph))
-    legalize(module)
+    module = job.module
     _refuse_unseen_writes(module)
     module.graph.output_node().meta["user_visible_output_idxs"] = sorted(job.visible)
     mode = fake_mode_of(module.graph)

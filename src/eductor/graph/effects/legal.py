@@ -13,8 +13,9 @@ from eductor.compat import HigherOrderOperator, OpOverload
 from eductor.graph.effects.node_effects import effect_of
 from eductor.graph.values.meta import UNKNOWN, value_of
 
-STAGES = ("pre_grad", "joint", "post_grad")
-_ATEN = ("joint", "post_grad")
+STAGES = ("pre_grad", "joint", "partition", "post_grad", "lower")
+_ATEN = STAGES[1:]
+_FUNCTIONAL = STAGES[1:-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +84,8 @@ LAWS: tuple[Law, ...] = (
         _ATEN,
         _is_aten_call,
     ),
-    Law("functional", "nothing is written but by a `copy_` that writes back", _ATEN, _is_functional),
-    Law("write-backs", "write-backs go to inputs or attributes, and stand at the end", _ATEN, _writes_back_last),
+    Law("functional", "nothing is written but by a `copy_` that writes back", _FUNCTIONAL, _is_functional),
+    Law("write-backs", "write-backs go to inputs or attributes, and stand at the end", _FUNCTIONAL, _writes_back_last),
 )
 """What must hold for a graph, stage by stage; `violations` checks them."""
 

@@ -32,6 +32,9 @@ Whoever merges equal values must let the two be: between them the value is not h
 CAME_FROM = "eductor_from"
 """The key under which a node names those of the graph before the last trace or split that it came from."""
 
+IN_BACKWARD = "eductor_in_backward"
+"""The key under which a node of a joint graph names the value that it takes the place of in the backward."""
+
 Form = tuple[Any, ...]
 """What tells one use of an operator from another."""
 
@@ -111,6 +114,11 @@ def difference(a: Any, b: Any) -> str | None:
     if (a.is_conj(), a.is_neg()) != (b.is_conj(), b.is_neg()):
         return "a conjugate or negative bit"
     return None
+
+
+def is_alike_but_for_strides(a: Any, b: Any) -> bool:
+    """Whether two fake values differ in their strides and storage offset at most."""
+    return (difference(a, b) or "strides").startswith(("strides", "storage offset"))
 
 
 def row_major_strides(shape: Sequence[Any]) -> tuple[Any, ...]:

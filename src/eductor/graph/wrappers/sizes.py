@@ -11,7 +11,7 @@ from torch.fx import Graph, Node
 from eductor.compat import size_as_node, symbols_of
 from eductor.errors import BadGraph
 from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import UNKNOWN, set_value, value_of
+from eductor.graph.values.meta import value_of
 
 aten = torch.ops.aten
 
@@ -27,16 +27,8 @@ def _as_argument(rewrite: Rewriter, size: torch.SymInt, before: Node) -> Any:
     with graph.inserting_before(before):
         result = size_as_node(graph, size, known)
     while (last := last.next) is not before:
-        _describe(last)
+        rewrite.adopt(last, like=before)
     return result
-
-
-def _describe(node: Node) -> None:
-    """Gives a node of arithmetic on sizes its value."""
-    args = [value_of(a) for a in node.args]
-    assert callable(node.target)
-    if UNKNOWN not in args:
-        set_value(node, node.target(*args))
 
 
 def _source(rewrite: Rewriter, symbol: Any, before: Node) -> Node:

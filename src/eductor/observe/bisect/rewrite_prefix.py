@@ -37,11 +37,15 @@ class Scene:
 
 
 class Prefix(Instrument):
-    """All rewrites of a compile, over all its graphs, stand in one row; the first `limit` of them happen."""
+    """All rewrites of a compile, over all its graphs, stand in one row; the first `limit` of them happen.
+
+    Those of passes that the engine cannot do without happen always, and have a row of their own.
+    """
 
     def __init__(self, limit: int | None = None) -> None:
         self.limit = limit
         self.made: list[Rewrite] = []
+        self.required: list[Rewrite] = []
         self.failures: dict[tuple[Any, ...], str] = {}
         """What failed, by where and how: texts may differ from run to run."""
         self.scene: Scene | None = None
@@ -66,8 +70,11 @@ class Prefix(Instrument):
     def most_matches(self, run: PassRun) -> int | None:
         return None if self.limit is None else self.limit - len(self.made)
 
+    def _row(self, run: PassRun) -> list[Rewrite]:
+        return self.required if run.step.required else self.made
+
     def before_pass(self, run: PassRun) -> None:
-        self._first = len(self.made)
+        self._first = len(self._row(run))
         self._match = None
 
     def before_match(self, run: PassRun, match: Match) -> None:
@@ -75,12 +82,12 @@ class Prefix(Instrument):
         self._add(run, match.address)
 
     def after_pass(self, run: PassRun) -> None:
-        if run.status == "changed" and len(self.made) == self._first:
+        if run.status == "changed" and len(self._row(run)) == self._first:
             self._add(run, run.address)
         self._look(run)
 
     def failed_pass(self, run: PassRun, error: Exception) -> None:
-        if len(self.made) == self._first:
+        if len(self._row(run)) == self._first:
             self._add(run, run.address)
         number = self._numbering.number(run.context.graph, run.module)
         key = (run.address, run.context.graph.role, number, type(error).__name__)
@@ -91,11 +98,13 @@ class Prefix(Instrument):
         name = run.context.graph
         # Dynamo's own name counts the attempts, so it is left out.
         graph = GraphName(self._numbering.number(name, run.module), role=name.role)
-        self.made.append(Rewrite(address, graph, len(self.made) - self._first))
+        row = self._row(run)
+        row.append(Rewrite(address, graph, len(row) - self._first))
 
     def _look(self, run: PassRun) -> None:
         """Keeps the graph before the pass in which the last allowed rewrite happened."""
-        if self.limit is None or len(self.made) != self.limit or self._first == self.limit or self.scene is not None:
+        is_last = self.limit is not None and len(self.made) == self.limit > self._first
+        if run.step.required or not is_last or self.scene is not None:
             return
         module = run.before.module(run.module)
         try:

@@ -69,9 +69,9 @@ class _Search:
         self._known = none.failures
         reason, full = self._try(None)
         if without:
-            return self._without_rewrites(without)
+            return self._without_rewrites(without, none)
         if not reason and none.failures:
-            return self._without_rewrites(next(iter(none.failures.values())))
+            return self._without_rewrites(next(iter(none.failures.values())), none)
         if not reason:
             raise NothingWrong("the compiled program passes its check: there is nothing to look for.")
         low, high = 0, len(full.made)
@@ -89,7 +89,7 @@ class _Search:
                 "the program is wrong in one run and right in another with the same rewrites: ask its check more often, "
                 "with repeats=."
             )
-        return self._culprit(reason, prefix, len(full.made))
+        return self._culprit(reason, prefix, len(full.made) + len(full.required))
 
     def _try(self, limit: int | None, **changes: Any) -> tuple[str, Prefix]:
         """What is wrong with the first rewrites alone."""
@@ -103,15 +103,19 @@ class _Search:
         new = next((text for key, text in prefix.failures.items() if key not in self._known), "")
         return wrong or (new if limit != 0 else ""), prefix
 
-    def _without_rewrites(self, reason: str) -> Culprit:
+    def _without_rewrites(self, reason: str, none: Prefix) -> Culprit:
         """Wrong without any rewrite: the engine, if another one is right; autograd, if the captured graph alone is."""
+        notes = []
         wrong, prefix = ("", None) if choose_engine(self._options) is ATEN else self._try(0, engine="aten")
         if prefix is not None and not wrong and not prefix.failures:
             address = "engine"
+            if none.required:
+                suspects = ", ".join(dict.fromkeys(rewrite.address for rewrite in none.required))
+                notes.append(f"it may be a rewrite that the engine cannot do without: {suspects}")
         else:
             self._runs += 1
             address = "capture" if self._attempt(None) else "autograd"
-        return Culprit(address, f"{reason} (wrong without any rewrite)", self._runs, 0)
+        return Culprit(address, f"{reason} (wrong without any rewrite)", self._runs, len(none.required), notes=notes)
 
     def _culprit(self, reason: str, prefix: Prefix, rewrites: int) -> Culprit:
         rewrite = prefix.made[-1]

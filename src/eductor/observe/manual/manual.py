@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,21 +32,19 @@ def run_example(
     pass_: Pass, stage: Stage, example: Example, *, dynamic: bool = False, inputs: list[Any] | None = None
 ) -> ExampleRun:
     """Captures an example in the dialect of the stage and runs the pass over it, strictly."""
-    return run_pass(
-        pass_.configured(**example.options), stage, capture_example(stage, example, dynamic=dynamic, inputs=inputs)
-    )
+    module = capture_example(stage, example, dynamic=dynamic, inputs=inputs)
+    return run_pass(pass_.configured(**example.options), stage, module, facts=example.context)
 
 
-def run_pass(pass_: Pass, stage: Stage, module: GraphModule, *instruments: Instrument) -> ExampleRun:
-    """Runs one pass over a graph, strictly, on whichever device the graph is."""
+def run_pass(
+    pass_: Pass, stage: Stage, module: GraphModule, *instruments: Instrument, facts: Mapping[str, Any] | None = None
+) -> ExampleRun:
+    """Runs one pass over a graph, strictly, on whichever device the graph is; `facts` are fields of its context."""
     before = to_function(module.graph)
     recorder = Recorder()
-    context = Context(
-        stage,
-        Options(strict=True, debug=True),
-        is_inference=pass_.contract.inference_only,
-        packs=pass_.contract.inference_only,
-    )
+    inference = pass_.contract.inference_only
+    known = {"is_inference": inference, "packs": inference, **(facts or {})}
+    context = Context(stage, Options(strict=True, debug=True), **known)
     run_steps([Step(stage, pass_.name, 1, "", "", pass_.anywhere())], stage, module, context, [recorder, *instruments])
     return ExampleRun(before, to_function(module.graph), module, recorder.records[0])
 

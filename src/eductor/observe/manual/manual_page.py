@@ -84,6 +84,8 @@ def _contract(p: Pass, steps: list[Step]) -> list[str]:
     finite = ", for finite numbers" if c.finite_only else ""
     skipped = "" if c.numerics == "exact" else ' `profile="exact"` leaves it out.'
     switch = f'`disable=["{p.name}"]` switches it off.' if p.on else f'`enable=["{p.name}"]` switches it on.'
+    if any(step.required for step in steps):
+        switch = "It cannot be switched off: the engine cannot do without it."
     lines = [
         f"- **Stage**: {stages}",
         f"- **Numerics**: {c.numerics}: {NUMERICS[c.numerics]}{finite}.{skipped}",
@@ -91,7 +93,8 @@ def _contract(p: Pass, steps: list[Step]) -> list[str]:
         f"- **Runs in**: {'inference alone' if c.inference_only else 'training and inference'}",
         f"- **By default**: {'on' if p.on else 'off'}. {switch}",
     ]
-    return [*lines, "- **Graph**: it is functional before, and writes in place afterwards"] if c.in_place else lines
+    lines += ["- **Graph**: it is functional before, and writes in place afterwards"] if c.in_place else []
+    return [*lines, "- **Outputs**: they may have other strides afterwards"] if c.restrides else lines
 
 
 def _devices(contract: Contract) -> str:

@@ -28,10 +28,21 @@ ABOUT: dict[Stage, tuple[str, str]] = {
         "These passes work on one functional graph of ATen operators, which computes the outputs and the gradients. "
         "Whatever the backward would need as well, such as the mask of a dropout, is seen here on both sides.",
     ),
+    "partition": (
+        "between the choice of what is saved and the split",
+        "These passes work on the joint graph once it is chosen what the forward saves for the backward. What they leave is "
+        "split into the two graphs.",
+    ),
     "post_grad": (
         "forward and backward, each alone",
         "These passes work on the forward graph and then on the backward graph, after it was decided what is saved "
-        "between the two. What they leave is what the engine makes kernels of.",
+        "between the two. What they leave is kept on disk, for a later process that compiles the same.",
+    ),
+    "lower": (
+        "what the engine needs",
+        "These passes work on a copy of each final graph, directly before the engine makes kernels of it. Their order "
+        "belongs to the engine: these are the passes of the engine `inductor`. Those that it cannot do without are neither "
+        "dropped nor limited. [How an engine brings others](../../bring_your_own_backend.md).",
     ),
 }
 

@@ -12,6 +12,7 @@ from eductor.observe.report.nodes import Chain, Tables
 from eductor.observe.report.partition import partition_data
 from eductor.observe.report.passes import pass_runs
 from eductor.observe.report.state import State
+from eductor.pipeline.base import STAGES
 from eductor.version import __version__
 
 if TYPE_CHECKING:
@@ -78,8 +79,9 @@ class _Graph:
         start: list[Any] = []
         passes: list[Any] = []
         result = None
-        if stage.start is not None and (told.passes or stage.name in ("pre_grad", "joint", "post_grad")):
-            chain = Chain(self._tables, self._chains.get(EARLIER.get(stage.role, "")))
+        if stage.start is not None and (told.passes or stage.name in STAGES):
+            earlier = self._chains.get(stage.role) or self._chains.get(EARLIER.get(stage.role, ""))
+            chain = Chain(self._tables, earlier)
             start = list(chain.start(stage.start).values())
             state = State(start)
             passes = list(pass_runs(self._explanation, told, chain, state, self._tables))

@@ -6,12 +6,14 @@ _HERE = "eductor.passes.joint"
 _FUNCTIONAL = "eductor.passes.functional"
 
 
-def _row(name: str, reason: str, home: str = _HERE) -> Row:
-    return Row(name, reason, f"{home}.{name}")
+def _row(name: str, reason: str, home: str = _HERE, *, required: bool = False) -> Row:
+    return Row(name, reason, f"{home}.{name}", required=required)
 
 
 ORDER: tuple[Row, ...] = (
-    _row("canonicalize_aten_ir_passes", "first, so that all others see one spelling"),
+    _row("lay_out_gradients", "first: it looks for products and transpositions as autograd spelled them"),
+    _row("without_numbers", "no pass after it meets a number that is read at run time", required=True),
+    _row("canonicalize_aten_ir_passes", "before all others, so that they see one spelling"),
     Row("joint_custom_pre_pass", "your passes see the graph as autograd left it"),
     _row("remove_noop_ops", "what does nothing hides what stands on both sides of it", _FUNCTIONAL),
     _row("constant_fold_uniform_value", "constants that autograd made hide more that does nothing"),
@@ -24,4 +26,5 @@ ORDER: tuple[Row, ...] = (
     _row("replace_random_passes", "late, so that the passes before it see plain random operators"),
     Row("joint_custom_post_pass", "your passes see the stage's result"),
     _row("stable_topological_sort", "the passes before it may insert out of order", _FUNCTIONAL),
+    _row("drop_transposed_gradient_copies", "last: the passes before it make such copies, to keep strides"),
 )

@@ -1,8 +1,4 @@
-"""Random draws: they take numbers from one generator, so they must run in the order of the program.
-
-Inductor's scheduler orders kernels by their data alone. A marker after the last draw tells it the rest; the engine
-lowers it, and our seeded operators.
-"""
+"""Marks the order of random draws, which take numbers from one generator."""
 
 from __future__ import annotations
 
@@ -16,21 +12,29 @@ from eductor.compat import OpOverload
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.snapshot import attribute
 from eductor.graph.values.meta import known_equal, value_of
+from eductor.graph.view import GraphView
+from eductor.pipeline.base import f32, graph_pass
 
 drawn_in_order = ops.random.drawn_in_order.default
 
 
-def keep_draws_in_order(rewrite: Rewriter) -> None:
-    """Puts the marker behind the last draw, if there are two and it is not there yet."""
-    graph, module = rewrite.view.graph, rewrite.view.module
+@graph_pass(stage="lower", numerics="exact")
+def keep_draws_in_order(graph: GraphView, rewrite: Rewriter) -> None:
+    """Marks the order of random draws, which take numbers from one generator.
+
+    Inductor's scheduler orders kernels by their data alone. The marker after the last draw gives it the rest; the engine
+    lowers it, and Eductor's seeded operators.
+    """
     draws = []
     for node in graph.nodes:
         if node.op == "call_function":
             if node.target is drawn_in_order:
                 return
-            if _draws(module, node):
+            if _draws(graph.module, node):
                 draws.append(node)
-    if len(draws) > 1:
+    if len(draws) == 1:
+        rewrite.reject("it is the only draw", draws[0])
+    elif draws:
         end = draws[-1].next
         rewrite.insert(drawn_in_order, [_tensor(rewrite, n, end) for n in draws], before=end, like=draws[-1])
 
@@ -69,3 +73,14 @@ def _tensor(rewrite: Rewriter, node: Node, before: Node) -> Node:
         return node
     first = next(i for i, one in enumerate(value) if isinstance(one, torch.Tensor))
     return rewrite.insert(operator.getitem, node, first, before=before, like=node)
+
+
+@keep_draws_in_order.example
+def two_draws(x: torch.Tensor = f32(3)) -> tuple[torch.Tensor, torch.Tensor]:
+    noise = torch.rand_like(x)
+    return torch.bernoulli(torch.full_like(x, 0.5)) * x, noise + x
+
+
+@keep_draws_in_order.refuses("the only draw")
+def one_draw(x: torch.Tensor = f32(3)) -> torch.Tensor:
+    return torch.rand_like(x) + x

@@ -10,9 +10,9 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from eductor.compat import INHERITED_META
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.evaluate import propagate
-from eductor.graph.view import GraphView
+from eductor.graph.effects.graph_effects import Effects
+from eductor.graph.values.evaluate import propagate, update
+from eductor.graph.values.meta import output_of
 
 aten = torch.ops.aten
 
@@ -51,7 +51,7 @@ def condition_graph(operands: Operands, like: Node) -> GraphModule:
 def body_graph(step: GraphModule, operands: Operands, others: Sequence[Any], like: Node) -> GraphModule:
     """One step. `others` are the operands that every step takes whole: nodes, which become inputs, or constants.
 
-    It writes its results into the stacks, which nobody else knows: a copy a step would cost more than the step.
+    It writes its results into the stacks, which no other node reads: a copy in each step would cost more than the step.
     """
     graph = Graph()
     given = operands.named(graph)
@@ -83,15 +83,18 @@ def _module(owner: torch.nn.Module, graph: Graph, operands: Operands) -> GraphMo
 
 def _own_carries(module: GraphModule, first: int, count: int) -> None:
     """Copies the carries of the next step that share memory with an input or with each other: a loop may not."""
-    view = GraphView(module)
-    rewrite, taken = Rewriter(view), {view.effects.place(n) for n in view.graph.find_nodes(op="placeholder")}
-    own: list[Any] = list(view.output.args[0])  # type: ignore[arg-type]
+    graph, effects = module.graph, Effects(module.graph)
+    taken, own = {effects.place(n) for n in graph.find_nodes(op="placeholder")}, list(output_of(module))
+    copies = []
     for i in range(first, first + count):
-        place = view.effects.place(own[i])
+        place = effects.place(own[i])
         if place in taken:
-            own[i] = rewrite.insert(aten.clone.default, own[i], before=view.output, like=own[i])
+            with graph.inserting_before(graph.output_node()):
+                own[i] = _call(graph, own[i], aten.clone.default, own[i])
+            copies.append(own[i])
         taken.add(place)
-    rewrite.update(view.output, args=(tuple(own),))
+    graph.output_node().args = (tuple(own),)
+    update(module, copies)
     module.recompile()
 
 

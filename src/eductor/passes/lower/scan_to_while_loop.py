@@ -1,7 +1,4 @@
-"""`scan` and `map` as `while_loop`, the one loop that Inductor lowers.
-
-A counter is carried along: each step reads its slices of the operands, and writes its slices of the results, with it.
-"""
+"""Turns scans and maps into while loops, the one loop that Inductor lowers."""
 
 from __future__ import annotations
 
@@ -12,25 +9,36 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from eductor.engines.legalize.loop_graphs import Operands, body_graph, condition_graph
+from eductor.compat import HigherOrderOperator, make_fx
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.snapshot import attribute
 from eductor.graph.values.meta import set_value, value_of
+from eductor.graph.view import GraphView
 from eductor.graph.wrappers.copies import hand_out
 from eductor.graph.wrappers.sizes import as_arguments
+from eductor.passes.lower.loop_graphs import Operands, body_graph, condition_graph
+from eductor.pipeline.base import f32, graph_pass
 
 aten = torch.ops.aten
 
 
-def scan_to_while(rewrite: Rewriter, node: Node) -> None:
-    """`scan(step, init, xs, others)` gives the last carries, then what the steps gave beside them, stacked."""
-    _loop(rewrite, node, *node.args)  # type: ignore[arg-type]
+@graph_pass(stage="lower", numerics="exact")
+def scan_to_while_loop(graph: GraphView, rewrite: Rewriter) -> None:
+    """Turns scans and maps into while loops, the one loop that Inductor lowers.
 
-
-def map_to_while(rewrite: Rewriter, node: Node) -> None:
-    """`map_impl(step, xs, others)` is a scan that carries nothing."""
-    step, xs, others = node.args
-    _loop(rewrite, node, step, (), xs, others)  # type: ignore[arg-type]
+    A counter is carried along: each step reads its slices of the operands, and writes its slices of the results, with it.
+    """
+    for node in graph.candidates([n for n in graph.nodes if isinstance(n.target, HigherOrderOperator)]):
+        name = node.target.name()  # type: ignore[union-attr]
+        if (
+            name == "scan"
+        ):  # (step, init, xs, others) gives the last carries, then what the steps gave beside them, stacked
+            _loop(rewrite, node, *node.args)  # type: ignore[arg-type]
+        elif name == "map_impl":  # (step, xs, others) is a scan that carries nothing
+            step, xs, others = node.args
+            _loop(rewrite, node, step, (), xs, others)  # type: ignore[arg-type]
+        elif name == "while_loop":
+            rewrite.reject("it is a while loop already", node)
 
 
 def _loop(
@@ -72,12 +80,7 @@ def _stack(rewrite: Rewriter, node: Node, value: torch.Tensor) -> Node:
 def _insert(
     rewrite: Rewriter, node: Node, graphs: Sequence[GraphModule], carried: tuple[Any, ...], passed: tuple[Any, ...]
 ) -> Node:
-    module = rewrite.view.module
-    names = [_fresh(module, f"{node.name}_{part}") for part in ("condition", "body")]
-    with rewrite.view.graph.inserting_before(node):
-        for name, graph in zip(names, graphs, strict=True):
-            setattr(module, name, graph)
-        attributes = [rewrite.view.graph.get_attr(name) for name in names]
+    attributes = [rewrite.attribute(graph, before=node) for graph in graphs]
     loop = rewrite.insert(torch.ops.higher_order.while_loop, *attributes, carried, passed, before=node, like=node)
     fake = value_of(carried[0]).fake_mode
     with fake:
@@ -85,7 +88,17 @@ def _insert(
     return loop
 
 
-def _fresh(module: GraphModule, name: str) -> str:
-    while hasattr(module, name):
-        name += "_"
-    return name
+@scan_to_while_loop.example
+def running_sum(x: torch.Tensor = f32(5, 3), start: torch.Tensor = f32(3)) -> tuple[torch.Tensor, torch.Tensor]:
+    step = make_fx(lambda carry, row: [carry + row, carry * row])(start, start)
+    return torch.ops.higher_order.scan(step, [start], [x], ())  # type: ignore[no-any-return]
+
+
+@scan_to_while_loop.example
+def row_by_row(x: torch.Tensor = f32(4, 3)) -> tuple[torch.Tensor]:
+    return torch.ops.higher_order.map_impl(lambda row: (row.sin() * row.sum(),), (x,), ())  # type: ignore[no-any-return]
+
+
+@scan_to_while_loop.refuses("a while loop already")
+def while_loop(x: torch.Tensor = f32(3)) -> tuple[torch.Tensor]:
+    return torch.ops.higher_order.while_loop(lambda x: x.sum() < 100, lambda x: (x.exp(),), (x,), ())  # type: ignore[no-any-return]

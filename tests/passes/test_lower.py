@@ -1,4 +1,4 @@
-"""Legalized graphs give what the program gives, as plain graphs and through Inductor, and are described rightly."""
+"""Lowered graphs give what the program gives, as plain graphs and through Inductor, and have right fake values."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from eductor import ops
-from eductor.engines.legalize import REWRITES, legalize
 from eductor.graph.snapshot import subgraphs
 from eductor.ops.random import drawn_in_order
+from eductor.options import Options
+from eductor.passes.lower.unwrap_functional_calls import UNWRAP
+from eductor.pipeline import Context, Pipeline
 
 try:
     import triton
@@ -82,6 +84,11 @@ def nodes_of(module: GraphModule) -> list[Node]:
     return [*inner, *module.graph.nodes]
 
 
+def lowered(module: GraphModule) -> bool:
+    """Runs the passes of the stage; whether they changed the graph."""
+    return Pipeline.default().run("lower", module, Context("lower", Options(strict=True, debug=True)))
+
+
 def text_of(module: GraphModule) -> str:
     return module.print_readable(print_output=False)
 
@@ -103,7 +110,7 @@ def lower(module: GraphModule, inputs: list[Any], **config: Any) -> Callable[...
 
 
 class Capture:
-    """A Dynamo backend: legalizes, checks the graph, and runs it as an engine would."""
+    """A Dynamo backend: lowers, checks the graph, and runs it as an engine would."""
 
     def __init__(self, inductor: bool) -> None:
         self.inductor = inductor
@@ -112,11 +119,11 @@ class Capture:
     def __call__(self, module: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         self.module = module
         assert module.graph.nodes
-        legalize(module)
-        assert not [n for n in nodes_of(module) if getattr(n.target, "__name__", "") in REWRITES]
-        legalized = text_of(module)
-        legalize(module)
-        assert text_of(module) == legalized
+        lowered(module)
+        assert not [n for n in nodes_of(module) if getattr(n.target, "__name__", "") in {*UNWRAP, "scan", "map_impl"}]
+        once = text_of(module)
+        lowered(module)
+        assert text_of(module) == once
         compiled = lower(module, inputs) if self.inductor else lambda args: Checked(module).run(*args)
 
         def run(args: list[Any]) -> Any:
@@ -223,7 +230,7 @@ def test_the_first_form_of_functionalized_calls() -> None:
     args = torch.randn(3), torch.randn(3)
     expected = fn(*args)
     module = make_fx(fn, tracing_mode="fake")(*args)
-    legalize(module)
+    lowered(module)
     torch.testing.assert_close(Checked(module).run(*args), expected)
     assert [n.target for n in module.graph.nodes if n.op == "call_function"] == [
         *(aten.clone.default, torch.ops.legal.bump.default, aten.mul.Tensor)
@@ -250,7 +257,7 @@ def triton_graph() -> GraphModule:
 
 def test_a_triton_kernel_writes_copies_of_what_it_is_said_to_write() -> None:
     module = triton_graph()
-    legalize(module)
+    lowered(module)
     x, out, memory, view, copied, kernel, result = module.graph.nodes
     assert (memory.target, memory.args) == (aten.empty.memory_format, ([7],))
     assert (copied.target, copied.args) == (aten.copy_.default, (view, out))
@@ -332,7 +339,7 @@ def test_a_loop_over_nothing_gives_its_initial_state() -> None:
 
     step_graph = make_fx(lambda c, x: [c + x, c * x])(init, init)
     module = make_fx(fn, tracing_mode="symbolic")(torch.randn(5, 3), init)
-    legalize(module)
+    lowered(module)
     last, stacked = module(torch.randn(0, 3), init)
     torch.testing.assert_close(last, init)
     assert last is not init
@@ -372,7 +379,7 @@ def test_seeded_numbers_beside_numbers_of_eager() -> None:
     fake = mode.from_tensor(x)
     with mode:
         module = make_fx(fn)(fake)
-    legalize(module)
+    lowered(module)
     compiled = lower(module, [fake])
     torch.manual_seed(1)
     expected = fn(x)
@@ -390,12 +397,15 @@ def test_seeded_numbers_beside_numbers_of_eager() -> None:
 def test_a_graph_without_candidates_is_left_alone() -> None:
     module = make_fx(lambda x: (x.sin() + 1, torch.rand(3)), tracing_mode="fake")(torch.randn(3))
     before = text_of(module), list(module.graph.nodes)
-    legalize(module)
+    lowered(module)
     assert (text_of(module), list(module.graph.nodes)) == before
 
 
 def test_importing_it_imports_no_inductor() -> None:
-    code = "import sys, eductor.engines.legalize; sys.exit('torch._inductor' in sys.modules)"
+    code = (
+        "import sys; from eductor.pipeline import Pipeline; [s.load() for s in Pipeline.default().stage('lower') "
+        "if not s.is_slot]; sys.exit('torch._inductor' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -441,14 +451,14 @@ def traced_cat(count: int, fn: Callable[[torch.Tensor], torch.Tensor] = lambda x
 def test_a_cat_of_many_inputs_is_a_call():
     module = traced_cat(40)
     given = [torch.randn(2, 3) for _ in range(40)]
-    legalize(module)
+    lowered(module)
     assert any(n.target is ops.wide_cat.wide_cat.default for n in module.graph.nodes)
     assert torch.equal(module(*given), torch.cat(given) * 2)
 
 
 @pytest.mark.parametrize("module", [traced_cat(8), traced_cat(40, torch.sin)], ids=["few", "computed"])
 def test_other_cats_are_generated(module):
-    legalize(module)
+    lowered(module)
     assert not any(n.target is ops.wide_cat.wide_cat.default for n in module.graph.nodes)
 
 
@@ -492,7 +502,7 @@ def test_a_small_mask_is_stored_once():
         q, k, v = (torch.randn(2, 4, 64, 32, device="cuda") for _ in range(3))
         mask = torch.rand(2, 1, 1, 64, device="cuda")
         module = make_fx(attention)(q, k, v, mask)
-    legalize(module)
+    lowered(module)
     (kept,) = module.graph.find_nodes(op="call_function", target=ops.stored.stored.default)
     assert kept.meta["val"].shape == (2, 1, 1, 64)
     (expanded,) = kept.users
@@ -501,5 +511,5 @@ def test_a_small_mask_is_stored_once():
         torch.ops.aten._scaled_dot_product_efficient_attention
     ]
     nodes = len(module.graph.nodes)
-    legalize(module)
+    lowered(module)
     assert len(module.graph.nodes) == nodes

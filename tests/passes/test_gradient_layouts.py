@@ -7,8 +7,10 @@ import torch
 from torch.fx import GraphModule
 
 import eductor
-from eductor.autograd.layouts import drop_turned_copies, lay_out_gradients
 from eductor.graph.capture import capture
+from eductor.observe.manual.manual import run_pass
+from eductor.passes.joint.drop_transposed_gradient_copies import drop_transposed_gradient_copies
+from eductor.passes.joint.lay_out_gradients import lay_out_gradients
 from eductor.pipeline.instruments import Instrument
 
 aten = torch.ops.aten
@@ -67,7 +69,7 @@ def test_a_product_that_is_used_as_it_is_stays():
 
     module = graph_of(fn, torch.randn(2, 3, 4), torch.randn(2, 4, 3))
     before = products(module)
-    lay_out_gradients(module, [0])
+    run_pass(lay_out_gradients, "joint", module, facts={"gradients": (0,)})
     assert products(module) == before
 
 
@@ -78,7 +80,7 @@ def test_a_transposition_that_others_read_stays():
 
     module = graph_of(fn, torch.randn(2, 3, 4), torch.randn(2, 4, 3))
     before = products(module)
-    lay_out_gradients(module, [0])
+    run_pass(lay_out_gradients, "joint", module, facts={"gradients": (0,)})
     assert products(module) == before
 
 
@@ -115,7 +117,7 @@ def test_a_transposed_copy_that_others_read_stays():
 
     module = graph_of(fn, torch.randn(6, 5, 4))
     before = str(module.graph)
-    drop_turned_copies(module, [0])
+    run_pass(drop_transposed_gradient_copies, "joint", module, facts={"gradients": (0,)})
     assert str(module.graph) == before
 
 
@@ -126,5 +128,5 @@ def test_a_transposed_copy_of_another_result_stays():
 
     module = graph_of(fn, torch.randn(6, 5, 4))
     before = str(module.graph)
-    drop_turned_copies(module, [0])
+    run_pass(drop_transposed_gradient_copies, "joint", module, facts={"gradients": (0,)})
     assert str(module.graph) == before

@@ -1,0 +1,37 @@
+"""The order of the lower stage for the engine `inductor`: what its lowering cannot take, or takes wrongly.
+
+Most of these rewrites Inductor does in its own passes, which the engine switches off. They change no value and no order
+of random draws.
+"""
+
+from eductor.pipeline.registry import Row
+
+
+def _row(name: str, reason: str, *, required: bool = False) -> Row:
+    return Row(name, reason, f"eductor.passes.lower.{name}", required=required)
+
+
+ORDER: tuple[Row, ...] = (
+    Row("lower_custom_pass", "your passes see each final graph; what they insert is prepared for the engine as well"),
+    _row(
+        "unwrap_functional_calls", "Inductor has no lowering for wrapped calls of operators that write", required=True
+    ),
+    _row(
+        "scan_to_while_loop",
+        "Inductor lowers no other loop; its bodies are prepared by the passes after it",
+        required=True,
+    ),
+    _row(
+        "fill_constants",
+        "Inductor takes a constant of one element for a number, which some operators cannot",
+        required=True,
+    ),
+    _row("call_wide_cats", "a kernel that reads many inputs takes longer to compile and to launch than a call"),
+    _row("compute_empty_means", "Inductor's variance of no elements gives a mean of zero", required=True),
+    _row("store_small_masks", "a mask that is expanded for a kernel would be computed in its expanded form"),
+    _row(
+        "keep_draws_in_order",
+        "last: Inductor orders draws by their data alone, so they are counted when none is added",
+        required=True,
+    ),
+)
