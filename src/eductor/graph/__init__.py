@@ -4,7 +4,6 @@ from eductor.graph.capture import capture as capture
 from eductor.graph.capture import dialect_of as dialect_of
 from eductor.graph.capture import to_aten as to_aten
 from eductor.graph.effects.graph_effects import Effects as Effects
-from eductor.graph.effects.graph_effects import Verdict as Verdict
 from eductor.graph.effects.legal import LAWS as LAWS
 from eductor.graph.effects.legal import violations as violations
 from eductor.graph.effects.node_effects import Effect as Effect
@@ -13,7 +12,6 @@ from eductor.graph.effects.order import is_sorted as is_sorted
 from eductor.graph.effects.order import sorted_nodes as sorted_nodes
 from eductor.graph.no import No as No
 from eductor.graph.reading.bind import Bound as Bound
-from eductor.graph.reading.bind import NotUnderstood as NotUnderstood
 from eductor.graph.reading.bind import bind as bind
 from eductor.graph.reading.bind import bind_call as bind_call
 from eductor.graph.rewriter import Event as Event

@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node, map_arg
 from eductor.compat import INHERITED_META, FakeTensorMode, OpOverloadPacket, enable_python_dispatcher, is_context_switch
 from eductor.errors import BadGraph
 from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound, NotUnderstood, bind, bind_call
+from eductor.graph.reading.bind import Bound, bind, bind_call
 from eductor.graph.text.compare import same_value
 from eductor.graph.values import meta
 from eductor.graph.values.evaluate import evaluate, update
@@ -473,7 +473,7 @@ def _resolve(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return bound.op
 
 
-def _is_respelled(before: Bound | NotUnderstood, after: Bound | NotUnderstood) -> bool:
+def _is_respelled(before: Bound | No, after: Bound | No) -> bool:
     """Whether two readings of a node are the same call, so that its value is the same too."""
     if not isinstance(before, Bound) or not isinstance(after, Bound):
         return False

@@ -6,13 +6,13 @@ import itertools
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Node
 
 from eductor.graph.effects.gradient_order import another_order, may_be_used_elsewhere, same_sum, uses
-from eductor.graph.effects.graph_effects import YES, Verdict
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import is_row_major, known_equal, requires_grad, tensor_of, value_of
@@ -26,7 +26,7 @@ from eductor.views.view_plan import Plan, Step, plan
 aten = torch.ops.aten
 
 
-_NOTHING_TO_MERGE = "no two neighbours among its operands are parts of one tensor"
+_NOTHING_TO_MERGE = No("no two neighbours among its operands are parts of one tensor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,25 +86,25 @@ class Nest:
         return len(self.runs) == 1 and self.runs[0].plan is not None
 
 
-def nest_of(graph: GraphView, root: Node) -> Nest | str:
-    """A cat or stack as a nest; a sentence, if nothing in it can be merged."""
-    found: dict[Node, Nest | str] = graph.derived("views.nest", dict)
+def nest_of(graph: GraphView, root: Node) -> Nest | No:
+    """A cat or stack as a nest; No if nothing in it can be merged."""
+    found: dict[Node, Nest | No] = graph.derived("views.nest", dict)
     if root not in found:
         found[root] = _nest(graph, root)
     return found[root]
 
 
-def _nest(graph: GraphView, root: Node) -> Nest | str:
+def _nest(graph: GraphView, root: Node) -> Nest | No:
     bound = graph.bind(root)
     if not isinstance(bound, Bound):
-        return bound.reason
+        return bound
     tensor = tensor_of(root)
     operands = bound["tensors"]
     if tensor is None or not isinstance(operands, (list, tuple)) or not isinstance(bound["dim"], int):
-        return "its operands are not known one by one"
+        return No("its operands are not known one by one")
     is_stack = bound.packet is aten.stack
     if not tensor.dim() or not all(_rank(x) == tensor.dim() - is_stack for x in operands):
-        return "its operands differ in rank"
+        return No("its operands differ in rank")
     dim = bound["dim"] % tensor.dim()
     if not any(read(graph, a) and read(graph, b) for a, b in itertools.pairwise(operands)):
         return _NOTHING_TO_MERGE
@@ -112,7 +112,7 @@ def _nest(graph: GraphView, root: Node) -> Nest | str:
     traces = [trace(graph, x) for x in operands]
     found = [t for t in traces if t is not None]
     if len(found) < len(operands):
-        return "an operand is no plain tensor, or has no elements"
+        return No("an operand is no plain tensor, or has no elements")
     nest = Nest(root, dim, is_stack, _runs(operands, found, dim, is_stack))
     return nest if nest.merged else _NOTHING_TO_MERGE
 
@@ -192,7 +192,7 @@ def fuse_nests(
     """Fuses the nests that a pass claims for itself among the calls of the roots; `what` names them."""
     for root in graph.find(*roots):
         nest = nest_of(graph, root)
-        if isinstance(nest, str):
+        if isinstance(nest, No):
             rewrite.reject(nest, root)
         elif not claims(nest):
             rewrite.reject(f"it is not {what}", root)
@@ -205,7 +205,7 @@ def fuse(graph: GraphView, rewrite: Rewriter, nest: Nest, context: Context) -> N
     for run in nest.merged:
         verdict = _may_fuse(graph, run, nest.root)
         if not verdict:
-            rewrite.reject(verdict.reason, nest.root)
+            rewrite.reject(verdict, nest.root)
             return
     if not is_row_major(value_of(nest.root)):
         rewrite.reject("its result is not laid out row by row, which a view in its place would not restore", nest.root)
@@ -248,20 +248,20 @@ def _as_cat(rewrite: Rewriter, nest: Nest) -> Node:
     return rewrite.insert(aten.clone, made, before=nest.root, like=nest.root, memory_format=torch.contiguous_format)
 
 
-def _may_fuse(graph: GraphView, run: Run, root: Node) -> Verdict:
+def _may_fuse(graph: GraphView, run: Run, root: Node) -> Literal[True] | No:
     verdict = _may_read(graph, run, root)
     return _same_sum(run, root) if verdict else verdict
 
 
-def _same_sum(run: Run, root: Node) -> Verdict:
+def _same_sum(run: Run, root: Node) -> Literal[True] | No:
     """Whether the source gets the same gradient from the root as through the views of a run."""
     assert run.plan is not None
     source = run.plan.box.source
     if not requires_grad(value_of(source)):
-        return YES
+        return True
     if any(step.op is aten.permute for step in run.steps):
         # The backward of views and copies gives a gradient row by row, that of a permutation a permuted one.
-        return Verdict(f"the gradient of {source.name} would lie otherwise in memory, and be summed in another order")
+        return No(f"the gradient of {source.name} would lie otherwise in memory, and be summed in another order")
     between = {*run.nodes}
     others = uses(source, but=between)
     for found in run.traces:
@@ -284,7 +284,7 @@ def _result(results: Any, node: Node) -> Any:
     return results[node.args[1]] if node.target is operator.getitem else None
 
 
-def _may_read(graph: GraphView, run: Run, before: Node) -> Verdict:
+def _may_read(graph: GraphView, run: Run, before: Node) -> Literal[True] | No:
     """May the source be read in front of a node instead of through the views of a run?"""
     assert run.plan is not None
     first = min(run.nodes)

@@ -10,29 +10,16 @@ import bisect
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Graph, Node
 
 from eductor.compat import must_not_be_written, sort_key, wants_recompute
 from eductor.graph.effects.node_effects import PURE, Effect, effect_of, may_be_tensor, tensors_among
-from eductor.graph.reading.bind import Bound, NotUnderstood, bind
+from eductor.graph.no import No
+from eductor.graph.reading.bind import Bound, bind
 from eductor.graph.values.meta import UNKNOWN, difference, is_backward, requires_grad, tensor_of, value_of
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Yes, or no with the reason."""
-
-    reason: str = ""
-
-    def __bool__(self) -> bool:
-        return not self.reason
-
-
-YES = Verdict()
 
 
 class Effects:
@@ -46,7 +33,7 @@ class Effects:
         graph: Graph,
         *,
         inputs_distinct: bool = False,
-        bind: Callable[[Node], Bound | NotUnderstood] = bind,
+        bind: Callable[[Node], Bound | No] = bind,
     ) -> None:
         self.graph = graph
         self._bind = bind
@@ -116,11 +103,11 @@ class Effects:
         """The places whose contents a node changes."""
         return {self.place(n) for n in self.of(node).writes}
 
-    def escapes(self, node: Node) -> Verdict:
+    def escapes(self, node: Node) -> Literal[True] | No:
         """Yes if somebody outside of the graph can hold the memory of a node's value: an input, output, opaque call."""
         place = self.place(node)
         held = place in self._external or place in self._outputs()
-        return YES if held else Verdict(f"nothing outside of the graph shares memory with {node.name}")
+        return True if held else No(f"nothing outside of the graph shares memory with {node.name}")
 
     def writes_before(self, node: Node) -> bool:
         """Whether anything is written in front of a node at all; in a functional graph nothing is."""
@@ -131,37 +118,37 @@ class Effects:
         made = self._made_of(node)
         return any(output in made for output in self._outputs().get(self.place(node), ()))
 
-    def may_move(self, node: Node, before: Node) -> Verdict:
+    def may_move(self, node: Node, before: Node) -> Literal[True] | No:
         """May the node stand directly before another one instead of where it is?"""
         if node.op in ("placeholder", "output") or before.op == "placeholder":
-            return Verdict("inputs come first and the output last")
+            return No("inputs come first and the output last")
         operand = next((n for n in node.all_input_nodes if not n < before), None)
         if operand is not None:
-            return Verdict(f"its operand {operand.name} is defined only at or after {before.name}")
+            return No(f"its operand {operand.name} is defined only at or after {before.name}")
         user = next((u for u in node.users if u < before), None)
         if user is not None:
-            return Verdict(f"its user {user.name} stands before {before.name}")
+            return No(f"its user {user.name} stands before {before.name}")
         first, last = (before, node) if before < node else (node, before)
         effect = self.of(node)
         if effect.barrier:
-            return Verdict(f"{node.name} is {effect.barrier}")
+            return No(f"{node.name} is {effect.barrier}")
         reads, writes = self.reads(node), self.writes(node)
         for other in self.marks_between(first, last):
             if other is node:
                 continue
             mark = self.of(other)
             if mark.barrier:
-                return Verdict(f"{other.name} stands between: {mark.barrier}")
+                return No(f"{other.name} stands between: {mark.barrier}")
             if mark.ordered and mark.ordered == effect.ordered:
-                return Verdict(f"{other.name} stands between, and {mark.ordered} as well")
+                return No(f"{other.name} stands between, and {mark.ordered} as well")
             if self.writes(other) & reads:
-                return Verdict(f"{other.name} writes between what {node.name} uses")
+                return No(f"{other.name} writes between what {node.name} uses")
         reader = (
             next((n for n in _from(first, last) if n is not node and self.reads(n) & writes), None) if writes else None
         )
-        return YES if reader is None else Verdict(f"{reader.name} reads between what {node.name} writes")
+        return True if reader is None else No(f"{reader.name} reads between what {node.name} writes")
 
-    def may_alias(self, old: Node, new: Node) -> Verdict:
+    def may_alias(self, old: Node, new: Node) -> Literal[True] | No:
         """May `new` stand for `old` everywhere, though `old` may have had memory of its own?
 
         It is for the caller to know that both are equal where `old` stands.
@@ -169,57 +156,57 @@ class Effects:
         mine, other = self.place(old), self.place(new)
         same = self._is_same_memory(old, new)
         if requires_grad(value_of(old)) != requires_grad(value_of(new)):
-            return Verdict(f"autograd follows only one of {old.name} and {new.name}")
+            return No(f"autograd follows only one of {old.name} and {new.name}")
         if mine in self._outputs():
             if self._would_be_another_tensor(old, new):
-                return Verdict(f"{old.name} is an output of its own, {new.name} is an input or another output")
+                return No(f"{old.name} is an output of its own, {new.name} is an input or another output")
             if _is_freer(value_of(old), value_of(new)) and self.leaves(old):
-                return Verdict(f"{old.name} leaves the graph and may be written, autograd forbids to write {new.name}")
+                return No(f"{old.name} leaves the graph and may be written, autograd forbids to write {new.name}")
             if not same and self._would_share_otherwise(old, new):
-                return Verdict(f"{old.name} leaves the graph, and with whom it shares memory would change")
+                return No(f"{old.name} leaves the graph, and with whom it shares memory would change")
         if not same and not is_backward(old) and self._would_be_seen_between(mine, other):
-            return Verdict(f"the backward reads {old.name} or {new.name}, and the caller holds the other one meanwhile")
+            return No(f"the backward reads {old.name} or {new.name}, and the caller holds the other one meanwhile")
         if not same and self._would_be_saved_and_held(mine, other):
-            return Verdict(f"autograd may save {old.name} or {new.name}, and the caller holds the other one meanwhile")
+            return No(f"autograd may save {old.name} or {new.name}, and the caller holds the other one meanwhile")
         for mark in self.marks_between(old, None):
             effect = self.of(mark)
             written = self.writes(mark) if effect.writes else set()
             if effect.reshapes and not written.isdisjoint((mine, other)):
-                return Verdict(f"{mark.name} changes the geometry of {old.name} or {new.name}")
+                return No(f"{mark.name} changes the geometry of {old.name} or {new.name}")
             if same:
                 continue
             if mine in written:
-                return Verdict(f"{mark.name} writes {old.name}")
+                return No(f"{mark.name} writes {old.name}")
             if other in written or effect.opaque:
                 if self._is_used_from(mine, mark):
-                    return Verdict(f"{mark.name} may write {new.name} while {old.name} is in use")
+                    return No(f"{mark.name} may write {new.name} while {old.name} is in use")
                 if self._may_be_saved(mine):
-                    return Verdict(f"{mark.name} may write {new.name}, which autograd may have saved as {old.name}")
-        return YES
+                    return No(f"{mark.name} may write {new.name}, which autograd may have saved as {old.name}")
+        return True
 
-    def same_region(self, nodes: Iterable[Node]) -> Verdict:
+    def same_region(self, nodes: Iterable[Node]) -> Literal[True] | No:
         """Does no barrier stand between these nodes: no switch of grad mode or autocast, no unknown call?"""
         first, *others = nodes
         barrier = self._last_barrier(first)
         apart = next((n for n in others if self._last_barrier(n) is not barrier), None)
-        return YES if apart is None else Verdict(f"a barrier stands between {first.name} and {apart.name}")
+        return True if apart is None else No(f"a barrier stands between {first.name} and {apart.name}")
 
-    def unwritten(self, nodes: Iterable[Node], first: Node, last: Node) -> Verdict:
+    def unwritten(self, nodes: Iterable[Node], first: Node, last: Node) -> Literal[True] | No:
         """Does nothing from one node up to another one write the memory of these values?"""
         places = {self.place(n) for n in nodes}
         for mark in self.marks_between(first, last):
             if not places.isdisjoint(self.writes(mark)) or self.of(mark).opaque:
-                return Verdict(f"{mark.name} stands between and may write what is read")
-        return YES
+                return No(f"{mark.name} stands between and may write what is read")
+        return True
 
-    def same_kind(self, nodes: Iterable[Node]) -> Verdict:
+    def same_kind(self, nodes: Iterable[Node]) -> Literal[True] | No:
         """May these values be computed together: same dtype, device, layout, class, requires_grad, no barrier between?"""
         nodes = list(nodes)
         facts: dict[str, Any] = {}
         for node in nodes:
             value = tensor_of(node)
             if value is None:
-                return Verdict(f"{node.name} is not known to be a tensor")
+                return No(f"{node.name} is not known to be a tensor")
             here = {
                 "dtype": value.dtype,
                 "device": value.device,
@@ -230,8 +217,8 @@ class Effects:
             }
             for what, fact in here.items():
                 if facts.setdefault(what, fact) != fact:
-                    return Verdict(f"{node.name} differs from {nodes[0].name} in {what}")
-        return YES
+                    return No(f"{node.name} differs from {nodes[0].name} in {what}")
+        return True
 
     def _would_be_another_tensor(self, old: Node, new: Node) -> bool:
         """Whether an output that was a tensor of its own would be an input, or the same tensor as another output."""

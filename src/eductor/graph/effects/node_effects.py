@@ -26,7 +26,8 @@ from eductor.compat import (
     is_composite,
     is_context_switch,
 )
-from eductor.graph.reading.bind import Bound, NotUnderstood, bind
+from eductor.graph.no import No
+from eductor.graph.reading.bind import Bound, bind
 from eductor.graph.reading.schema import parameters
 from eductor.graph.values.meta import UNKNOWN, tensor_of, value_of
 
@@ -73,7 +74,7 @@ _FUNCTIONAL_WRAPPERS = ("auto_functionalized", "auto_functionalized_v2", "triton
 """They call an operator, or a kernel, that writes on copies of its arguments, and return those."""
 
 
-def effect_of(node: Node, bind: Callable[[Node], Bound | NotUnderstood] = bind) -> Effect:
+def effect_of(node: Node, bind: Callable[[Node], Bound | No] = bind) -> Effect:
     """What a node does besides computing its result: by schema first, by spelling next, the worst otherwise."""
     if node.op in ("placeholder", "get_attr", "output"):
         return PURE

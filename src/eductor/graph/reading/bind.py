@@ -2,7 +2,7 @@
 
 `bind(node)` brings any call form (function, method, operator, overload, packet; positional, keyword, numpy spelling,
 varargs) to one ATen operator with every argument under its schema name. What it cannot read with certainty it returns
-as `NotUnderstood`, with the reason; it never guesses.
+as `No`, with the reason; it never guesses.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from torch.fx import Node
 
 from eductor.compat import OpOverload, OpOverloadPacket, is_dispatched
+from eductor.graph.no import No
 from eductor.graph.reading import spellings
 from eductor.graph.reading.schema import NUMBERS, Parameter, accepts, candidates, code_of, parameters
 from eductor.graph.values.meta import value_of
@@ -58,38 +59,28 @@ class Bound:
         return tuple(positional), keywords
 
 
-@dataclass(frozen=True, slots=True)
-class NotUnderstood:
-    """A call that cannot be read with certainty, and why."""
-
-    reason: str
-
-    def __bool__(self) -> bool:
-        return False
-
-
-def bind(node: Node) -> Bound | NotUnderstood:
+def bind(node: Node) -> Bound | No:
     """The operator and the arguments of a call by their schema names, or why they cannot be known."""
     if node.op not in ("call_function", "call_method"):
-        return NotUnderstood(f"a {node.op} node is not a call of an operator")
+        return No(f"a {node.op} node is not a call of an operator")
     return bind_call(node.target, node.args, node.kwargs)
 
 
-def bind_call(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Bound | NotUnderstood:
+def bind_call(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Bound | No:
     """`bind` for a call that is no node yet: a target (a method by its name) and its arguments."""
     if isinstance(target, (OpOverload, OpOverloadPacket)):
         return _match(_overloads(target), args, kwargs, exact=True)
     form = _form_of(target)
-    if isinstance(form, NotUnderstood):
+    if isinstance(form, No):
         return form
     if isinstance(form, _Direct):
         return _match(form.overloads, args, kwargs, receiver=form.receiver)
     try:
         spelled = form(*args, **kwargs)
     except TypeError as error:
-        return NotUnderstood(f"{spellings.name_of(target)}: {error}")
-    if isinstance(spelled, str):
-        return NotUnderstood(spelled)
+        return No(f"{spellings.name_of(target)}: {error}")
+    if isinstance(spelled, No):
+        return spelled
     packet, args, kwargs = spelled
     return _match(_overloads(packet), args, kwargs)
 
@@ -101,7 +92,7 @@ def packets_of(target: Any) -> tuple[OpOverloadPacket, ...] | None:
     if isinstance(target, OpOverloadPacket):
         return (spellings.canonical(target),)
     form = _form_of(target)
-    if isinstance(form, NotUnderstood):
+    if isinstance(form, No):
         return ()
     if isinstance(form, _Direct):
         return (spellings.canonical(form.packet),)
@@ -117,14 +108,14 @@ class _Direct:
     receiver: bool
 
 
-_Form = _Direct | Callable[..., Any] | NotUnderstood
+_Form = _Direct | Callable[..., Any] | No
 
 
 def _form_of(target: Any) -> _Form:
     try:
         return _form(target)
     except TypeError:
-        return NotUnderstood(f"{spellings.name_of(target)} cannot be looked up, it has no hash")
+        return No(f"{spellings.name_of(target)} cannot be looked up, it has no hash")
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -136,7 +127,7 @@ def _form(target: Any) -> _Form:
     packet = spellings.packet_of(target)
     if packet is not None and candidates(packet):
         return _Direct(packet, _overloads(packet), receiver=spellings.is_method(target))
-    return NotUnderstood(f"{spellings.name_of(target)} is not a known operator")
+    return No(f"{spellings.name_of(target)} is not a known operator")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +135,7 @@ class _Overloads:
     """The overloads that a call may mean, and how calls with arguments of which kinds are read, once that came up."""
 
     ops: tuple[OpOverload, ...]
-    plans: dict[Any, _Plan | NotUnderstood] = field(default_factory=dict)
+    plans: dict[Any, _Plan | No] = field(default_factory=dict)
 
 
 @functools.cache
@@ -158,18 +149,18 @@ def _match(
     kwargs: Mapping[str, Any],
     exact: bool = False,
     receiver: bool = False,
-) -> Bound | NotUnderstood:
+) -> Bound | No:
     """Binds to the first overload that takes the arguments; `exact` keywords are the schema's own."""
     if "out" in kwargs or "requires_grad" in kwargs:
         if kwargs.get("out") is not None:
-            return NotUnderstood("out= writes into a tensor of the caller's")
+            return No("out= writes into a tensor of the caller's")
         kwargs = {k: v for k, v in kwargs.items() if k != "out" and (exact or k != "requires_grad" or v is not False)}
     values = [*args, *kwargs.values()]
     kinds = (len(args), tuple(kwargs), tuple([code_of(value_of(v)) for v in values]), exact, receiver)
     plan = overloads.plans.get(kinds)
     if plan is None:
         plan = overloads.plans[kinds] = _plan(overloads.ops, *kinds)
-    if isinstance(plan, NotUnderstood):
+    if isinstance(plan, No):
         return plan
     arguments = dict(plan.defaults)
     for name, source in plan.sources:
@@ -200,7 +191,7 @@ def _plan(
     codes: tuple[str, ...],
     exact: bool,
     receiver: bool,
-) -> _Plan | NotUnderstood:
+) -> _Plan | No:
     """The reading of all calls with arguments of these kinds."""
     found: list[_Plan] = []
     reasons: dict[str, None] = {}
@@ -208,7 +199,7 @@ def _plan(
         plan = _fit(op, positional, keywords, codes, exact, receiver, checked=not (exact and len(overloads) == 1))
         if plan is _UNCLEAR:
             return plan
-        if isinstance(plan, NotUnderstood):
+        if isinstance(plan, No):
             reasons[plan.reason] = None
             continue
         found.append(plan)
@@ -217,14 +208,14 @@ def _plan(
     if len(found) == 1:
         return found[0]
     if found:
-        return NotUnderstood("an argument has no fake value, so that several overloads would fit")
+        return No("an argument has no fake value, so that several overloads would fit")
     if not overloads:
-        return NotUnderstood("it is an operator of TorchScript alone")
+        return No("it is an operator of TorchScript alone")
     name = overloads[0].overloadpacket._qualified_op_name.replace("::", ".")
-    return NotUnderstood(f"no overload of {name} takes these arguments: {'; '.join(reasons)}")
+    return No(f"no overload of {name} takes these arguments: {'; '.join(reasons)}")
 
 
-_UNCLEAR = NotUnderstood("an argument has no fake value, it may be one number or a list of them")
+_UNCLEAR = No("an argument has no fake value, it may be one number or a list of them")
 
 
 def _fit(
@@ -235,15 +226,15 @@ def _fit(
     exact: bool,
     receiver: bool,
     checked: bool,
-) -> _Plan | NotUnderstood:
+) -> _Plan | No:
     if not is_dispatched(op):
-        return NotUnderstood("it is an operator of TorchScript alone")
+        return No("it is an operator of TorchScript alone")
     params = parameters(op)
     by_name = {p.name: p for p in params}
     in_order = [p for p in params if not p.keyword_only]
     if receiver:
         if "self" not in by_name:
-            return NotUnderstood("it is no method")
+            return No("it is no method")
         in_order.sort(key=lambda p: p.name != "self")
     sources: dict[str, int | slice] = {}
     spelled_out = not exact and _spelled_out(in_order, codes[:positional])
@@ -252,28 +243,28 @@ def _fit(
     if spelled_out:
         sources[in_order[-1].name] = slice(len(in_order) - 1, positional)
     elif positional > len(in_order):
-        return NotUnderstood(f"{len(in_order)} positional arguments are allowed, {positional} were given")
+        return No(f"{len(in_order)} positional arguments are allowed, {positional} were given")
     by_position = in_order[:-1] if spelled_out else in_order[:positional]
     sources.update({p.name: i for i, p in enumerate(by_position)})
     for i, keyword in enumerate(keywords):
         name = keyword if exact or keyword in by_name else spellings.keyword(keyword, by_name)
         if name not in by_name:
-            return NotUnderstood(f"it has no argument {keyword!r}")
+            return No(f"it has no argument {keyword!r}")
         if name in sources:
-            return NotUnderstood(f"the argument {name!r} is given twice")
+            return No(f"the argument {name!r} is given twice")
         sources[name] = positional + i
     for p in params:
         source = sources.get(p.name)
         if source is None:
             if not p.has_default:
-                return NotUnderstood(f"the argument {p.name!r} is missing")
+                return No(f"the argument {p.name!r} is missing")
         elif checked and isinstance(source, int) and not accepts(op, p, codes[source]):
-            return NotUnderstood(f"the argument {p.name!r} takes {p.kind}")
+            return No(f"the argument {p.name!r} takes {p.kind}")
         elif p.broadcast and isinstance(source, int) and codes[source] == "?":
             return _UNCLEAR
     unread = not any("T" in code or "?" in code for code in codes)
     if checked and not exact and unread and any("Tensor" in p.kind and not p.optional for p in params):
-        return NotUnderstood("it takes no tensors")
+        return No("it takes no tensors")
     op = spellings.canonical_overload(op)
     sources_of = [(q, sources.get(p.name)) for p, q in zip(params, parameters(op), strict=True)]
     lists = {q.name: make for q, source in sources_of if (make := _list_maker(q, source, codes)) is not None}

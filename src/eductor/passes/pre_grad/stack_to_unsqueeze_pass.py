@@ -8,6 +8,7 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import FakeTensor, enable_python_dispatcher
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import difference, tensor_of, value_of
@@ -37,7 +38,7 @@ def stack_to_unsqueeze_pass(graph: GraphView, rewrite: Rewriter) -> None:
             _unsqueeze_one(graph, rewrite, node, operands[0], dim)
             continue
         nest = nest_of(graph, node)
-        if isinstance(nest, str) or not nest.is_one or "reshape" not in nest.kinds:
+        if isinstance(nest, No) or not nest.is_one or "reshape" not in nest.kinds:
             rewrite.reject("its operands are not reshaped parts of one tensor, so nothing would come of it", node)
             continue
         if not _lies_alike(node, operands, dim):
@@ -60,7 +61,7 @@ def _unsqueeze_one(graph: GraphView, rewrite: Rewriter, node: Node, operand: Nod
     """A stack is a copy, an unsqueeze is none: it may stand for it if nobody can tell."""
     verdict = graph.effects.may_alias(node, operand)
     if not verdict:
-        rewrite.reject(verdict.reason, node)
+        rewrite.reject(verdict, node)
         return
     new = rewrite.insert(aten.unsqueeze, operand, dim, before=node, like=node)
     if difference(value_of(new), value_of(node)) is not None:

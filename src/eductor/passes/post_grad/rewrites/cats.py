@@ -10,6 +10,7 @@ import torch
 from torch.fx import Node
 
 from eductor.graph.core_rewriter import in_core_operators
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import is_row_major, known_equal, known_true, tensor_of, value_of
@@ -54,7 +55,7 @@ def cat_of(graph: GraphView, node: Any) -> Cat | None:
 def splitwithsizes_cat(graph: GraphView, rewrite: Rewriter, node: Node, context: Context) -> None:
     """A cat of all pieces of a tensor, in their order, is the tensor: a copy of it where it must be one."""
     nest = nest_of(graph, node)
-    if isinstance(nest, str) or not nest.is_one:
+    if isinstance(nest, No) or not nest.is_one:
         return
     if nest.is_whole:
         fuse(graph, in_core_operators(rewrite), nest, context)
@@ -84,7 +85,7 @@ def cat_splitwithsizes(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
     stand_in = value if is_all else _narrowed(value, cat.dim, first, length)
     verdict = graph.effects.may_alias(node, operand) and may_lie_otherwise(graph, node, stand_in)
     if not verdict:
-        rewrite.reject(verdict.reason, node, cat.node)
+        rewrite.reject(verdict, node, cat.node)
         return
     taken_from = node.args[0]
     if is_all:
