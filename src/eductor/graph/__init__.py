@@ -10,14 +10,14 @@ from eductor.graph.effects.node_effects import Effect as Effect
 from eductor.graph.effects.node_effects import effect_of as effect_of
 from eductor.graph.effects.order import is_sorted as is_sorted
 from eductor.graph.effects.order import sorted_nodes as sorted_nodes
+from eductor.graph.matches import Event as Event
 from eductor.graph.no import No as No
+from eductor.graph.provenance import Provenance as Provenance
+from eductor.graph.provenance import provenance_of as provenance_of
 from eductor.graph.reading.bind import Bound as Bound
 from eductor.graph.reading.bind import bind as bind
 from eductor.graph.reading.bind import bind_call as bind_call
-from eductor.graph.rewriter import Event as Event
-from eductor.graph.rewriter import Provenance as Provenance
 from eductor.graph.rewriter import Rewriter as Rewriter
-from eductor.graph.rewriter import provenance_of as provenance_of
 from eductor.graph.snapshot import Snapshot as Snapshot
 from eductor.graph.text.compare import Pair as Pair
 from eductor.graph.text.compare import align as align

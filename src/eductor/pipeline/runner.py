@@ -15,8 +15,9 @@ from eductor.errors import PassFailed, warn
 from eductor.graph.bodies import inner_first
 from eductor.graph.effects.legal import violations
 from eductor.graph.effects.order import sort_in_place
+from eductor.graph.matches import LimitReached, Match
 from eductor.graph.no import No
-from eductor.graph.rewriter import LimitReached, Match, Rewriter
+from eductor.graph.rewriter import Rewriter
 from eductor.graph.snapshot import Snapshot, attribute
 from eductor.graph.text.compare import is_as_before
 from eductor.graph.text.printer import around

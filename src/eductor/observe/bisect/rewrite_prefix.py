@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from eductor.graph.rewriter import Match
+from eductor.graph.matches import Match
 from eductor.observe.bisect.trial import Trial
 from eductor.observe.verify.samples import CannotRun
 from eductor.observe.verify.user_inputs import Given

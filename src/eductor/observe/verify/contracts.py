@@ -10,8 +10,8 @@ from torch.fx import Graph, GraphModule, Node
 from eductor import ops
 from eductor.compat import is_transform
 from eductor.graph.effects.graph_effects import Effects
+from eductor.graph.provenance import provenance_of
 from eductor.graph.reading.asserts import holds_for_certain
-from eductor.graph.rewriter import provenance_of
 from eductor.graph.values import meta
 from eductor.graph.values.evaluate import reevaluated
 from eductor.observe.verify.seeded_draws import origin_of

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from eductor.graph.rewriter import source_line
+from eductor.graph.provenance import source_line
 from eductor.graph.values.meta import tensor_of
 from eductor.observe.verify.execution import Manner, Observation, observe
 from eductor.observe.verify.value_comparison import unlike_bits, unlike_rounding
