@@ -11,7 +11,7 @@ import functools
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from torch.fx import Node
 
@@ -159,7 +159,7 @@ def _match(
     kinds = (len(args), tuple(kwargs), tuple([code_of(value_of(v)) for v in values]), exact, receiver)
     plan = overloads.plans.get(kinds)
     if plan is None:
-        plan = overloads.plans[kinds] = _plan(overloads.ops, *kinds)
+        plan = overloads.plans[kinds] = _plan(overloads.ops, _Kinds(*kinds))
     if isinstance(plan, No):
         return plan
     arguments = dict(plan.defaults)
@@ -184,97 +184,130 @@ class _Plan:
     given: frozenset[str]
 
 
-def _plan(
-    overloads: tuple[OpOverload, ...],
-    positional: int,
-    keywords: tuple[str, ...],
-    codes: tuple[str, ...],
-    exact: bool,
-    receiver: bool,
-) -> _Plan | No:
+class _Kinds(NamedTuple):
+    """What readings of a call depend on: how many arguments it has by position, which keywords, and of which kinds."""
+
+    positional: int
+    keywords: tuple[str, ...]
+    codes: tuple[str, ...]
+    exact: bool
+    receiver: bool
+
+    @property
+    def unknown(self) -> bool:
+        """Whether an argument has no fake value."""
+        return any("?" in code for code in self.codes)
+
+
+def _plan(overloads: tuple[OpOverload, ...], kinds: _Kinds) -> _Plan | No:
     """The reading of all calls with arguments of these kinds."""
     found: list[_Plan] = []
     reasons: dict[str, None] = {}
     for op in overloads:
-        plan = _fit(op, positional, keywords, codes, exact, receiver, checked=not (exact and len(overloads) == 1))
+        plan = _Fit(op, kinds, checked=not (kinds.exact and len(overloads) == 1)).plan()
         if plan is _UNCLEAR:
             return plan
         if isinstance(plan, No):
             reasons[plan.reason] = None
             continue
         found.append(plan)
-        if not any("?" in code for code in codes):
+        if not kinds.unknown:
             return plan
     if len(found) == 1:
         return found[0]
     if found:
         return No("an argument has no fake value, so that several overloads would fit")
     if not overloads:
-        return No("it is an operator of TorchScript alone")
+        return _TORCHSCRIPT
     name = overloads[0].overloadpacket._qualified_op_name.replace("::", ".")
     return No(f"no overload of {name} takes these arguments: {'; '.join(reasons)}")
 
 
 _UNCLEAR = No("an argument has no fake value, it may be one number or a list of them")
+_TORCHSCRIPT = No("it is an operator of TorchScript alone")
 
 
-def _fit(
-    op: OpOverload,
-    positional: int,
-    keywords: tuple[str, ...],
-    codes: tuple[str, ...],
-    exact: bool,
-    receiver: bool,
-    checked: bool,
-) -> _Plan | No:
-    if not is_dispatched(op):
-        return No("it is an operator of TorchScript alone")
-    params = parameters(op)
-    by_name = {p.name: p for p in params}
-    in_order = [p for p in params if not p.keyword_only]
-    if receiver:
-        if "self" not in by_name:
-            return No("it is no method")
-        in_order.sort(key=lambda p: p.name != "self")
-    sources: dict[str, int | slice] = {}
-    spelled_out = not exact and _spelled_out(in_order, codes[:positional])
-    if spelled_out is None:
-        return _UNCLEAR
-    if spelled_out:
-        sources[in_order[-1].name] = slice(len(in_order) - 1, positional)
-    elif positional > len(in_order):
-        return No(f"{len(in_order)} positional arguments are allowed, {positional} were given")
-    by_position = in_order[:-1] if spelled_out else in_order[:positional]
-    sources.update({p.name: i for i, p in enumerate(by_position)})
-    for i, keyword in enumerate(keywords):
-        name = keyword if exact or keyword in by_name else spellings.keyword(keyword, by_name)
-        if name not in by_name:
-            return No(f"it has no argument {keyword!r}")
-        if name in sources:
-            return No(f"the argument {name!r} is given twice")
-        sources[name] = positional + i
-    for p in params:
-        source = sources.get(p.name)
-        if source is None:
-            if not p.has_default:
-                return No(f"the argument {p.name!r} is missing")
-        elif checked and isinstance(source, int) and not accepts(op, p, codes[source]):
-            return No(f"the argument {p.name!r} takes {p.kind}")
-        elif p.broadcast and isinstance(source, int) and codes[source] == "?":
+class _Fit:
+    """One overload tried on the arguments of a call: which of them each parameter gets, by its name."""
+
+    def __init__(self, op: OpOverload, kinds: _Kinds, *, checked: bool) -> None:
+        self._op, self._kinds, self._checked = op, kinds, checked
+        self._sources: dict[str, int | slice] = {}
+        """Where each parameter finds its value among the arguments: at one place, or spelled out at several."""
+
+    def plan(self) -> _Plan | No:
+        if not is_dispatched(self._op):
+            return _TORCHSCRIPT
+        self._params = parameters(self._op)
+        self._by_name = {p.name: p for p in self._params}
+        fits = self._by_position() and self._by_keyword() and self._are_accepted() and self._takes_a_tensor()
+        return fits and self._made()
+
+    def _by_position(self) -> Literal[True] | No:
+        """Gives positional arguments to the parameters in their order, a method's receiver to `self`."""
+        kinds, in_order = self._kinds, [p for p in self._params if not p.keyword_only]
+        if kinds.receiver:
+            if "self" not in self._by_name:
+                return No("it is no method")
+            in_order.sort(key=lambda p: p.name != "self")
+        spelled_out = not kinds.exact and _spelled_out(in_order, kinds.codes[: kinds.positional])
+        if spelled_out is None:
             return _UNCLEAR
-    unread = not any("T" in code or "?" in code for code in codes)
-    if checked and not exact and unread and any("Tensor" in p.kind and not p.optional for p in params):
-        return No("it takes no tensors")
-    op = spellings.canonical_overload(op)
-    sources_of = [(q, sources.get(p.name)) for p, q in zip(params, parameters(op), strict=True)]
-    lists = {q.name: make for q, source in sources_of if (make := _list_maker(q, source, codes)) is not None}
-    return _Plan(
-        op,
-        {q.name: q.default for q, _ in sources_of},
-        tuple((q.name, source) for q, source in sources_of if isinstance(source, int) and q.name not in lists),
-        tuple(lists.items()),
-        frozenset(q.name for q, source in sources_of if source is not None),
-    )
+        if spelled_out:
+            *in_order, last = in_order
+            self._sources[last.name] = slice(len(in_order), kinds.positional)
+        elif kinds.positional > len(in_order):
+            return No(f"{len(in_order)} positional arguments are allowed, {kinds.positional} were given")
+        given = in_order if spelled_out else in_order[: kinds.positional]
+        self._sources.update({p.name: i for i, p in enumerate(given)})
+        return True
+
+    def _by_keyword(self) -> Literal[True] | No:
+        """Gives keyword arguments to the parameters of their names, or of their names in numpy."""
+        kinds, by_name = self._kinds, self._by_name
+        for i, keyword in enumerate(kinds.keywords):
+            name = keyword if kinds.exact or keyword in by_name else spellings.keyword(keyword, by_name)
+            if name not in by_name:
+                return No(f"it has no argument {keyword!r}")
+            if name in self._sources:
+                return No(f"the argument {name!r} is given twice")
+            self._sources[name] = kinds.positional + i
+        return True
+
+    def _are_accepted(self) -> Literal[True] | No:
+        """Whether each parameter has a value that it takes."""
+        codes = self._kinds.codes
+        for p in self._params:
+            source = self._sources.get(p.name)
+            if source is None:
+                if not p.has_default:
+                    return No(f"the argument {p.name!r} is missing")
+            elif self._checked and isinstance(source, int) and not accepts(self._op, p, codes[source]):
+                return No(f"the argument {p.name!r} takes {p.kind}")
+            elif p.broadcast and isinstance(source, int) and codes[source] == "?":
+                return _UNCLEAR
+        return True
+
+    def _takes_a_tensor(self) -> Literal[True] | No:
+        """Python calls an operator with a required tensor only where it is given one."""
+        if not self._checked or self._kinds.exact or any("T" in code or "?" in code for code in self._kinds.codes):
+            return True
+        wanted = any("Tensor" in p.kind and not p.optional for p in self._params)
+        return No("it takes no tensors") if wanted else True
+
+    def _made(self) -> _Plan:
+        """The plan, under the names that the parameters have in the canonical overload."""
+        op = spellings.canonical_overload(self._op)
+        named = [(q, self._sources.get(p.name)) for p, q in zip(self._params, parameters(op), strict=True)]
+        makers = ((q.name, _list_maker(q, source, self._kinds.codes)) for q, source in named)
+        lists = {name: make for name, make in makers if make is not None}
+        return _Plan(
+            op,
+            {q.name: q.default for q, _ in named},
+            tuple((q.name, source) for q, source in named if isinstance(source, int) and q.name not in lists),
+            tuple(lists.items()),
+            frozenset(q.name for q, source in named if source is not None),
+        )
 
 
 def _list_maker(
