@@ -16,8 +16,9 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils._pytree import tree_map
 
 from eductor.graph.capture import capture
+from eductor.graph.effects.effect import ACT, COLLECTIVE, PURE, RANDOM, Effect
 from eductor.graph.effects.graph_effects import Effects
-from eductor.graph.effects.node_effects import ACT, COLLECTIVE, PURE, RANDOM, Effect, effect_of
+from eductor.graph.effects.node_effects import effect_of
 from eductor.graph.no import No
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView

@@ -3,10 +3,10 @@
 from eductor.graph.capture import capture as capture
 from eductor.graph.capture import dialect_of as dialect_of
 from eductor.graph.capture import to_aten as to_aten
+from eductor.graph.effects.effect import Effect as Effect
 from eductor.graph.effects.graph_effects import Effects as Effects
 from eductor.graph.effects.legal import LAWS as LAWS
 from eductor.graph.effects.legal import violations as violations
-from eductor.graph.effects.node_effects import Effect as Effect
 from eductor.graph.effects.node_effects import effect_of as effect_of
 from eductor.graph.effects.order import is_sorted as is_sorted
 from eductor.graph.effects.order import sorted_nodes as sorted_nodes

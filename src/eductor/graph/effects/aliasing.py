@@ -11,8 +11,8 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import must_not_be_written, wants_recompute
+from eductor.graph.effects.effect import tensors_among
 from eductor.graph.effects.memory import Memory
-from eductor.graph.effects.node_effects import tensors_among
 from eductor.graph.no import No
 from eductor.graph.values.meta import UNKNOWN, difference, is_backward, requires_grad, tensor_of, value_of
 

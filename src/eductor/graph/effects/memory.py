@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from torch.fx import Graph, Node
 
 from eductor.compat import sort_key
-from eductor.graph.effects.node_effects import PURE, Effect, effect_of, may_be_tensor, tensors_among
+from eductor.graph.effects.effect import PURE, Effect, may_be_tensor, tensors_among
+from eductor.graph.effects.node_effects import effect_of
 from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound, bind
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.graph.effects.node_effects import may_be_tensor, tensors_among
+from eductor.graph.effects.effect import may_be_tensor, tensors_among
 from eductor.graph.snapshot import attribute
 from eductor.graph.values.meta import difference, tensor_of, value_of
 from eductor.graph.view import GraphView
