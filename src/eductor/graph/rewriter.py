@@ -17,7 +17,7 @@ from eductor.graph.reading.bind import Bound, bind, bind_call
 from eductor.graph.text.compare import same_value
 from eductor.graph.values import meta
 from eductor.graph.values.evaluate import evaluate, update
-from eductor.graph.values.meta_kernels import told_by_kernel
+from eductor.graph.values.meta_kernels import run_meta_kernel
 from eductor.graph.view import GraphView
 
 
@@ -324,14 +324,14 @@ class Rewriter:
         mode = self._mode
         if mode is None or any(v is meta.UNKNOWN for v in operands):
             return
-        value = self.view.remembered.value(node, mode, lambda: self._run(node, mode))
+        value = self.view.fake_results.value(node, mode, lambda: self._run(node, mode))
         if value is not meta.UNKNOWN:
             meta.set_value(node, value)
 
     def _run(self, node: Node, mode: FakeTensorMode) -> Any:
-        told = told_by_kernel(node, mode)
-        if told is not meta.UNKNOWN:
-            return told
+        known = run_meta_kernel(node, mode)
+        if known is not meta.UNKNOWN:
+            return known
         with mode, enable_python_dispatcher():
             return evaluate(self.view.module, node, mode)
 

@@ -15,7 +15,7 @@ from eductor.errors import BadGraph
 from eductor.graph.effects.graph_effects import Effects
 from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound, bind, packets_of
-from eductor.graph.values.fake_cache import Remembered
+from eductor.graph.values.fake_cache import FakeResults
 
 
 class Scope(Protocol):
@@ -36,7 +36,7 @@ class GraphView:
         self.scope: Scope | None = None
         self.memo: dict[Any, Any] = {}
         """What a pass works out once for all its matches; it goes with the view."""
-        self.remembered = Remembered()
+        self.fake_results = FakeResults()
         """What operators make of tensors of which form, for nodes that passes create."""
         self._inputs_distinct = inputs_distinct
         self._index: dict[Any, dict[Node, None]] | None = None

@@ -13,7 +13,7 @@ from eductor.graph.reading.bind import Bound
 from eductor.graph.reading.static import is_static, mark_static, pack
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import is_row_major, known_true, tensor_of
-from eductor.graph.values.module_tensors import attribute
+from eductor.graph.values.module_tensors import attribute_at
 from eductor.graph.view import GraphView
 from eductor.passes.batching.layout import own_copy
 from eductor.passes.batching.placing import Placing
@@ -91,7 +91,7 @@ def _side_by_side(emission: Emission, nodes: list[Node], dim: int, are_held: boo
     """The values of attributes as one; parameters are put side by side where they are packed."""
     if are_held:
         owner = emission.rewrite.view.module
-        value = torch.cat([attribute(owner, str(node.target)) for node in nodes], dim)
+        value = torch.cat([attribute_at(owner, str(node.target)) for node in nodes], dim)
         return emission.rewrite.attribute(value, before=emission.before, like=emission.like)
     joined = emission(aten.cat, nodes, dim)
     pack(joined)

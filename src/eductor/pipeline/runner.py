@@ -18,7 +18,7 @@ from eductor.graph.effects.order import sort_in_place
 from eductor.graph.matches import LimitReached, Match
 from eductor.graph.no import No
 from eductor.graph.rewriter import Rewriter
-from eductor.graph.snapshot import Snapshot, attribute
+from eductor.graph.snapshot import Snapshot, attribute_or_none
 from eductor.graph.text.compare import is_as_before
 from eductor.graph.text.printer import around
 from eductor.graph.values import meta
@@ -334,7 +334,7 @@ class _Held:
     @staticmethod
     def by(module: GraphModule) -> _Held:
         nodes = [n for op in ("get_attr", "call_module") for n in module.graph.find_nodes(op=op)]
-        found = {str(n.target): attribute(module, str(n.target)) for n in nodes}
+        found = {str(n.target): attribute_or_none(module, str(n.target)) for n in nodes}
         return _Held({path: value for path, value in found.items() if value is not None})
 
     def versions(self) -> list[int]:

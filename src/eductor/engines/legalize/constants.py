@@ -6,13 +6,13 @@ import torch
 from torch.fx import Node
 
 from eductor.graph.rewriter import Rewriter
-from eductor.graph.snapshot import attribute
+from eductor.graph.snapshot import attribute_or_none
 
 
 def fill_constants(rewrite: Rewriter) -> None:
     """Makes such a constant a tensor of its own."""
     for node in rewrite.view.graph.find_nodes(op="get_attr"):
-        constant = attribute(rewrite.view.module, str(node.target))
+        constant = attribute_or_none(rewrite.view.module, str(node.target))
         if not isinstance(constant, torch.Tensor) or constant.dim() or _is_filled(node):
             continue
         users = list(node.users)
