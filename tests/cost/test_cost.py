@@ -20,11 +20,12 @@ from eductor.cost import (
     is_bound_by_memory,
     is_pointwise,
     launches_of,
-    loss,
+    pays,
     time_of,
 )
 from eductor.cost.operators import UNALIGNED_FACTOR, UNALIGNED_RESULT
 from eductor.graph import capture
+from eductor.graph.no import No
 from eductor.graph.values.meta import tensor_of
 from eductor.options import Options
 
@@ -122,10 +123,10 @@ def test_a_device_knows_its_dtypes():
     assert device.rate(torch.int8) == device.rate(torch.float32)
 
 
-def test_a_loss_is_said_with_its_figures():
-    assert loss("it", 50e-6, 12e-6) == ""
-    assert loss("it", 12e-6, 40e-6) == "it saves 12 us and costs 40 us"
-    assert loss("it", 1.1e-6, 1e-6)
+def test_what_does_not_pay_is_said_with_its_figures():
+    assert pays("it", 50e-6, 12e-6) is True
+    assert pays("it", 12e-6, 40e-6) == No("it saves 12 us and costs 40 us")
+    assert not pays("it", 1.1e-6, 1e-6)
 
 
 def test_products_that_are_not_aligned_run_at_a_part_of_the_rate():

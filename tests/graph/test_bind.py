@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from eductor.graph.capture import capture
-from eductor.graph.reading.bind import Bound, NotUnderstood, bind, bind_call, packets_of
+from eductor.graph.no import No
+from eductor.graph.reading.bind import Bound, bind, bind_call, packets_of
 from eductor.graph.reading.schema import parameters
 from eductor.graph.values.meta import value_of
 
@@ -37,7 +38,7 @@ def understood(target: Any, *args: Any, **kwargs: Any) -> Bound:
 
 def reason(target: Any, *args: Any, **kwargs: Any) -> str:
     bound = bind_call(target, args, kwargs)
-    assert isinstance(bound, NotUnderstood), f"read as {bound.op}"
+    assert isinstance(bound, No), f"read as {bound.op}"
     return bound.reason
 
 
@@ -413,7 +414,7 @@ def test_packets_of_what_depends_on_arguments_and_of_what_is_unknown() -> None:
 # ------------------------------------------------------------------------------------------------------ real graphs
 
 
-def calls(module: GraphModule) -> dict[str, Bound | NotUnderstood]:
+def calls(module: GraphModule) -> dict[str, Bound | No]:
     return {n.name: bind(n) for n in module.graph.nodes if n.op in ("call_function", "call_method")}
 
 
@@ -470,7 +471,7 @@ def test_bound_program_computes_the_same(program: Callable[..., Any], dynamic: b
 
 def test_all_calls_of_an_aten_graph_are_understood() -> None:
     module = capture(attention, [tensor(2, 4, 6), tensor(2, 4, 6)], "aten", dynamic=True)
-    unread = {name: b.reason for name, b in calls(module).items() if isinstance(b, NotUnderstood)}
+    unread = {name: b.reason for name, b in calls(module).items() if isinstance(b, No)}
     assert all("sizes" in why or "not a known operator" in why for why in unread.values()), unread
     assert any(isinstance(b, Bound) and b.packet is aten.bmm for b in calls(module).values())
 
@@ -489,11 +490,11 @@ def test_symbolic_sizes_are_integers() -> None:
 
 def test_arithmetic_on_sizes_is_not_an_operator() -> None:
     module = capture(sizes, [tensor(2, 4, 6), tensor(2, 4, 6)], dynamic=True)
-    because = [b.reason for b in calls(module).values() if isinstance(b, NotUnderstood)]
+    because = [b.reason for b in calls(module).values() if isinstance(b, No)]
     assert any("arithmetic on sizes" in why for why in because)
 
 
-def by_hand(build: Callable[[Graph, Node], Node], value: Any = None) -> Bound | NotUnderstood:
+def by_hand(build: Callable[[Graph, Node], Node], value: Any = None) -> Bound | No:
     """The reading of a node that `build` makes of one placeholder, which has a value or none."""
     graph = Graph()
     operand = graph.placeholder("operand")
@@ -523,7 +524,7 @@ def test_node_without_value_is_read_where_one_overload_fits() -> None:
 )  # fmt: skip
 def test_node_without_value_is_not_read_where_it_could_mean_two_things(build: Callable[[Graph, Node], Node]) -> None:
     bound = by_hand(build)
-    assert isinstance(bound, NotUnderstood)
+    assert isinstance(bound, No)
     assert "no fake value" in bound.reason
 
 
@@ -549,7 +550,7 @@ def test_node_that_is_a_sequence_is_the_whole_list() -> None:
 
 def test_node_that_is_a_boolean_does_not_select() -> None:
     bound = by_hand(lambda g, n: g.call_function(operator.getitem, (x, n)), True)
-    assert isinstance(bound, NotUnderstood)
+    assert isinstance(bound, No)
 
 
 def test_nodes_of_other_kinds_are_no_calls() -> None:
@@ -557,7 +558,7 @@ def test_nodes_of_other_kinds_are_no_calls() -> None:
     node = graph.placeholder("x")
     for other in (node, graph.get_attr("w"), graph.call_module("m", (node,)), graph.output(node)):
         bound = bind(other)
-        assert isinstance(bound, NotUnderstood)
+        assert isinstance(bound, No)
         assert "not a call of an operator" in bound.reason
 
 

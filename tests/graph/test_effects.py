@@ -7,7 +7,7 @@ import math
 import operator
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -16,8 +16,10 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils._pytree import tree_map
 
 from eductor.graph.capture import capture
-from eductor.graph.effects.graph_effects import Effects, Verdict
-from eductor.graph.effects.node_effects import ACT, COLLECTIVE, PURE, RANDOM, Effect, effect_of
+from eductor.graph.effects.effect import ACT, COLLECTIVE, PURE, RANDOM, Effect
+from eductor.graph.effects.graph_effects import Effects
+from eductor.graph.effects.node_effects import effect_of
+from eductor.graph.no import No
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 
@@ -516,8 +518,8 @@ class Program:
     def may_alias(self, old: str, new: str) -> str:
         return self._answer(self.effects.may_alias(self[old], self[new]))
 
-    def _answer(self, verdict: Verdict) -> str:
-        return re.sub(r"\bl_(\w+)_\b", r"\1", verdict.reason) or "yes"
+    def _answer(self, verdict: Literal[True] | No) -> str:
+        return "yes" if verdict else re.sub(r"\bl_(\w+)_\b", r"\1", verdict.reason)
 
     def escapes(self, node: str) -> bool:
         return bool(self.effects.escapes(self[node]))
@@ -1062,7 +1064,11 @@ def test_same_kind() -> None:
         return a, b, h, n, c, d, e
 
     program = Program(fn, f, index)
-    same = lambda *names: program.effects.same_kind([program[n] for n in names]).reason  # noqa: E731
+
+    def same(*names: str) -> str:
+        verdict = program.effects.same_kind([program[n] for n in names])
+        return "" if verdict else verdict.reason
+
     assert same("a", "b") == ""
     assert same("a") == ""
     assert same() == ""

@@ -22,8 +22,9 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from eductor.graph.effects.effect import Effect
 from eductor.graph.effects.graph_effects import Effects
-from eductor.graph.effects.node_effects import Effect, effect_of
+from eductor.graph.effects.node_effects import effect_of
 from eductor.graph.reading.bind import Bound, bind_call
 from operators.database import name_of
 

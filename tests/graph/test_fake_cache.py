@@ -10,7 +10,7 @@ from torch.fx import Graph
 
 from eductor.compat import FakeTensorMode
 from eductor.graph import GraphView, Rewriter, capture, value_of
-from eductor.graph.values.fake_cache import Remembered
+from eductor.graph.values.fake_cache import FakeResults
 from eductor.graph.values.meta import difference, tensor_of
 
 aten = torch.ops.aten
@@ -88,7 +88,7 @@ def test_what_is_told_by_the_form_alone_is_what_the_operator_gives(op, shape, on
         with mode:
             return op(*(n.meta["val"] for n in operands))
 
-    made, known = Remembered().value(node, mode, run), run()
+    made, known = FakeResults().value(node, mode, run), run()
     assert difference(made, known) is None
     assert (made.requires_grad, made.is_leaf) == (known.requires_grad, known.is_leaf)
 
@@ -144,7 +144,7 @@ def test_stacks_of_alike_tensors_are_known_without_running(shape, followed):
             expected = torch.stack(tensors, dim)
         for args, kwargs in (((nodes, dim), {}), ((nodes,), {"dim": dim})):
             call = graph.call_function(torch.ops.aten.stack.default, args, kwargs)
-            got = Remembered().value(call, mode, lambda: pytest.fail("it was run"))
+            got = FakeResults().value(call, mode, lambda: pytest.fail("it was run"))
             assert difference(got, expected) is None
             assert got.requires_grad == expected.requires_grad
 
@@ -160,5 +160,5 @@ def test_stacks_of_other_tensors_are_run():
             node.meta["val"] = tensor
         call = graph.call_function(torch.ops.aten.stack.default, (nodes,))
         ran = []
-        Remembered().value(call, mode, lambda pair=pair, ran=ran: ran.append(1) or torch.stack(pair))
+        FakeResults().value(call, mode, lambda pair=pair, ran=ran: ran.append(1) or torch.stack(pair))
         assert ran

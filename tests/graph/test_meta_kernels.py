@@ -7,7 +7,7 @@ from torch.fx import Graph, GraphModule
 from eductor.compat import FakeTensor, FakeTensorMode, ShapeEnv, enable_python_dispatcher
 from eductor.graph.values.evaluate import evaluate
 from eductor.graph.values.meta import UNKNOWN, difference
-from eductor.graph.values.meta_kernels import told_by_kernel
+from eductor.graph.values.meta_kernels import run_meta_kernel
 
 aten = torch.ops.aten
 
@@ -68,7 +68,7 @@ def test_the_kernel_says_what_the_fake_mode_says(name, is_followed, device):
     module, node = the_call(*CALLS[name], make)
     with mode, enable_python_dispatcher():
         known = evaluate(module, node, mode)
-    told = told_by_kernel(node, mode)
+    told = run_meta_kernel(node, mode)
     assert type(known) is type(told) or {type(known), type(told)} == {list, tuple}
     assert difference(known, told) is None
     memory = node.all_input_nodes[0].meta["val"].untyped_storage()
@@ -91,8 +91,8 @@ def test_symbolic_sizes_two_devices_and_other_operators_are_left_to_the_fake_mod
     _, view = the_call(aten.unsqueeze.default, [()], (0,), lambda _: next(values))
     _, product = the_call(aten.mm.default, [(), ()], (), lambda _: next(values))
     _, other = the_call(aten.tanh.default, [()], (), lambda _: next(values))
-    assert [told_by_kernel(node, mode) for node in (view, product, other)] == [UNKNOWN] * 3
-    assert told_by_kernel(the_call(aten.t.default, [()], (), lambda _: plain)[1], FakeTensorMode()) is UNKNOWN
+    assert [run_meta_kernel(node, mode) for node in (view, product, other)] == [UNKNOWN] * 3
+    assert run_meta_kernel(the_call(aten.t.default, [()], (), lambda _: plain)[1], FakeTensorMode()) is UNKNOWN
 
 
 def test_an_error_is_that_of_the_fake_mode():
@@ -101,5 +101,5 @@ def test_an_error_is_that_of_the_fake_mode():
     with mode, pytest.raises(RuntimeError) as known:
         evaluate(module, node, mode)
     with pytest.raises(RuntimeError) as told:
-        told_by_kernel(node, mode)
+        run_meta_kernel(node, mode)
     assert str(told.value) == str(known.value)

@@ -12,7 +12,7 @@ from eductor.cost import Gemm, cuda_device
 from eductor.errors import EductorWarning
 from eductor.graph import capture
 from eductor.observe.manual.manual import run_pass
-from eductor.passes.post_grad.b2b_gemm_pass import B2B_GEMM_PASS, why_one_kernel_loses
+from eductor.passes.post_grad.b2b_gemm_pass import B2B_GEMM_PASS, one_kernel_pays
 from eductor.pipeline import Registry, f32
 from eductor.testing import assert_pass
 from eductor.verification.verifier import Verifier
@@ -241,7 +241,9 @@ H200 = cuda_device("NVIDIA H200", 132, 141 << 30)
 
 
 def loses(m, k, n, p, dtype=torch.bfloat16, device=H200, has_middle=True):
-    return why_one_kernel_loses(Gemm(m, n, k, dtype), Gemm(m, p, n, dtype), has_middle, device)
+    """Why one kernel does not pay; empty if it does."""
+    verdict = one_kernel_pays(Gemm(m, n, k, dtype), Gemm(m, p, n, dtype), has_middle, device)
+    return "" if verdict else verdict.reason
 
 
 def test_many_rows_of_few_columns_pay():

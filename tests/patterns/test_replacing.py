@@ -25,7 +25,7 @@ from pattern_tools import (
 
 from eductor.errors import BadPattern, PassFailed
 from eductor.graph import from_python
-from eductor.graph.rewriter import provenance_of
+from eductor.graph.provenance import provenance_of
 from eductor.observe.manual.manual import run_pass
 from eductor.patterns import const, list_of, op, outputs, pattern_pass, var
 from eductor.pipeline import Recorder, f32

@@ -21,7 +21,7 @@ from eductor import patterns as ours
 from eductor.compat import FakeTensorMode
 from eductor.errors import BadPattern
 from eductor.graph.capture import capture
-from eductor.graph.rewriter import provenance_of
+from eductor.graph.provenance import provenance_of
 from eductor.graph.values.evaluate import propagate
 from eductor.graph.view import GraphView
 from eductor.patterns import store

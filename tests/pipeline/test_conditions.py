@@ -8,6 +8,7 @@ from toys import graph_of, named, plain_cos, plain_nothing, run, sin_to_cos
 
 import eductor
 from eductor.errors import EductorWarning, PassFailed
+from eductor.graph.no import No
 from eductor.pipeline import Context, Pipeline, Recorder
 
 
@@ -23,6 +24,7 @@ def outcome(pass_, **options):
     [
         (True, ("unchanged", "")),
         (False, ("skipped", "its condition `when` does not hold")),
+        (No("it is Monday"), ("skipped", "it is Monday")),
         ("it is Tuesday", ("skipped", "it is Tuesday")),
         ("", ("skipped", "its condition `when` does not hold")),
         (None, ("skipped", "its condition `when` does not hold")),

@@ -12,7 +12,7 @@ from toys import aten, graph_of, named, plain_cos, run, sin_to_cos, steps_of
 import eductor
 from eductor.errors import EductorWarning, PassFailed
 from eductor.graph import GraphView, Rewriter, is_equal
-from eductor.graph.rewriter import Match
+from eductor.graph.matches import Match
 from eductor.pipeline import Context, Instrument, PassRun, Pipeline, Recorder, Timer, graph_pass
 
 

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from eductor import compat
 from eductor.compat import make_fx
 from eductor.graph.values.meta import Form, form_of, output_of, tensor_of, value_of
-from eductor.graph.values.module_tensors import attribute
+from eductor.graph.values.module_tensors import attribute_at
 
 _OF_THE_PIECE = ("val", "tensor_meta", "original_aten", "unbacked_bindings")
 
@@ -87,7 +87,7 @@ class _Decomposer:
                 copy = self._graph.node_copy(part, lambda n: inner[n])
                 copy.meta = {**node.meta, **{k: part.meta[k] for k in _OF_THE_PIECE if k in part.meta}}
                 if part.op == "get_attr":
-                    copy.target = self._keep(attribute(piece, str(part.target)))
+                    copy.target = self._keep(attribute_at(piece, str(part.target)))
                 inner[part] = copy
         return map_aggregate(output_of(piece), lambda n: inner[n] if isinstance(n, Node) else n)
 

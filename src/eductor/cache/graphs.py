@@ -22,7 +22,7 @@ from eductor.errors import BadGraph
 from eductor.graph.text.parser import read_graph
 from eductor.graph.text.printer import statement, without_shadows
 from eductor.graph.values.meta import AHEAD, UNKNOWN, value_of
-from eductor.graph.values.module_tensors import attribute
+from eductor.graph.values.module_tensors import attribute_at
 
 HOMES = ("torch", "operator", "math")
 """Where the functions that an entry calls are looked for."""
@@ -86,7 +86,7 @@ def _check(node: Node) -> None:
 
 
 def _constant(module: GraphModule, path: str) -> torch.Tensor:
-    value = attribute(module, path)
+    value = attribute_at(module, path)
     if not isinstance(value, torch.Tensor) or "." in path:
         raise NotKept(f"the attribute {path} of a graph")
     return value

@@ -29,7 +29,7 @@ from eductor.graph.text.printer import path_of, to_function, type_of
 from eductor.graph.text.structure import structural_hash
 from eductor.graph.text.symbolic_sizes import spell_size
 from eductor.graph.values.meta import hint_of
-from eductor.graph.values.module_tensors import attribute
+from eductor.graph.values.module_tensors import attribute_at
 from eductor.options import Options
 from eductor.pipeline.pipeline import Pipeline
 from eductor.pipeline.versions import is_ours, spelled, unwrapped
@@ -221,7 +221,7 @@ def _graph(module: GraphModule) -> Iterator[str]:
 
 
 def _attribute(module: GraphModule, node: Node) -> Iterator[str]:
-    value = attribute(module, str(node.target))
+    value = attribute_at(module, str(node.target))
     yield str(node.target)
     if isinstance(value, GraphModule):
         if compat.has_checkpoint_policy(value):

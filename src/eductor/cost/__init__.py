@@ -17,8 +17,8 @@ from eductor.cost.operators import (
     is_bound_by_memory,
     is_pointwise,
     launches_of,
-    loss,
     microseconds,
+    pays,
     reduces,
     time_of,
 )
@@ -39,8 +39,8 @@ __all__ = [
     "is_bound_by_memory",
     "is_pointwise",
     "launches_of",
-    "loss",
     "microseconds",
+    "pays",
     "reduces",
     "time_of",
 ]

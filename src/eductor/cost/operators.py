@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Node
@@ -13,6 +13,7 @@ from torch.fx import Node
 from eductor.compat import OpOverload
 from eductor.cost.device import Device
 from eductor.graph.effects.node_effects import effect_of
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound, bind
 from eductor.graph.values.meta import hint_of, tensor_of, value_of
 
@@ -200,11 +201,11 @@ def time_of(node: Node, device: Device) -> float:
     return max(computing, moving) + device.launch
 
 
-def loss(what: str, saves: float, costs: float) -> str:
-    """Why a rewrite does not pay, with its figures; nothing if it does. A gain within the error of the figures is none."""
+def pays(what: str, saves: float, costs: float) -> Literal[True] | No:
+    """Whether a rewrite pays; No has its figures. A gain within the error of the figures is none."""
     if saves > _MARGIN * costs:
-        return ""
-    return f"{what} saves {microseconds(saves)} and costs {microseconds(costs)}"
+        return True
+    return No(f"{what} saves {microseconds(saves)} and costs {microseconds(costs)}")
 
 
 _MARGIN = 1.2

@@ -18,7 +18,7 @@ from eductor.errors import BadGraph
 from eductor.graph.effects.node_effects import effect_of
 from eductor.graph.values import meta
 from eductor.graph.values.evaluate import update
-from eductor.graph.values.module_tensors import attribute, first_names, has_attribute, swapped, tensors_of
+from eductor.graph.values.module_tensors import attribute_at, first_names, has_attribute, swapped, tensors_of
 
 Dialect = Literal["torch", "aten"]
 
@@ -37,7 +37,7 @@ def capture(
     traced = _trace(fn, holder, fakes, mode)
     paths = {str(node.target) for node in traced.graph.find_nodes(op="get_attr")}
     return GraphModule(
-        {path: attribute(holder if has_attribute(holder, path) else traced, path) for path in paths}, traced.graph
+        {path: attribute_at(holder if has_attribute(holder, path) else traced, path) for path in paths}, traced.graph
     )
 
 

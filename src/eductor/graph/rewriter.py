@@ -2,103 +2,23 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from torch.fx import GraphModule, Node, map_arg
 
 from eductor.compat import INHERITED_META, FakeTensorMode, OpOverloadPacket, enable_python_dispatcher, is_context_switch
 from eductor.errors import BadGraph
+from eductor.graph.matches import Event, LimitReached, Match, MatchListener, Rejection
 from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound, NotUnderstood, bind, bind_call
+from eductor.graph.provenance import PROVENANCE, Provenance, provenance_of, source_line
+from eductor.graph.reading.bind import Bound, bind, bind_call
 from eductor.graph.text.compare import same_value
 from eductor.graph.values import meta
 from eductor.graph.values.evaluate import evaluate, update
-from eductor.graph.values.meta_kernels import told_by_kernel
+from eductor.graph.values.meta_kernels import run_meta_kernel
 from eductor.graph.view import GraphView
-
-PROVENANCE = "eductor"
-
-
-class Provenance(NamedTuple):
-    """Which match made a node, from which nodes, and where those stand in the user's program."""
-
-    address: str
-    sources: tuple[str, ...]
-    line: str
-    origins: tuple[Provenance, ...] = ()
-
-
-class Event(NamedTuple):
-    """One edit: `created`, `replaced`, `updated`, `moved` or `erased`, of which node, within which match."""
-
-    kind: str
-    node: str
-    detail: str
-    address: str
-
-
-class Reject(NamedTuple):
-    """A candidate that was looked at and left, and why."""
-
-    reason: str
-    nodes: tuple[str, ...]
-    rule: str
-
-
-@dataclass(slots=True)
-class Match:
-    """The edits made while a pass looked at one candidate."""
-
-    address: str
-    rule: str
-    node: str
-    events: list[Event] = field(default_factory=list)
-    note: str = ""
-    """Why it was made, where that is not plain from the rule."""
-    touched: Sequence[Node] = ()
-    """The nodes that it made, changed, moved or erased, while those who look on are told of its end."""
-
-
-class LimitReached(Exception):
-    """A pass that may make no more matches began another one: it ends here, with what it made so far."""
-
-
-class MatchListener(Protocol):
-    """Who is told of each match: when its first edit is made, when it is complete, when it is given up."""
-
-    def begin(self, match: Match) -> None: ...
-
-    def end(self, match: Match) -> None: ...
-
-    def fail(self, match: Match, error: Exception) -> None: ...
-
-
-def provenance_of(node: Node) -> Provenance | None:
-    """Which match made a node, if one did."""
-    found = node.meta.get(PROVENANCE)
-    return found if isinstance(found, Provenance) else None
-
-
-def source_line(node: Node) -> str:
-    """The last line of the user's program in a node's stack trace, as `file:line: code`."""
-    return _last_line(node.stack_trace or "")
-
-
-@functools.lru_cache(maxsize=1 << 12)
-def _last_line(trace: str) -> str:
-    lines = [line.strip() for line in trace.strip().splitlines()]
-    files = [i for i, line in enumerate(lines) if line.startswith("File ")]
-    if not files:
-        return ""
-    at = lines[files[-1]]
-    code = lines[files[-1] + 1] if files[-1] + 1 < len(lines) else ""
-    parts = at.removeprefix("File ").split(",")
-    number = parts[1].strip().removeprefix("line ") if len(parts) > 1 else "?"
-    return f"{parts[0].strip(chr(34))}:{number}: {code}"
 
 
 class Rewriter:
@@ -115,7 +35,7 @@ class Rewriter:
         self.view = view
         self.address = address
         self.matches: list[Match] = []
-        self.rejects: list[Reject] = []
+        self.rejects: list[Rejection] = []
         self.place: Node | None = None
         self.edits = 0
         self._limit = limit
@@ -238,7 +158,7 @@ class Rewriter:
     def reject(self, no: No | str, *nodes: Node) -> None:
         """Says why a candidate is left as it is. The nodes given here come before those that the answer names."""
         named = dict.fromkeys((*nodes, *no.nodes) if isinstance(no, No) else nodes)
-        self.rejects.append(Reject(str(no), tuple([self._path + node.name for node in named]), self._rule))
+        self.rejects.append(Rejection(str(no), tuple([self._path + node.name for node in named]), self._rule))
 
     def note(self, reason: str) -> None:
         """Says why the edits were made that belong to the match at hand."""
@@ -408,14 +328,14 @@ class Rewriter:
         mode = self._mode
         if mode is None or any(v is meta.UNKNOWN for v in operands):
             return
-        value = self.view.remembered.value(node, mode, lambda: self._run(node, mode))
+        value = self.view.fake_results.value(node, mode, lambda: self._run(node, mode))
         if value is not meta.UNKNOWN:
             meta.set_value(node, value)
 
     def _run(self, node: Node, mode: FakeTensorMode) -> Any:
-        told = told_by_kernel(node, mode)
-        if told is not meta.UNKNOWN:
-            return told
+        known = run_meta_kernel(node, mode)
+        if known is not meta.UNKNOWN:
+            return known
         with mode, enable_python_dispatcher():
             return evaluate(self.view.module, node, mode)
 
@@ -477,7 +397,7 @@ def _resolve(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return bound.op
 
 
-def _is_respelled(before: Bound | NotUnderstood, after: Bound | NotUnderstood) -> bool:
+def _is_respelled(before: Bound | No, after: Bound | No) -> bool:
     """Whether two readings of a node are the same call, so that its value is the same too."""
     if not isinstance(before, Bound) or not isinstance(after, Bound):
         return False

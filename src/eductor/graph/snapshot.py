@@ -72,7 +72,7 @@ class Snapshot:
         """The graph as it was with its bodies as they were, in a module of its own; all else is the root's."""
         module = GraphModule(root, self.graph())
         for path, then in self._nested.items():
-            body, (parent, _, name) = attribute(root, path), path.rpartition(".")
+            body, (parent, _, name) = attribute_or_none(root, path), path.rpartition(".")
             if isinstance(body, GraphModule):
                 setattr(module.get_submodule(parent), name, then.module(body))
         return module
@@ -122,7 +122,7 @@ class Snapshot:
     def restore(self, module: GraphModule) -> None:
         """Brings the graph of a module back to what it was, and its subgraphs."""
         for path, then in self._nested.items():  # of which some may have left the graph
-            body = attribute(module, path)
+            body = attribute_or_none(module, path)
             if isinstance(body, GraphModule) and not then.is_same(body.graph):
                 then.restore(body)
         module.graph = self.graph()
@@ -147,7 +147,7 @@ def subgraphs(graph: Graph) -> dict[str, GraphModule]:
     return {path: module for module, path in found.items()}
 
 
-def attribute(owner: Any, path: str) -> Any:
+def attribute_or_none(owner: Any, path: str) -> Any:
     """What an attribute node names, or None."""
     for name in path.split("."):
         owner = getattr(owner, name, None)

@@ -13,8 +13,9 @@ from torch.fx import Graph, GraphModule, Node
 from eductor.compat import OpOverload, OpOverloadPacket, sort_key
 from eductor.errors import BadGraph
 from eductor.graph.effects.graph_effects import Effects
-from eductor.graph.reading.bind import Bound, NotUnderstood, bind, packets_of
-from eductor.graph.values.fake_cache import Remembered
+from eductor.graph.no import No
+from eductor.graph.reading.bind import Bound, bind, packets_of
+from eductor.graph.values.fake_cache import FakeResults
 
 
 class Scope(Protocol):
@@ -35,12 +36,12 @@ class GraphView:
         self.scope: Scope | None = None
         self.memo: dict[Any, Any] = {}
         """What a pass works out once for all its matches; it goes with the view."""
-        self.remembered = Remembered()
+        self.fake_results = FakeResults()
         """What operators make of tensors of which form, for nodes that passes create."""
         self._inputs_distinct = inputs_distinct
         self._index: dict[Any, dict[Node, None]] | None = None
         self._filed: dict[Node, tuple[Any, ...]] = {}
-        self._readings: dict[Node, Bound | NotUnderstood] = {}
+        self._readings: dict[Node, Bound | No] = {}
         self._effects: Effects | None = None
         self._derived: dict[str, Any] = {}
         self._bodies: dict[GraphModule, GraphView] = {}
@@ -76,7 +77,7 @@ class GraphView:
             self._effects = Effects(self.graph, inputs_distinct=self._inputs_distinct, bind=self.bind)
         return self._effects
 
-    def bind(self, node: Node) -> Bound | NotUnderstood:
+    def bind(self, node: Node) -> Bound | No:
         """What `bind` says of a node, read once for as long as nobody edits the node."""
         bound = self._readings.get(node)
         if bound is None:
@@ -264,7 +265,7 @@ def key_of(op: Any) -> Any:
     return packets[0] if packets else op
 
 
-def keys_of(node: Node, bind: Callable[[Node], Bound | NotUnderstood] = bind) -> tuple[Any, ...]:
+def keys_of(node: Node, bind: Callable[[Node], Bound | No] = bind) -> tuple[Any, ...]:
     """Under what a node is filed: its operator; and its target, for those that ask for a callable; a module's class."""
     if node.op == "call_module":
         owner = node.graph.owning_module

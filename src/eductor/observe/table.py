@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from eductor.graph.rewriter import Reject
+from eductor.graph.matches import Rejection
 from eductor.pipeline.recorder import PassRecord
 
 
@@ -78,7 +78,7 @@ def nearest_miss(r: PassRecord) -> str:
     return f"{described(reject)}{more}"
 
 
-def described(reject: Reject) -> str:
+def described(reject: Rejection) -> str:
     """A candidate that a pass left, and why."""
     return f"{', '.join(reject.nodes)}: {reject.reason}" if reject.nodes else reject.reason
 

@@ -14,7 +14,7 @@ from eductor.graph.effects.graph_effects import Effects
 from eductor.graph.reading.static import is_packed, is_static, mark_static, uncounted_of
 from eductor.graph.snapshot import copy_of
 from eductor.graph.values.meta import output_of, requires_grad, set_value, tensor_of, value_of
-from eductor.graph.values.module_tensors import attribute, tensors_of
+from eductor.graph.values.module_tensors import attribute_at, tensors_of
 from eductor.packing.packed_values import Kept
 
 Source = int | torch.Tensor
@@ -215,7 +215,7 @@ def _add_packed(graph: Graph, result: Node, before: Node) -> Node:
 
 def _sources(module: GraphModule, nodes: Sequence[Node]) -> tuple[Source, ...]:
     places = {node: i for i, node in enumerate(module.graph.find_nodes(op="placeholder"))}
-    return tuple(places[n] if n in places else attribute(module, str(n.target)) for n in nodes)
+    return tuple(places[n] if n in places else attribute_at(module, str(n.target)) for n in nodes)
 
 
 def _pick(sources: Sequence[Source], inputs: Sequence[Any]) -> list[torch.Tensor]:

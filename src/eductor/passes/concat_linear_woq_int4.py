@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import GraphModule, Node
 
 from eductor.compat import is_symbolic, sort_key
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.reading.static import is_static, mark_static, pack
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import is_row_major, known_true, tensor_of
-from eductor.graph.values.module_tensors import attribute
+from eductor.graph.values.module_tensors import attribute_at
 from eductor.graph.view import GraphView
 from eductor.passes.batching.layout import own_copy
 from eductor.passes.batching.placing import Placing
@@ -54,22 +55,22 @@ def concat_linear_woq_int4(graph: GraphView, rewrite: Rewriter, context: Context
         found.setdefault(key, []).append(product)
     for leader in graph.candidates([products[0].node for products in found.values()]):
         products = next(p for p in found.values() if p[0].node is leader)
-        reason = _concat(graph, rewrite, context, products)
-        if reason:
-            rewrite.reject(reason, *(product.node for product in products))
+        concatenated = _concat(graph, rewrite, context, products)
+        if not concatenated:
+            rewrite.reject(concatenated, *(product.node for product in products))
 
 
-def _concat(graph: GraphView, rewrite: Rewriter, context: Context, products: list[Product]) -> str:
+def _concat(graph: GraphView, rewrite: Rewriter, context: Context, products: list[Product]) -> Literal[True] | No:
     if len(products) == 1:
-        return "no other linear has the same input, group size and length of rows"
+        return No("no other linear has the same input, group size and length of rows")
     if any(product.width % _BLOCK for product in products[:-1]):
-        return f"its outputs are not whole blocks of {_BLOCK}"
+        return No(f"its outputs are not whole blocks of {_BLOCK}")
     operands = [x for product in products for x in (product.weight, product.bias) if x is not None]
     are_held = all(x.op == "get_attr" for x in operands)
     if not are_held and not (context.packs and all(map(is_static, operands))):
-        return "its weights would be put side by side in each call"
+        return No("its weights would be put side by side in each call")
     found = Placing(graph).place(product.node for product in products)
-    if isinstance(found, str):
+    if isinstance(found, No):
         return found
     before, moved = found
     for node in moved:
@@ -83,14 +84,14 @@ def _concat(graph: GraphView, rewrite: Rewriter, context: Context, products: lis
     for product, part in zip(products, parts_of(emission, wide, products), strict=True):
         own = own_copy(rewrite, part, before=before, like=product.node) if product in copied else part
         rewrite.replace(product.node, own)
-    return ""
+    return True
 
 
 def _side_by_side(emission: Emission, nodes: list[Node], dim: int, are_held: bool) -> Node:
     """The values of attributes as one; parameters are put side by side where they are packed."""
     if are_held:
         owner = emission.rewrite.view.module
-        value = torch.cat([attribute(owner, str(node.target)) for node in nodes], dim)
+        value = torch.cat([attribute_at(owner, str(node.target)) for node in nodes], dim)
         return emission.rewrite.attribute(value, before=emission.before, like=emission.like)
     joined = emission(aten.cat, nodes, dim)
     pack(joined)

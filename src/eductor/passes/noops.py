@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Node
 
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import difference, known_equal, known_true, tensor_of, value_of
@@ -17,16 +18,16 @@ from eductor.pipeline.rule_pass import RulePass
 
 aten = torch.ops.aten
 
-Condition = Callable[[Bound], bool | str]
-"""Whether a call does nothing; a sentence says why one that seems so does something."""
+Condition = Callable[[Bound], bool | No]
+"""Whether a call does nothing: No says why one that seems so does something."""
 
-Objection = Callable[[GraphView, Node, Node], str]
-"""Why a node cannot be replaced by what it was given; empty if nothing speaks against it."""
+Allowed = Callable[[GraphView, Node, Node], Literal[True] | No]
+"""Whether a node may be replaced by what it was given."""
 
 
-def object_to_alias(graph: GraphView, node: Node, given: Node) -> str:
+def may_be_alias(graph: GraphView, node: Node, given: Node) -> Literal[True] | No:
     """A result that may have memory of its own becomes another name of what it was made from."""
-    return graph.effects.may_alias(node, given).reason
+    return graph.effects.may_alias(node, given)
 
 
 def no_op(
@@ -34,7 +35,7 @@ def no_op(
     condition: Condition,
     *operators: Any,
     source: str = "self",
-    objection: Objection = object_to_alias,
+    allowed: Allowed = may_be_alias,
     name: str | None = None,
 ) -> None:
     """Declares a rule: calls of the operators, where the condition holds, are the argument `source`."""
@@ -42,28 +43,28 @@ def no_op(
     def rule(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
         bound = graph.bind(node)
         if not isinstance(bound, Bound):
-            rewrite.reject(bound.reason, node)
+            rewrite.reject(bound, node)
             return
         holds = condition(bound)
-        if not holds:
+        if not holds and not isinstance(holds, No):
             return
         given = bound[source][0] if source == "tensors" else bound[source]
         if not isinstance(given, Node):
             return
-        reason = holds if isinstance(holds, str) else _unlike(node, given) or objection(graph, node, given)
-        if reason:
-            rewrite.reject(reason, node)
+        verdict = holds and _is_alike(node, given) and allowed(graph, node, given)
+        if isinstance(verdict, No):
+            rewrite.reject(verdict, node)
         else:
             rewrite.replace(node, given)
 
     pass_.rule(*operators, name=name or condition.__name__)(rule)
 
 
-def _unlike(node: Node, given: Node) -> str:
+def _is_alike(node: Node, given: Node) -> Literal[True] | No:
     if tensor_of(given) is None:
-        return f"nothing is known of {given.name}"
+        return No(f"nothing is known of {given.name}", given)
     unlike = difference(value_of(node), value_of(given))
-    return f"the result differs from {given.name}: {unlike}" if unlike else ""
+    return No(f"the result differs from {given.name}: {unlike}", given) if unlike else True
 
 
 # ------------------------------------------------------------------------------------------------------------- views
@@ -147,26 +148,26 @@ def first_power(bound: Bound) -> bool:
     return _is_number(bound["exponent"], 1)
 
 
-def times_one(bound: Bound) -> bool | str:
+def times_one(bound: Bound) -> bool | No:
     """Products and quotients with 1 are exact, but for complex numbers, whose infinities meet a zero."""
     if not _is_number(bound["other"], 1) or bound.get("rounding_mode") is not None:
         return False
     tensor = tensor_of(bound["self"])
-    return "a complex infinity times 1 is no number" if tensor is not None and tensor.is_complex() else True
+    return No("a complex infinity times 1 is no number") if tensor is not None and tensor.is_complex() else True
 
 
-def minus_zero(bound: Bound) -> bool | str:
+def minus_zero(bound: Bound) -> bool | No:
     """A difference with 0 is exact; one with -0.0 is a sum with 0."""
     if not _is_number(bound["other"], 0) or bound["alpha"] != 1:
         return False
-    return "less -0.0 is a sum, in which -0.0 becomes 0.0" if str(bound["other"]).startswith("-") else True
+    return No("less -0.0 is a sum, in which -0.0 becomes 0.0") if str(bound["other"]).startswith("-") else True
 
 
-def plus_zero(bound: Bound) -> bool | str:
+def plus_zero(bound: Bound) -> bool | No:
     """Only integers have one zero."""
     if not _is_number(bound["other"], 0) or bound["alpha"] != 1:
         return False
-    return True if _is_whole(bound) else "in a sum with 0, -0.0 becomes 0.0"
+    return True if _is_whole(bound) else No("in a sum with 0, -0.0 becomes 0.0")
 
 
 def _is_number(given: Any, number: int) -> bool:

@@ -9,6 +9,7 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import OpOverload, OpOverloadPacket
+from eductor.graph.no import No
 from eductor.graph.reading import spellings
 from eductor.graph.reading.bind import Bound, bind_call
 from eductor.graph.rewriter import Rewriter
@@ -31,11 +32,11 @@ def normalize(graph: GraphView, rewrite: Rewriter) -> None:
     for node in graph.find(*_SPLITS, *_SLICES, *_UNSAFE, *_RULES):
         bound = graph.bind(node)
         if not isinstance(bound, Bound):
-            rewrite.reject(bound.reason, node)
+            rewrite.reject(bound, node)
             continue
         rule = _RULES.get(bound.packet)
         form = rule(bound) if rule is not None else _sections(graph, node, bound)
-        if isinstance(form, str):
+        if isinstance(form, No):
             rewrite.reject(form, node)
             continue
         packet, arguments = form
@@ -59,28 +60,28 @@ def _spelled(node: Node, packet: OpOverloadPacket, arguments: dict[str, Any]) ->
 # ------------------------------------------------------------------------------------------------------ into pieces
 
 
-def _sections(graph: GraphView, node: Node, bound: Bound) -> Form | str:
+def _sections(graph: GraphView, node: Node, bound: Bound) -> Form | No:
     """The sizes are those that the pieces have; they are not worked out again from the number of pieces."""
     tensor, pieces = tensor_of(bound["self"]), value_of(node)
     if tensor is None or not isinstance(pieces, (list, tuple)):
-        return "the shapes of its pieces are not known"
+        return No("the shapes of its pieces are not known")
     dim = _cut_dim(bound, tensor)
-    if isinstance(dim, str):
+    if isinstance(dim, No):
         return dim
     sizes = [piece.shape[dim] for piece in pieces]
     if not all(type(size) is int for size in sizes):
-        return "the size of a piece is symbolic"
+        return No("the size of a piece is symbolic")
     if not known_equal(sum(sizes), tensor.shape[dim]):
-        return "its pieces overlap, or leave something out"
+        return No("its pieces overlap, or leave something out")
     if bound.packet not in _SPLITS:
         if bound.packet in _SLICES and requires_grad(tensor):
-            return "the gradients of slices are added, in which zeros lose their sign"
+            return No("the gradients of slices are added, in which zeros lose their sign")
         if graph.effects.leaves(node) or _is_written_from(graph, node):
-            return "its pieces may be written, which autograd forbids for those of a split"
+            return No("its pieces may be written, which autograd forbids for those of a split")
     return aten.split_with_sizes, {"self": bound["self"], "split_sizes": sizes, "dim": dim}
 
 
-def _cut_dim(bound: Bound, tensor: torch.Tensor) -> int | str:
+def _cut_dim(bound: Bound, tensor: torch.Tensor) -> int | No:
     fixed = {aten.hsplit: 0 if tensor.dim() == 1 else 1, aten.vsplit: 0, aten.dsplit: 2}
     return _counted(fixed.get(bound.packet, bound.get("dim")), tensor.dim())
 
@@ -95,29 +96,29 @@ def _is_written_from(graph: GraphView, node: Node) -> bool:
 # ------------------------------------------------------------------------------------------------- of dimensions
 
 
-def _counted(dim: Any, rank: int) -> int | str:
+def _counted(dim: Any, rank: int) -> int | No:
     """A dimension counted from the front; a tensor without dimensions is indexed as if it had one."""
     if type(dim) is not int:
-        return "the dimension is not a plain number"
+        return No("the dimension is not a plain number")
     return dim % max(rank, 1)
 
 
-def _with_dims(*names: str, added: int = 0) -> Callable[[Bound], Form | str]:
+def _with_dims(*names: str, added: int = 0) -> Callable[[Bound], Form | No]:
     """The same operator with these arguments, one dimension or a list of them, counted from the front."""
 
-    def rule(bound: Bound) -> Form | str:
+    def rule(bound: Bound) -> Form | No:
         tensor = tensor_of(bound["self"])
         if tensor is None:
-            return "the rank of its operand is not known"
+            return No("the rank of its operand is not known")
         arguments = dict(bound.arguments)
         for name in names:
             given = arguments.get(name)
             if given is None:
                 continue
             dims = [_counted(d, tensor.dim() + added) for d in (given if _is_list(given) else [given])]
-            reason = next((d for d in dims if isinstance(d, str)), None)
-            if reason:
-                return reason
+            unknown = next((d for d in dims if isinstance(d, No)), None)
+            if unknown is not None:
+                return unknown
             arguments[name] = type(given)(dims) if _is_list(given) else dims[0]
         return bound.packet, arguments
 
@@ -128,72 +129,72 @@ def _is_list(given: Any) -> bool:
     return isinstance(given, (list, tuple))
 
 
-def _reshape(bound: Bound) -> Form | str:
+def _reshape(bound: Bound) -> Form | No:
     """The one size that is left to be found out is written down, where it is a number."""
     tensor, shape = tensor_of(bound["self"]), bound["shape"]
     if tensor is None or not _is_list(shape) or -1 not in shape:
         return bound.packet, dict(bound.arguments)
     known = [s for s in shape if s != -1]
     if not all(type(s) is int for s in (*known, *tensor.shape)):
-        return "the size that is left out is symbolic"
+        return No("the size that is left out is symbolic")
     left_out = tensor.numel() // max(torch.Size(known).numel(), 1)
     return aten.reshape, {"self": bound["self"], "shape": [left_out if s == -1 else s for s in shape]}
 
 
-def _turned(bound: Bound) -> Form | str:
+def _turned(bound: Bound) -> Form | No:
     """`t` and `mT` exchange two dimensions, and `T` reverses them."""
     tensor = tensor_of(bound["self"])
     if tensor is None:
-        return "the rank of its operand is not known"
+        return No("the rank of its operand is not known")
     rank = tensor.dim()
     if bound.packet is aten.numpy_T:
         return aten.permute, {"self": bound["self"], "dims": list(reversed(range(rank)))}
     if rank < 2:
-        return "a tensor of less than two dimensions has none to exchange"
+        return No("a tensor of less than two dimensions has none to exchange")
     return aten.transpose, {"self": bound["self"], "dim0": rank - 2, "dim1": rank - 1}
 
 
 # ------------------------------------------------------------------------------------------------------ together
 
 
-def _joined(least_rank: int, dim: int) -> Callable[[Bound], Form | str]:
+def _joined(least_rank: int, dim: int) -> Callable[[Bound], Form | No]:
     """`hstack` and its like are `cat` for tensors that have the dimension, all of one rank."""
 
-    def rule(bound: Bound) -> Form | str:
+    def rule(bound: Bound) -> Form | No:
         rank = _common_rank(bound["tensors"])
-        if isinstance(rank, str):
+        if isinstance(rank, No):
             return rank
         if rank < least_rank:
-            return f"tensors of rank {rank} are reshaped before they are joined"
+            return No(f"tensors of rank {rank} are reshaped before they are joined")
         return aten.cat, {"tensors": bound["tensors"], "dim": min(dim, rank - 1)}
 
     return rule
 
 
-def _along(added: int) -> Callable[[Bound], Form | str]:
+def _along(added: int) -> Callable[[Bound], Form | No]:
     """`cat` and `stack` along a dimension counted from the front; what is so counted already is left."""
 
-    def rule(bound: Bound) -> Form | str:
+    def rule(bound: Bound) -> Form | No:
         dim = bound["dim"]
         if type(dim) is int and dim >= 0:
             return bound.packet, {"tensors": bound["tensors"], "dim": dim}
         rank = _common_rank(bound["tensors"])
-        counted = rank if isinstance(rank, str) else _counted(dim, rank + added)
-        return counted if isinstance(counted, str) else (bound.packet, {"tensors": bound["tensors"], "dim": counted})
+        counted = rank if isinstance(rank, No) else _counted(dim, rank + added)
+        return counted if isinstance(counted, No) else (bound.packet, {"tensors": bound["tensors"], "dim": counted})
 
     return rule
 
 
-def _common_rank(operands: Any) -> int | str:
+def _common_rank(operands: Any) -> int | No:
     if not isinstance(operands, Sequence):
-        return "its operands are not listed"
+        return No("its operands are not listed")
     tensors = [tensor_of(n) for n in operands]
     ranks = {None if t is None else t.dim() for t in tensors}
     rank = next(iter(ranks), None)
-    return rank if len(ranks) == 1 and rank is not None else "its operands are of several ranks, or of unknown ones"
+    return rank if len(ranks) == 1 and rank is not None else No("its operands are of several ranks, or of unknown ones")
 
 
-_RULES: dict[OpOverloadPacket, Callable[[Bound], Form | str]] = {
+_RULES: dict[OpOverloadPacket, Callable[[Bound], Form | No]] = {
     aten.cat: _along(0),
     aten.stack: _along(1),
     aten.hstack: _joined(1, 1),

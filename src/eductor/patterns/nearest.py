@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from eductor.graph.rewriter import source_line
+from eductor.graph.provenance import source_line
 from eductor.graph.view import GraphView
 from eductor.patterns.forms import Form
 from eductor.patterns.index import possible

@@ -14,7 +14,8 @@ from torch.fx import Node
 
 from eductor.compat import FakeTensorMode
 from eductor.errors import BadGraph, BadPattern
-from eductor.graph.rewriter import Provenance, Rewriter, provenance_of
+from eductor.graph.provenance import Provenance, provenance_of
+from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import fake_mode_of, form_of, requires_grad, value_of
 from eductor.graph.view import GraphView
 from eductor.patterns.forms import Form, forms

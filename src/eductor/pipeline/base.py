@@ -15,6 +15,7 @@ import torch
 from torch.fx import Graph, GraphModule
 
 from eductor.errors import BadPass, UnknownName
+from eductor.graph.no import No
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 from eductor.options import Options
@@ -141,7 +142,8 @@ class Example:
         return [spec.make(seed) for seed, spec in enumerate(self.inputs)]
 
 
-When = Callable[[Context], bool | str]
+When = Callable[[Context], bool | No]
+"""Whether a pass runs at all; No says why it does not."""
 
 
 class Pass:

@@ -9,7 +9,7 @@ from torch.fx import Graph, Node, map_arg
 
 from eductor.graph.effects.legal import violations
 from eductor.graph.effects.order import is_sorted
-from eductor.graph.rewriter import Match
+from eductor.graph.matches import Match
 from eductor.graph.snapshot import Snapshot
 from eductor.graph.text.printer import type_of
 from eductor.graph.values import meta

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from torch.fx import GraphModule
 
-from eductor.graph.rewriter import Match, Reject
+from eductor.graph.matches import Match, Rejection
 from eductor.graph.snapshot import Snapshot
 from eductor.pipeline.base import Context, GraphName, Stage
 from eductor.pipeline.steps import Step
@@ -61,7 +61,7 @@ class PassRun:
     status: Status = "running"
     reason: str = ""
     matches: Sequence[Match] = ()
-    rejects: Sequence[Reject] = ()
+    rejects: Sequence[Rejection] = ()
     reproducer: str = ""
     seconds: float = 0.0
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from eductor.compat import calls_of, is_erased, sort_key
-from eductor.graph.rewriter import Match, Reject
+from eductor.graph.matches import Match, Rejection
 from eductor.graph.snapshot import Snapshot
 from eductor.pipeline.base import Role, Stage
 from eductor.pipeline.instruments import FlowStage, Instrument, Numbering, PassRun, StageRun, Status
@@ -43,7 +43,7 @@ class PassRecord:
     nodes_before: int
     nodes_after: int
     matches: tuple[Match, ...]
-    rejects: tuple[Reject, ...]
+    rejects: tuple[Rejection, ...]
     seconds: float
     before: Snapshot | None = None
     after: Snapshot | None = None

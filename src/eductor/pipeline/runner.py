@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Graph, GraphModule
@@ -15,8 +15,10 @@ from eductor.errors import PassFailed, RequiredPassFailed, warn
 from eductor.graph.bodies import inner_first
 from eductor.graph.effects.legal import violations
 from eductor.graph.effects.order import sort_in_place
-from eductor.graph.rewriter import LimitReached, Match, Rewriter
-from eductor.graph.snapshot import Snapshot, attribute
+from eductor.graph.matches import LimitReached, Match
+from eductor.graph.no import No
+from eductor.graph.rewriter import Rewriter
+from eductor.graph.snapshot import Snapshot, attribute_or_none
 from eductor.graph.text.compare import is_as_before
 from eductor.graph.text.printer import around
 from eductor.graph.values import meta
@@ -111,7 +113,8 @@ class _Runner:
         run = PassRun(self.step, self.context, self.view.module, before)
         failure: Exception | None = None
         try:
-            run.reason = _why_skipped(pass_, self.context, self.view)
+            applies = _applies(pass_, self.context, self.view)
+            run.reason = "" if applies else applies.reason
         except Exception as error:
             failure = error
         limit = self._limit(run)
@@ -272,22 +275,25 @@ def _scope(view: GraphView, rewriter: Rewriter) -> Iterator[None]:
         view.scope = None
 
 
-def _why_skipped(pass_: Pass, context: Context, view: GraphView) -> str:
-    """Why a pass does not apply to this compile; empty if it does."""
+def _applies(pass_: Pass, context: Context, view: GraphView) -> Literal[True] | No:
+    """Whether a pass applies to this compile."""
     contract = pass_.contract
     if context.options.profile == "exact" and contract.numerics != "exact":
-        return f"the profile exact allows only exact passes; this one is {contract.numerics}"
+        return No(f"the profile exact allows only exact passes; this one is {contract.numerics}")
     if contract.inference_only and not context.is_inference:
-        return "only for inference"
+        return No("only for inference")
     if contract.devices:
         found: set[str] = view.derived("devices", lambda: _devices(view.graph))
         if found.isdisjoint(contract.devices):
-            return f"only on {', '.join(contract.devices)}; the graph is on {', '.join(sorted(found)) or 'no device'}"
+            here = ", ".join(sorted(found)) or "no device"
+            return No(f"only on {', '.join(contract.devices)}; the graph is on {here}")
     if pass_.when is not None:
         wanted = pass_.when(context)
-        if isinstance(wanted, str) or not wanted:
-            return wanted or "its condition `when` does not hold"
-    return ""
+        if isinstance(wanted, No):
+            return wanted
+        if isinstance(wanted, str) or not wanted:  # a sentence in place of No is taken at its word
+            return No(wanted or "its condition `when` does not hold")
+    return True
 
 
 def _devices(graph: Graph) -> set[str]:
@@ -334,7 +340,7 @@ class _Held:
     @staticmethod
     def by(module: GraphModule) -> _Held:
         nodes = [n for op in ("get_attr", "call_module") for n in module.graph.find_nodes(op=op)]
-        found = {str(n.target): attribute(module, str(n.target)) for n in nodes}
+        found = {str(n.target): attribute_or_none(module, str(n.target)) for n in nodes}
         return _Held({path: value for path, value in found.items() if value is not None})
 
     def versions(self) -> list[int]:

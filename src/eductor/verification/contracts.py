@@ -10,8 +10,8 @@ from torch.fx import Graph, GraphModule, Node
 from eductor import ops
 from eductor.compat import is_transform
 from eductor.graph.effects.graph_effects import Effects
-from eductor.graph.reading.asserts import why_it_may_fail
-from eductor.graph.rewriter import provenance_of
+from eductor.graph.provenance import provenance_of
+from eductor.graph.reading.asserts import holds_for_certain
 from eductor.graph.values import meta
 from eductor.graph.values.evaluate import reevaluated
 from eductor.pipeline.checks import ContractBroken
@@ -114,7 +114,7 @@ def _check_kept(before: Graph, after: Graph, old: Effects) -> None:
     there = {n.name for n in after.nodes} | {source for n in after.nodes for source in _sources(n)}
     for node in before.nodes:
         effect = old.of(node)
-        if (effect.kept or effect.opaque) and node.name not in there and why_it_may_fail(node):
+        if (effect.kept or effect.opaque) and node.name not in there and not holds_for_certain(node):
             raise ContractBroken(f"{node.name} is gone, which is {effect.kept or effect.barrier}")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from eductor.graph.rewriter import source_line
+from eductor.graph.provenance import source_line
 from eductor.graph.values.meta import tensor_of
 from eductor.pipeline.checks import ContractBroken
 from eductor.pipeline.instruments import PassRun

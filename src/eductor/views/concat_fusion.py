@@ -6,13 +6,12 @@ import itertools
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Node
 
 from eductor.graph.effects.gradient_order import another_order, may_be_used_elsewhere, same_sum, uses
-from eductor.graph.effects.graph_effects import YES, Verdict
 from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
@@ -98,7 +97,7 @@ def concat_nest(graph: GraphView, root: Node) -> ConcatNest | No:
 def _read(graph: GraphView, root: Node) -> ConcatNest | No:
     bound = graph.bind(root)
     if not isinstance(bound, Bound):
-        return No(bound.reason)
+        return bound
     tensor = tensor_of(root)
     operands = bound["tensors"]
     if tensor is None or not isinstance(operands, (list, tuple)) or not isinstance(bound["dim"], int):
@@ -192,7 +191,7 @@ def fuse_concat(graph: GraphView, rewrite: Rewriter, nest: ConcatNest, context: 
     for run in nest.merged:
         verdict = _may_fuse(graph, run, nest.root)
         if not verdict:
-            rewrite.reject(verdict.reason, nest.root)
+            rewrite.reject(verdict, nest.root)
             return
     if not is_row_major(value_of(nest.root)):
         rewrite.reject("its result is not laid out row by row, which a view in its place would not restore", nest.root)
@@ -235,20 +234,20 @@ def _as_cat(rewrite: Rewriter, nest: ConcatNest) -> Node:
     return rewrite.insert(aten.clone, made, before=nest.root, like=nest.root, memory_format=torch.contiguous_format)
 
 
-def _may_fuse(graph: GraphView, run: OperandRun, root: Node) -> Verdict:
+def _may_fuse(graph: GraphView, run: OperandRun, root: Node) -> Literal[True] | No:
     verdict = _may_read(graph, run, root)
     return _same_sum(run, root) if verdict else verdict
 
 
-def _same_sum(run: OperandRun, root: Node) -> Verdict:
+def _same_sum(run: OperandRun, root: Node) -> Literal[True] | No:
     """Whether the source gets the same gradient from the root as through the views of a run."""
     assert run.plan is not None
     source = run.plan.index_map.source
     if not requires_grad(value_of(source)):
-        return YES
+        return True
     if any(step.op is aten.permute for step in run.steps):
         # The backward of views and copies gives a gradient row by row, that of a permutation a permuted one.
-        return Verdict(f"the gradient of {source.name} would lie otherwise in memory, and be summed in another order")
+        return No(f"the gradient of {source.name} would lie otherwise in memory, and be summed in another order")
     between = {*run.nodes}
     others = uses(source, but=between)
     for found in run.views:
@@ -271,7 +270,7 @@ def _result(results: Any, node: Node) -> Any:
     return results[node.args[1]] if node.target is operator.getitem else None
 
 
-def _may_read(graph: GraphView, run: OperandRun, before: Node) -> Verdict:
+def _may_read(graph: GraphView, run: OperandRun, before: Node) -> Literal[True] | No:
     """May the source be read in front of a node instead of through the views of a run?"""
     assert run.plan is not None
     first = min(run.nodes)

@@ -8,10 +8,11 @@ as well, before or after it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Literal
 
 from torch.fx import Node, map_arg
 
-from eductor.graph.effects.graph_effects import YES, Verdict
+from eductor.graph.no import No
 from eductor.graph.values.meta import UNKNOWN, requires_grad, value_of
 
 
@@ -26,29 +27,29 @@ def may_be_used_elsewhere(value: Node) -> bool:
     return value.op in ("placeholder", "get_attr")
 
 
-def same_sum(value: Node, others: Iterable[Node], was: Node, now: Node, parts: int = 1) -> Verdict:
+def same_sum(value: Node, others: Iterable[Node], was: Node, now: Node, parts: int = 1) -> Literal[True] | No:
     """Is the gradient of a value the same sum if parts of it are added where `now` stands, no more where `was` does?
 
     The others are those who give the rest of it.
     """
     others = list(others)
     if not requires_grad(value_of(value)) or len(others) + parts + may_be_used_elsewhere(value) <= 2:
-        return YES
+        return True
     between = next((other for other in others if was < other and not now < other), None)
-    return YES if between is None else another_order(value)
+    return True if between is None else another_order(value)
 
 
-def same_sum_in_place_of(old: Node, new: Node, through: Node | None = None) -> Verdict:
+def same_sum_in_place_of(old: Node, new: Node, through: Node | None = None) -> Literal[True] | No:
     """Is the gradient of `new` the same sum if it is used wherever `old` is, which is the same, made by another call?"""
     call = through or old
     mine, others = uses(old), uses(new, but=(call,))
     if len(mine) > 1 and (others or may_be_used_elsewhere(new)) and requires_grad(value_of(new)):
         return another_order(new)
-    return same_sum(new, others, call, mine[0]) if mine else YES
+    return same_sum(new, others, call, mine[0]) if mine else True
 
 
-def another_order(value: Node) -> Verdict:
-    return Verdict(f"the gradient of {value.name} would be summed in another order")
+def another_order(value: Node) -> Literal[True] | No:
+    return No(f"the gradient of {value.name} would be summed in another order")
 
 
 def _gives_gradient(user: Node) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Node
 
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound, bind
 from eductor.graph.values.meta import known_equal, tensor_of, value_of
 
@@ -19,13 +20,13 @@ _FACTS: dict[str, Any] = {
 }
 
 
-def why_it_may_fail(node: Node) -> str:
-    """Why a node is no check of metadata that is known to hold; empty if it is one, which nobody misses."""
+def holds_for_certain(node: Node) -> Literal[True] | No:
+    """Whether a node is a check of metadata that is known to hold, so that it can be removed."""
     bound = bind(node)
     if not isinstance(bound, Bound) or bound.packet is not torch.ops.aten._assert_tensor_metadata:
-        return f"{node.name} is no check of metadata"
+        return No(f"{node.name} is no check of metadata", node)
     unknown = next((name for name in _FACTS if not _holds(bound, name)), "")
-    return f"its {unknown} is not known to be {bound[unknown]}" if unknown else ""
+    return No(f"its {unknown} is not known to be {bound[unknown]}") if unknown else True
 
 
 def _holds(bound: Bound, name: str) -> bool:

@@ -2,7 +2,7 @@
 
 `bind(node)` brings any call form (function, method, operator, overload, packet; positional, keyword, numpy spelling,
 varargs) to one ATen operator with every argument under its schema name. What it cannot read with certainty it returns
-as `NotUnderstood`, with the reason; it never guesses.
+as `No`, with the reason; it never guesses.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import functools
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from torch.fx import Node
 
 from eductor.compat import OpOverload, OpOverloadPacket, is_dispatched
+from eductor.graph.no import No
 from eductor.graph.reading import spellings
 from eductor.graph.reading.schema import NUMBERS, Parameter, accepts, candidates, code_of, parameters
 from eductor.graph.values.meta import value_of
@@ -58,38 +59,28 @@ class Bound:
         return tuple(positional), keywords
 
 
-@dataclass(frozen=True, slots=True)
-class NotUnderstood:
-    """A call that cannot be read with certainty, and why."""
-
-    reason: str
-
-    def __bool__(self) -> bool:
-        return False
-
-
-def bind(node: Node) -> Bound | NotUnderstood:
+def bind(node: Node) -> Bound | No:
     """The operator and the arguments of a call by their schema names, or why they cannot be known."""
     if node.op not in ("call_function", "call_method"):
-        return NotUnderstood(f"a {node.op} node is not a call of an operator")
+        return No(f"a {node.op} node is not a call of an operator")
     return bind_call(node.target, node.args, node.kwargs)
 
 
-def bind_call(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Bound | NotUnderstood:
+def bind_call(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Bound | No:
     """`bind` for a call that is no node yet: a target (a method by its name) and its arguments."""
     if isinstance(target, (OpOverload, OpOverloadPacket)):
         return _match(_overloads(target), args, kwargs, exact=True)
     form = _form_of(target)
-    if isinstance(form, NotUnderstood):
+    if isinstance(form, No):
         return form
     if isinstance(form, _Direct):
         return _match(form.overloads, args, kwargs, receiver=form.receiver)
     try:
         spelled = form(*args, **kwargs)
     except TypeError as error:
-        return NotUnderstood(f"{spellings.name_of(target)}: {error}")
-    if isinstance(spelled, str):
-        return NotUnderstood(spelled)
+        return No(f"{spellings.name_of(target)}: {error}")
+    if isinstance(spelled, No):
+        return spelled
     packet, args, kwargs = spelled
     return _match(_overloads(packet), args, kwargs)
 
@@ -101,7 +92,7 @@ def packets_of(target: Any) -> tuple[OpOverloadPacket, ...] | None:
     if isinstance(target, OpOverloadPacket):
         return (spellings.canonical(target),)
     form = _form_of(target)
-    if isinstance(form, NotUnderstood):
+    if isinstance(form, No):
         return ()
     if isinstance(form, _Direct):
         return (spellings.canonical(form.packet),)
@@ -117,14 +108,14 @@ class _Direct:
     receiver: bool
 
 
-_Form = _Direct | Callable[..., Any] | NotUnderstood
+_Form = _Direct | Callable[..., Any] | No
 
 
 def _form_of(target: Any) -> _Form:
     try:
         return _form(target)
     except TypeError:
-        return NotUnderstood(f"{spellings.name_of(target)} cannot be looked up, it has no hash")
+        return No(f"{spellings.name_of(target)} cannot be looked up, it has no hash")
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -136,7 +127,7 @@ def _form(target: Any) -> _Form:
     packet = spellings.packet_of(target)
     if packet is not None and candidates(packet):
         return _Direct(packet, _overloads(packet), receiver=spellings.is_method(target))
-    return NotUnderstood(f"{spellings.name_of(target)} is not a known operator")
+    return No(f"{spellings.name_of(target)} is not a known operator")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +135,7 @@ class _Overloads:
     """The overloads that a call may mean, and how calls with arguments of which kinds are read, once that came up."""
 
     ops: tuple[OpOverload, ...]
-    plans: dict[Any, _Plan | NotUnderstood] = field(default_factory=dict)
+    plans: dict[Any, _Plan | No] = field(default_factory=dict)
 
 
 @functools.cache
@@ -158,18 +149,18 @@ def _match(
     kwargs: Mapping[str, Any],
     exact: bool = False,
     receiver: bool = False,
-) -> Bound | NotUnderstood:
+) -> Bound | No:
     """Binds to the first overload that takes the arguments; `exact` keywords are the schema's own."""
     if "out" in kwargs or "requires_grad" in kwargs:
         if kwargs.get("out") is not None:
-            return NotUnderstood("out= writes into a tensor of the caller's")
+            return No("out= writes into a tensor of the caller's")
         kwargs = {k: v for k, v in kwargs.items() if k != "out" and (exact or k != "requires_grad" or v is not False)}
     values = [*args, *kwargs.values()]
     kinds = (len(args), tuple(kwargs), tuple([code_of(value_of(v)) for v in values]), exact, receiver)
     plan = overloads.plans.get(kinds)
     if plan is None:
-        plan = overloads.plans[kinds] = _plan(overloads.ops, *kinds)
-    if isinstance(plan, NotUnderstood):
+        plan = overloads.plans[kinds] = _plan(overloads.ops, _Kinds(*kinds))
+    if isinstance(plan, No):
         return plan
     arguments = dict(plan.defaults)
     for name, source in plan.sources:
@@ -193,97 +184,130 @@ class _Plan:
     given: frozenset[str]
 
 
-def _plan(
-    overloads: tuple[OpOverload, ...],
-    positional: int,
-    keywords: tuple[str, ...],
-    codes: tuple[str, ...],
-    exact: bool,
-    receiver: bool,
-) -> _Plan | NotUnderstood:
+class _Kinds(NamedTuple):
+    """What readings of a call depend on: how many arguments it has by position, which keywords, and of which kinds."""
+
+    positional: int
+    keywords: tuple[str, ...]
+    codes: tuple[str, ...]
+    exact: bool
+    receiver: bool
+
+    @property
+    def unknown(self) -> bool:
+        """Whether an argument has no fake value."""
+        return any("?" in code for code in self.codes)
+
+
+def _plan(overloads: tuple[OpOverload, ...], kinds: _Kinds) -> _Plan | No:
     """The reading of all calls with arguments of these kinds."""
     found: list[_Plan] = []
     reasons: dict[str, None] = {}
     for op in overloads:
-        plan = _fit(op, positional, keywords, codes, exact, receiver, checked=not (exact and len(overloads) == 1))
+        plan = _Fit(op, kinds, checked=not (kinds.exact and len(overloads) == 1)).plan()
         if plan is _UNCLEAR:
             return plan
-        if isinstance(plan, NotUnderstood):
+        if isinstance(plan, No):
             reasons[plan.reason] = None
             continue
         found.append(plan)
-        if not any("?" in code for code in codes):
+        if not kinds.unknown:
             return plan
     if len(found) == 1:
         return found[0]
     if found:
-        return NotUnderstood("an argument has no fake value, so that several overloads would fit")
+        return No("an argument has no fake value, so that several overloads would fit")
     if not overloads:
-        return NotUnderstood("it is an operator of TorchScript alone")
+        return _TORCHSCRIPT
     name = overloads[0].overloadpacket._qualified_op_name.replace("::", ".")
-    return NotUnderstood(f"no overload of {name} takes these arguments: {'; '.join(reasons)}")
+    return No(f"no overload of {name} takes these arguments: {'; '.join(reasons)}")
 
 
-_UNCLEAR = NotUnderstood("an argument has no fake value, it may be one number or a list of them")
+_UNCLEAR = No("an argument has no fake value, it may be one number or a list of them")
+_TORCHSCRIPT = No("it is an operator of TorchScript alone")
 
 
-def _fit(
-    op: OpOverload,
-    positional: int,
-    keywords: tuple[str, ...],
-    codes: tuple[str, ...],
-    exact: bool,
-    receiver: bool,
-    checked: bool,
-) -> _Plan | NotUnderstood:
-    if not is_dispatched(op):
-        return NotUnderstood("it is an operator of TorchScript alone")
-    params = parameters(op)
-    by_name = {p.name: p for p in params}
-    in_order = [p for p in params if not p.keyword_only]
-    if receiver:
-        if "self" not in by_name:
-            return NotUnderstood("it is no method")
-        in_order.sort(key=lambda p: p.name != "self")
-    sources: dict[str, int | slice] = {}
-    spelled_out = not exact and _spelled_out(in_order, codes[:positional])
-    if spelled_out is None:
-        return _UNCLEAR
-    if spelled_out:
-        sources[in_order[-1].name] = slice(len(in_order) - 1, positional)
-    elif positional > len(in_order):
-        return NotUnderstood(f"{len(in_order)} positional arguments are allowed, {positional} were given")
-    by_position = in_order[:-1] if spelled_out else in_order[:positional]
-    sources.update({p.name: i for i, p in enumerate(by_position)})
-    for i, keyword in enumerate(keywords):
-        name = keyword if exact or keyword in by_name else spellings.keyword(keyword, by_name)
-        if name not in by_name:
-            return NotUnderstood(f"it has no argument {keyword!r}")
-        if name in sources:
-            return NotUnderstood(f"the argument {name!r} is given twice")
-        sources[name] = positional + i
-    for p in params:
-        source = sources.get(p.name)
-        if source is None:
-            if not p.has_default:
-                return NotUnderstood(f"the argument {p.name!r} is missing")
-        elif checked and isinstance(source, int) and not accepts(op, p, codes[source]):
-            return NotUnderstood(f"the argument {p.name!r} takes {p.kind}")
-        elif p.broadcast and isinstance(source, int) and codes[source] == "?":
+class _Fit:
+    """One overload tried on the arguments of a call: which of them each parameter gets, by its name."""
+
+    def __init__(self, op: OpOverload, kinds: _Kinds, *, checked: bool) -> None:
+        self._op, self._kinds, self._checked = op, kinds, checked
+        self._sources: dict[str, int | slice] = {}
+        """Where each parameter finds its value among the arguments: at one place, or spelled out at several."""
+
+    def plan(self) -> _Plan | No:
+        if not is_dispatched(self._op):
+            return _TORCHSCRIPT
+        self._params = parameters(self._op)
+        self._by_name = {p.name: p for p in self._params}
+        fits = self._by_position() and self._by_keyword() and self._are_accepted() and self._takes_a_tensor()
+        return fits and self._made()
+
+    def _by_position(self) -> Literal[True] | No:
+        """Gives positional arguments to the parameters in their order, a method's receiver to `self`."""
+        kinds, in_order = self._kinds, [p for p in self._params if not p.keyword_only]
+        if kinds.receiver:
+            if "self" not in self._by_name:
+                return No("it is no method")
+            in_order.sort(key=lambda p: p.name != "self")
+        spelled_out = not kinds.exact and _spelled_out(in_order, kinds.codes[: kinds.positional])
+        if spelled_out is None:
             return _UNCLEAR
-    unread = not any("T" in code or "?" in code for code in codes)
-    if checked and not exact and unread and any("Tensor" in p.kind and not p.optional for p in params):
-        return NotUnderstood("it takes no tensors")
-    op = spellings.canonical_overload(op)
-    sources_of = [(q, sources.get(p.name)) for p, q in zip(params, parameters(op), strict=True)]
-    lists = {q.name: make for q, source in sources_of if (make := _list_maker(q, source, codes)) is not None}
-    return _Plan(
-        op,
-        {q.name: q.default for q, _ in sources_of},
-        tuple((q.name, source) for q, source in sources_of if isinstance(source, int) and q.name not in lists),
-        tuple(lists.items()),
-        frozenset(q.name for q, source in sources_of if source is not None),
-    )
+        if spelled_out:
+            *in_order, last = in_order
+            self._sources[last.name] = slice(len(in_order), kinds.positional)
+        elif kinds.positional > len(in_order):
+            return No(f"{len(in_order)} positional arguments are allowed, {kinds.positional} were given")
+        given = in_order if spelled_out else in_order[: kinds.positional]
+        self._sources.update({p.name: i for i, p in enumerate(given)})
+        return True
+
+    def _by_keyword(self) -> Literal[True] | No:
+        """Gives keyword arguments to the parameters of their names, or of their names in numpy."""
+        kinds, by_name = self._kinds, self._by_name
+        for i, keyword in enumerate(kinds.keywords):
+            name = keyword if kinds.exact or keyword in by_name else spellings.keyword(keyword, by_name)
+            if name not in by_name:
+                return No(f"it has no argument {keyword!r}")
+            if name in self._sources:
+                return No(f"the argument {name!r} is given twice")
+            self._sources[name] = kinds.positional + i
+        return True
+
+    def _are_accepted(self) -> Literal[True] | No:
+        """Whether each parameter has a value that it takes."""
+        codes = self._kinds.codes
+        for p in self._params:
+            source = self._sources.get(p.name)
+            if source is None:
+                if not p.has_default:
+                    return No(f"the argument {p.name!r} is missing")
+            elif self._checked and isinstance(source, int) and not accepts(self._op, p, codes[source]):
+                return No(f"the argument {p.name!r} takes {p.kind}")
+            elif p.broadcast and isinstance(source, int) and codes[source] == "?":
+                return _UNCLEAR
+        return True
+
+    def _takes_a_tensor(self) -> Literal[True] | No:
+        """Python calls an operator with a required tensor only where it is given one."""
+        if not self._checked or self._kinds.exact or any("T" in code or "?" in code for code in self._kinds.codes):
+            return True
+        wanted = any("Tensor" in p.kind and not p.optional for p in self._params)
+        return No("it takes no tensors") if wanted else True
+
+    def _made(self) -> _Plan:
+        """The plan, under the names that the parameters have in the canonical overload."""
+        op = spellings.canonical_overload(self._op)
+        named = [(q, self._sources.get(p.name)) for p, q in zip(self._params, parameters(op), strict=True)]
+        makers = ((q.name, _list_maker(q, source, self._kinds.codes)) for q, source in named)
+        lists = {name: make for name, make in makers if make is not None}
+        return _Plan(
+            op,
+            {q.name: q.default for q, _ in named},
+            tuple((q.name, source) for q, source in named if isinstance(source, int) and q.name not in lists),
+            tuple(lists.items()),
+            frozenset(q.name for q, source in named if source is not None),
+        )
 
 
 def _list_maker(

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 
 from eductor.compat import OpOverloadPacket
+from eductor.graph.no import No
 from eductor.graph.values.meta import tensor_of
 
 aten = torch.ops.aten
 
-Spelled = tuple[OpOverloadPacket, tuple[Any, ...], dict[str, Any]] | str
+Spelled = tuple[OpOverloadPacket, tuple[Any, ...], dict[str, Any]] | No
 Adapter = Callable[..., Spelled]
 
 
@@ -37,7 +38,7 @@ def _positional_inplace(name: str, *params: str) -> Adapter:
         if len(args) > len(params):
             *args_, inplace = args
             if len(args_) != len(params) or "inplace" in kwargs:
-                return "too many arguments"
+                return No("too many arguments")
             return plain(input, *args_, inplace=inplace, **kwargs)
         return plain(input, **dict(zip(params, args, strict=False)), **kwargs)
 
@@ -58,7 +59,7 @@ def _channel_dropout(batched: int) -> Adapter:
     def adapter(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Spelled:
         value = tensor_of(input)
         if value is None or value.dim() != batched:
-            return f"dropout of channels is one operator only on {batched} dimensions"
+            return No(f"dropout of channels is one operator only on {batched} dimensions")
         return plain(input, p, training, inplace)
 
     return adapter
@@ -73,7 +74,7 @@ def _rrelu(
 def _softmax(packet: OpOverloadPacket) -> Adapter:
     def adapter(input: Any, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Spelled:
         if dim is None:
-            return "softmax without dim picks one by the rank, and warns"
+            return No("softmax without dim picks one by the rank, and warns")
         return packet, (input, dim), {} if dtype is None else {"dtype": dtype}
 
     return adapter
@@ -129,9 +130,9 @@ def _embedding(
     sparse: bool = False,
 ) -> Spelled:
     if max_norm is not None:
-        return "embedding with max_norm writes its weight"
+        return No("embedding with max_norm writes its weight")
     if padding_idx is not None and padding_idx < 0:
-        return "a negative padding_idx counts from the end of the weight"
+        return No("a negative padding_idx counts from the end of the weight")
     return aten.embedding, (weight, input, -1 if padding_idx is None else padding_idx, scale_grad_by_freq, sparse), {}
 
 
@@ -157,7 +158,7 @@ def _cross_entropy(
     label_smoothing: float = 0.0,
 ) -> Spelled:
     if size_average is not None or reduce is not None or reduction not in _REDUCTIONS:
-        return "a deprecated spelling of the reduction"
+        return No("a deprecated spelling of the reduction")
     return aten.cross_entropy_loss, (input, target, weight, _REDUCTIONS[reduction], ignore_index, label_smoothing), {}
 
 
@@ -172,7 +173,7 @@ def _pool(packet: OpOverloadPacket) -> Adapter:
         return_indices: bool = False,
     ) -> Spelled:
         if return_indices:
-            return "pooling with indices is another operator"
+            return No("pooling with indices is another operator")
         return packet, (input, kernel_size, [] if stride is None else stride, padding, dilation, ceil_mode), {}
 
     return adapter
@@ -181,7 +182,7 @@ def _pool(packet: OpOverloadPacket) -> Adapter:
 def _adaptive_pool(packet: OpOverloadPacket) -> Adapter:
     def adapter(input: Any, output_size: Any) -> Spelled:
         if output_size is None or (isinstance(output_size, (list, tuple)) and None in output_size):
-            return "an output size of None is the input's, to be read from its shape"
+            return No("an output size of None is the input's, to be read from its shape")
         return packet, (input, output_size), {}
 
     return adapter
@@ -189,11 +190,11 @@ def _adaptive_pool(packet: OpOverloadPacket) -> Adapter:
 
 def _einsum(equation: Any, *operands: Any) -> Spelled:
     if not isinstance(equation, str):
-        return "einsum in its sublist form"
+        return No("einsum in its sublist form")
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])
     if len(operands) > 2:
-        return "einsum of more than two operands chooses an order of contraction"
+        return No("einsum of more than two operands chooses an order of contraction")
     return aten.einsum, (equation, list(operands)), {}
 
 

@@ -18,13 +18,14 @@ import torch
 import torch.nn.functional as F
 
 from eductor.compat import TENSOR_BASE, HigherOrderOperator, OpOverload, OpOverloadPacket, operator_bindings
+from eductor.graph.no import No
 from eductor.graph.reading.functional_spellings import FUNCTIONAL, PLAIN, Adapter, Spelled
 from eductor.graph.reading.schema import parameters
 from eductor.graph.values.meta import value_of
 
 aten = torch.ops.aten
 
-Reflected = OpOverloadPacket | str | None
+Reflected = OpOverloadPacket | No | None
 
 # Names that torch keeps for one and the same operator.
 SYNONYMS: dict[str, str] = {
@@ -158,7 +159,7 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value_of(value), torch.Tensor)
 
 
-_SIZES = "arithmetic on sizes, not an operator on tensors"
+_SIZES = No("arithmetic on sizes, not an operator on tensors")
 
 
 def _binary(packet: OpOverloadPacket, reflected: Reflected = None) -> Adapter:
@@ -177,7 +178,7 @@ def _reflect(packet: OpOverloadPacket, reflected: Reflected) -> Adapter:
     """`x.__rsub__(2)`: an operator of its own, the operator with its operands exchanged, or why it is neither."""
 
     def adapter(self: Any, other: Any, /) -> Spelled:
-        if isinstance(reflected, str):
+        if isinstance(reflected, No):
             return reflected
         return (packet, (other, self), {}) if reflected is None else (reflected, (self, other), {})
 
@@ -194,7 +195,7 @@ def _inplace(packet: OpOverloadPacket) -> Adapter:
 
 def _getitem(a: Any, index: Any, /) -> Spelled:
     if not _is_tensor(a):
-        return "picks an element of a sequence, not an operator on tensors"
+        return No("picks an element of a sequence, not an operator on tensors")
     if isinstance(index, slice):
         return aten.slice, (a, 0, index.start, index.stop, 1 if index.step is None else index.step), {}
     if index is None:
@@ -202,34 +203,34 @@ def _getitem(a: Any, index: Any, /) -> Spelled:
     number = value_of(index)
     if isinstance(number, (int, torch.SymInt)) and not isinstance(number, bool):
         return aten.select, (a, 0, index), {}
-    return "an index of several parts is a chain of operators"
+    return No("an index of several parts is a chain of operators")
 
 
 def _setitem(a: Any, index: Any, value: Any, /) -> Spelled:
-    return "an assignment to an index writes its tensor through a chain of views"
+    return No("an assignment to an index writes its tensor through a chain of views")
 
 
 def _getattr(a: Any, name: str, /) -> Spelled:
     if not _is_tensor(a):
-        return "an attribute of something that is not a tensor"
+        return No("an attribute of something that is not a tensor")
     known = {"T": aten.numpy_T, "mT": aten.mT, "H": aten.matrix_H, "mH": aten.mH, "real": aten.real, "imag": aten.imag}
-    return (known[name], (a,), {}) if name in known else f"the attribute {name!r} is not an operator"
+    return (known[name], (a,), {}) if name in known else No(f"the attribute {name!r} is not an operator")
 
 
 _BINARY: dict[Any, tuple[OpOverloadPacket, Reflected]] = {
     operator.add: (aten.add, aten.add),
     operator.sub: (aten.sub, aten.rsub),
     operator.mul: (aten.mul, aten.mul),
-    operator.truediv: (aten.div, "a number divided by a tensor is a reciprocal and a product"),
-    operator.floordiv: (aten.floor_divide, "a number floor-divided by a tensor is several operators"),
+    operator.truediv: (aten.div, No("a number divided by a tensor is a reciprocal and a product")),
+    operator.floordiv: (aten.floor_divide, No("a number floor-divided by a tensor is several operators")),
     operator.mod: (aten.remainder, None),
     operator.pow: (aten.pow, None),
     operator.matmul: (aten.matmul, None),
     operator.and_: (aten.bitwise_and, aten.bitwise_and),
     operator.or_: (aten.bitwise_or, aten.bitwise_or),
     operator.xor: (aten.bitwise_xor, aten.bitwise_xor),
-    operator.lshift: (aten.__lshift__, "a number shifted by a tensor is not one operator"),
-    operator.rshift: (aten.__rshift__, "a number shifted by a tensor is not one operator"),
+    operator.lshift: (aten.__lshift__, No("a number shifted by a tensor is not one operator")),
+    operator.rshift: (aten.__rshift__, No("a number shifted by a tensor is not one operator")),
     operator.eq: (aten.eq, aten.eq),
     operator.ne: (aten.ne, aten.ne),
     operator.lt: (aten.lt, aten.gt),
@@ -281,9 +282,9 @@ def _to(self: Any, *args: Any, **kwargs: Any) -> Spelled:
         return aten.to, (self, rest[0], *rest[1:]), options
     options.update(zip(("non_blocking", "copy"), rest, strict=False))
     if len(rest) > 2:
-        return "too many arguments"
+        return No("too many arguments")
     if isinstance(options.get("device"), int):
-        return "a device by its number depends on the machine's accelerator"
+        return No("a device by its number depends on the machine's accelerator")
     if isinstance(options.get("device"), str):
         options["device"] = torch.device(options["device"])
     return aten.to, (self,), {k: v for k, v in options.items() if v is not None}
@@ -299,7 +300,7 @@ def _cpu(self: Any, memory_format: torch.memory_format | None = None) -> Spelled
 
 def _type(self: Any, dtype: Any = None, non_blocking: bool = False) -> Spelled:
     if not isinstance(dtype, torch.dtype):
-        return "the type is asked for, or given by its name"
+        return No("the type is asked for, or given by its name")
     return aten.to, (self, dtype, non_blocking), {}
 
 

@@ -8,7 +8,7 @@ import torch
 from torch.fx import Node
 
 from eductor.graph.values.meta import UNKNOWN, value_of
-from eductor.graph.values.module_tensors import attribute, has_attribute
+from eductor.graph.values.module_tensors import attribute_at, has_attribute
 
 PACKED = "eductor_packed"
 """The key under which a node says that its value may be computed once and kept."""
@@ -22,7 +22,7 @@ def is_static(node: Node) -> bool:
         return False
     value, owner = value_of(node), node.graph.owning_module
     if value is UNKNOWN and owner is not None and has_attribute(owner, str(node.target)):
-        value = attribute(owner, str(node.target))
+        value = attribute_at(owner, str(node.target))
     return isinstance(value, torch.Tensor)
 
 

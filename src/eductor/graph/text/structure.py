@@ -9,7 +9,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from eductor.compat import FakeTensor
-from eductor.graph.snapshot import attribute
+from eductor.graph.snapshot import attribute_or_none
 from eductor.graph.text.printer import literal, path_of, symbol_names, type_of
 from eductor.graph.values.meta import value_of
 
@@ -45,7 +45,7 @@ def region_hash(nodes: list[Node]) -> str:
 def attribute_hash(node: Node) -> str:
     """A key of what an attribute node stands for: a subgraph by its structure, a parameter by its type, a small
     constant by its contents; a large one, and what cannot be found, by its name."""
-    value = attribute(node.graph.owning_module, str(node.target))
+    value = attribute_or_none(node.graph.owning_module, str(node.target))
     if isinstance(value, GraphModule):
         return structural_hash(value.graph)
     if isinstance(value, torch.nn.Parameter):

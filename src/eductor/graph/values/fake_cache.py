@@ -1,4 +1,4 @@
-"""Fake values of calls whose like was evaluated before: made anew from what is known, without running the operator."""
+"""Cache of fake results, keyed by operator and operand metadata: a hit does not run the operator."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from eductor.graph.effects.node_effects import effect_of
 from eductor.graph.values.meta import row_major_strides, value_of
 
 
-class Remembered:
-    """New tensors that operators made of plain ones, by the forms of their operands: they depend on nothing else."""
+class FakeResults:
+    """The metadata of results that are new tensors made of plain ones, by the call: they depend on nothing else."""
 
     def __init__(self) -> None:
         self._results: dict[Any, _Result] = {}
 
     def value(self, node: Node, mode: FakeTensorMode, evaluate: Callable[[], Any]) -> Any:
-        """The fake value of a call: evaluated, unless a call like it was."""
+        """The fake value of a call: evaluated, unless it is cached or can be inferred."""
         try:
             form = _form_of_call(node, mode)
         except _NotPlain:
             return evaluate()
-        known = self._results.get(form) or (_told_by_form(form) if node.args else None)
+        known = self._results.get(form) or (_inferred(form) if node.args else None)
         if known is not None:
-            return known.again(mode)
+            return known.tensor(mode)
         value = evaluate()
         with suppress(_NotPlain):
             result = _Result(*_form_of_tensor(value, mode))
@@ -39,7 +39,7 @@ class Remembered:
 
 
 class _NotPlain(Exception):
-    """A value of which more matters than its form."""
+    """A value of which more matters than its metadata."""
 
 
 def _is_part_of(value: torch.Tensor, operands: Iterable[Any]) -> bool:
@@ -82,13 +82,13 @@ def _form_of_tensor(given: Any, mode: FakeTensorMode) -> tuple[Any, ...]:
     return tuple(given.shape), given.stride(), given.dtype, given.device, given.requires_grad
 
 
-def _told_by_form(form: Any) -> _Result | None:
-    """What is known of a result without running anything, for the most frequent of what passes create."""
+def _inferred(form: Any) -> _Result | None:
+    """The result of an operator that passes create often, without running it."""
     return _stacked(form) or _elementwise(form)
 
 
 def _stacked(form: Any) -> _Result | None:
-    """The stack of tensors that are alike and lie row by row: for many of them, torch takes milliseconds to say it."""
+    """The stack of row-major tensors that are alike: for many of them, torch takes milliseconds."""
     target, (tensors, *rest), keywords, is_followed = form
     if target is not torch.ops.aten.stack.default or not tensors or any(tensor != tensors[0] for tensor in tensors):
         return None
@@ -108,7 +108,7 @@ _ELEMENTWISE: frozenset[Any] = frozenset(
 
 
 def _elementwise(form: Any) -> _Result | None:
-    """The result for floating tensors that lie row by row, of which the first has its shape: it is like that one."""
+    """The result for row-major floating tensors, of which the first has its shape: it is like that one."""
     target, (first, *others), keywords, is_followed = form
     if target not in _ELEMENTWISE or keywords or not all(len(x) == len(first) for x in others):
         return None
@@ -135,16 +135,16 @@ class _Result:
     device: torch.device
     requires_grad: bool
 
-    def again(self, mode: FakeTensorMode) -> torch.Tensor:
-        """Another tensor of this form, which autograd follows as the result of a computation."""
+    def tensor(self, mode: FakeTensorMode) -> torch.Tensor:
+        """A new tensor with this metadata, which autograd follows as the result of a computation."""
         with unset_fake_temporarily():
             if not self.requires_grad:
-                return self._made(mode)
+                return self._plain(mode)
             source = torch.empty(0, requires_grad=True)
             found: torch.Tensor = _Computed.apply(source, self, mode)  # type: ignore[no-untyped-call]
             return found
 
-    def _made(self, mode: FakeTensorMode) -> torch.Tensor:
+    def _plain(self, mode: FakeTensorMode) -> torch.Tensor:
         memory = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
         return FakeTensor(mode, memory, self.device)
 
@@ -154,4 +154,4 @@ class _Computed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, source: torch.Tensor, result: _Result, mode: FakeTensorMode) -> torch.Tensor:
-        return result._made(mode)
+        return result._plain(mode)

@@ -23,7 +23,7 @@ from eductor.graph.values.meta import UNKNOWN, value_of
 
 aten = torch.ops.aten
 
-_TOLD: frozenset[Any] = frozenset(
+_SUPPORTED: frozenset[Any] = frozenset(
     {
         *(aten.view.default, aten.reshape.default, aten.flatten.using_ints, aten.unflatten.int, aten.expand.default),
         *(aten.transpose.int, aten.t.default, aten.permute.default, aten.movedim.int, aten.movedim.intlist),
@@ -36,12 +36,12 @@ _TOLD: frozenset[Any] = frozenset(
 """Operators with meta kernels in C++ that depend on sizes and strides alone, on every device."""
 
 
-def told_by_kernel(node: Node, mode: FakeTensorMode) -> Any:
-    """The fake value of a call by its kernel; UNKNOWN where that does not say all.
+def run_meta_kernel(node: Node, mode: FakeTensorMode) -> Any:
+    """The fake value of a call by its meta kernel; UNKNOWN where that is not enough.
 
-    It does if the operands are plain tensors of one device, with sizes that are numbers.
+    It is enough if the operands are plain tensors of one device, with sizes that are numbers.
     """
-    if node.target not in _TOLD:
+    if node.target not in _SUPPORTED:
         return UNKNOWN
     device: torch.device | None = None
     for value in map(value_of, node.all_input_nodes):

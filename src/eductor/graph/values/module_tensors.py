@@ -18,7 +18,7 @@ def tensors_of(holder: nn.Module) -> dict[str, torch.Tensor]:
     found.update(holder.named_buffers(remove_duplicate=False))
     if isinstance(holder, GraphModule):
         for node in holder.graph.find_nodes(op="get_attr"):
-            if isinstance(value := attribute(holder, str(node.target)), torch.Tensor):
+            if isinstance(value := attribute_at(holder, str(node.target)), torch.Tensor):
                 found.setdefault(str(node.target), value)
     return found
 
@@ -48,11 +48,11 @@ def swapped(holder: nn.Module, values: Mapping[str, Any]) -> Iterator[None]:
 
 def has_attribute(module: nn.Module, path: str) -> bool:
     try:
-        attribute(module, path)
+        attribute_at(module, path)
     except AttributeError:
         return False
     return True
 
 
-def attribute(module: nn.Module, path: str) -> Any:
+def attribute_at(module: nn.Module, path: str) -> Any:
     return operator.attrgetter(path)(module)

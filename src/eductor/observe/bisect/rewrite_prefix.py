@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from eductor.graph.rewriter import Match
+from eductor.graph.matches import Match
 from eductor.observe.bisect.trial import Trial
 from eductor.pipeline.base import GraphName
 from eductor.pipeline.instruments import Instrument, Numbering, PassRun, StageRun

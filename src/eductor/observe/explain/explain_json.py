@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from eductor.graph.rewriter import Match
+from eductor.graph.matches import Match
 from eductor.graph.snapshot import Snapshot
 from eductor.graph.text.printer import to_function
 from eductor.pipeline.recorder import PassRecord

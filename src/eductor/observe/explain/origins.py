@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from eductor.compat import RESUMED, code_name, recompile_reason
-from eductor.graph.rewriter import source_line
+from eductor.graph.provenance import source_line
 from eductor.pipeline.instruments import Instrument, StageRun
 from eductor.pipeline.recorder import Recorder
 

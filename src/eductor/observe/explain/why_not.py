@@ -9,7 +9,8 @@ from typing import Any
 from torch.fx import Graph
 
 from eductor.errors import UnknownName
-from eductor.graph.rewriter import Reject, source_line
+from eductor.graph.matches import Rejection
+from eductor.graph.provenance import source_line
 from eductor.graph.snapshot import subgraphs
 from eductor.observe.explain.explain import Explanation
 from eductor.observe.scripts.interception import CompiledFunction
@@ -30,7 +31,7 @@ from eductor.pipeline.steps import Step
 class Left:
     """A candidate that a rule looked at and left, why, and where it stands in the user's program."""
 
-    reject: Reject
+    reject: Rejection
     source: str
 
 
@@ -205,7 +206,7 @@ def _nearest(pass_: Pass, name: str, graph: Graph) -> WhyNot:
     return why_not(next(rule for rule in pass_.rules.rules if rule.name == name), graph)
 
 
-def _left(reject: Reject, lines: dict[str, str]) -> Left:
+def _left(reject: Rejection, lines: dict[str, str]) -> Left:
     return Left(reject, next((lines[name] for name in reversed(reject.nodes) if lines.get(name)), ""))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.fx import Node, map_arg
 
-from eductor.graph.rewriter import PROVENANCE, Provenance
+from eductor.graph.provenance import PROVENANCE, Provenance
 from eductor.graph.snapshot import Snapshot
 from eductor.graph.text.printer import assignment, path_of
 from eductor.graph.values.meta import CAME_FROM, UNKNOWN

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from eductor.graph.rewriter import Match
+from eductor.graph.matches import Match
 from eductor.observe.report.misses import Misses
 from eductor.observe.report.nodes import Chain, Tables
 from eductor.observe.report.state import Delta, NodeData, State, local_delta, whole_delta

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Node
 
 from eductor.compat import is_symbolic, is_wrapper_subclass
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import is_row_major, tensor_of
@@ -49,7 +50,7 @@ def buckets(graph: GraphView, rewrite: Rewriter, rules: Sequence[Rule]) -> list[
     return sorted(found.values(), key=lambda bucket: bucket.level)
 
 
-ALONE = "no other call is of the same form and independent of it"
+ALONE = No("no other call is of the same form and independent of it")
 
 
 @dataclass(slots=True)
@@ -68,30 +69,30 @@ class _Reader:
             groups.setdefault((self.rule_of[node].name, level, self._form(node)), []).append(node)
         return groups
 
-    def call(self, node: Node) -> Call | str:
+    def call(self, node: Node) -> Call | No:
         """A call as its rule reads it, or why it cannot be batched."""
         bound, result = self.graph.bind(node), tensor_of(node)
         if not isinstance(bound, Bound):
-            return bound.reason
+            return bound
         if result is None:
-            return "its result is not known to be a tensor"
+            return No("its result is not known to be a tensor")
         if node not in needed(self.graph):
-            return "nobody needs its result"
+            return No("nobody needs its result")
         reading = self.rule_of[node].read(node, bound)
-        if isinstance(reading, str):
+        if isinstance(reading, No):
             return reading
         if any(self._form(operand) is _OF_ITS_OWN for operand in node.all_input_nodes):
-            return "an operand is a tensor of a class of its own"
-        return self._noticed(node, result) or Call(node, bound, reading)
+            return No("an operand is a tensor of a class of its own")
+        return self._is_unnoticed(node, result) and Call(node, bound, reading)
 
-    def _noticed(self, node: Node, result: torch.Tensor) -> str:
-        """Why somebody would notice that a result is a part of a larger one; results that leave are copied instead."""
+    def _is_unnoticed(self, node: Node, result: torch.Tensor) -> Literal[True] | No:
+        """Whether a result may be a part of a larger one unnoticed; results that leave the graph are copied instead."""
         effects = self.graph.effects
         if effects.place(node) in touched(self.graph):
-            return "its result is written, or an unknown callable may write it"
+            return No("its result is written, or an unknown callable may write it")
         if effects.of(node).shares and effects.leaves(node):
-            return "it is a view that leaves the graph"
-        return "" if is_row_major(result) else "its result is not laid out row by row"
+            return No("it is a view that leaves the graph")
+        return True if is_row_major(result) else No("its result is not laid out row by row")
 
     def key(self, call: Call) -> Any:
         """What calls that are batched agree in."""

@@ -6,13 +6,14 @@ import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Node
 
 from eductor.compat import has_grouped_product, is_wrapper_subclass
-from eductor.cost import VECTOR, Device, Gemm, bytes_of, copy_time, device_of, gemm_time, loss
+from eductor.cost import VECTOR, Device, Gemm, bytes_of, copy_time, device_of, gemm_time, pays
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import is_row_major, tensor_of
@@ -71,16 +72,16 @@ def group_products(graph: GraphView, rewrite: Rewriter, context: Context, when: 
     members: dict[Node, tuple[Any, _Member]] = {}
     for node, level in levels(graph, dict.fromkeys(calls, BATCH_PRODUCT)) if len(calls) > 1 else ():
         member = _member(graph, node, context, when)
-        if isinstance(member, str):
+        if isinstance(member, No):
             rewrite.reject(member, node)
         else:
             members[node] = (level, member.product.result.device), member
     for form in FORMS:
         groups = {group[0].node: group for group in _alike(form, [m for n, m in members.items() if n in graph])}
         for leader in graph.candidates(list(groups)):
-            reason = _Group(graph, context, form, groups[leader]).emit(rewrite, when)
-            if reason:
-                rewrite.reject(reason, *(member.node for member in groups[leader]))
+            emitted = _Group(graph, context, form, groups[leader]).emit(rewrite, when)
+            if not emitted:
+                rewrite.reject(emitted, *(member.node for member in groups[leader]))
 
 
 def _alike(form: Form, members: Iterable[tuple[Any, _Member]]) -> list[list[_Member]]:
@@ -92,27 +93,27 @@ def _alike(form: Form, members: Iterable[tuple[Any, _Member]]) -> list[list[_Mem
     return [group for group in groups.values() if len({member.sizes for member in group}) > 1]
 
 
-def _member(graph: GraphView, node: Node, context: Context, when: str) -> _Member | str:
+def _member(graph: GraphView, node: Node, context: Context, when: str) -> _Member | No:
     """A call as a member of a group, or why it cannot be one."""
     bound, result = graph.bind(node), tensor_of(node)
     if not isinstance(bound, Bound) or result is None or node not in needed(graph):
-        return "it is not read with certainty, or nobody needs it"
+        return No("it is not read with certainty, or nobody needs it")
     if when != ANYWHERE and not has_grouped_product(result.device):
-        return f"on the device {str(result.device)!r} a grouped product is computed one by one"
+        return No(f"on the device {str(result.device)!r} a grouped product is computed one by one")
     if when != ANYWHERE and not device_of(result.device, context.options).fuses:
-        return "without fusing, where each group ends is a kernel of its own"
+        return No("without fusing, where each group ends is a kernel of its own")
     if bound.op is not aten.mm.default:
-        return "a grouped product adds nothing, and would be rounded before the sum"
+        return No("a grouped product adds nothing, and would be rounded before the sum")
     left, right = tensor_of(bound["self"]), tensor_of(bound["mat2"])
     if left is None or right is None or any(map(is_wrapper_subclass, (left, right))):
-        return "an operand is no plain tensor"
+        return No("an operand is no plain tensor")
     sizes = (*left.shape, right.shape[1])
     if not all(type(size) is int and size for size in sizes):
-        return "its sizes are symbols, or it has no elements"
+        return No("its sizes are symbols, or it has no elements")
     if result.dtype is not torch.bfloat16:
-        return "grouped products are of bfloat16 alone"
+        return No("grouped products are of bfloat16 alone")
     if any(size * result.dtype.itemsize % VECTOR for size in sizes[1:]):
-        return f"its rows do not begin at multiples of {VECTOR} bytes"
+        return No(f"its rows do not begin at multiples of {VECTOR} bytes")
     return _Member(Product(node, bound.packet, bound["self"], bound["mat2"], None, sizes[2]), sizes)
 
 
@@ -125,13 +126,13 @@ class _Group:
     form: Form
     members: Sequence[_Member]
 
-    def emit(self, rewrite: Rewriter, when: str) -> str:
+    def emit(self, rewrite: Rewriter, when: str) -> Literal[True] | No:
         """Makes one grouped product, or says why not."""
         lefts, rights = [m.product.x for m in self.members], [m.product.weight for m in self.members]
         if len(set(lefts)) == 1 or len(set(rights)) == 1:
-            return "they share a factor, so that one plain product would do"
+            return No("they share a factor, so that one plain product would do")
         found = Placing(self.graph).place(member.node for member in self.members)
-        if isinstance(found, str):
+        if isinstance(found, No):
             return found
         before, moved = found
         left, right = self._view(lefts, self.form.left, before), self._view(rights, self.form.right, before)
@@ -139,9 +140,9 @@ class _Group:
         device = device_of(self.members[0].product.result.device, self.context.options)
         writes = [*([] if left else lefts), *([] if right else rights), *(member.node for member in copied)]
         costs = copy_time(sum(map(bytes_of, writes)), device) if writes else 0.0
-        reason = "" if when == ANYWHERE else loss(f"a group of {len(self.members)}", self._saved(device), costs)
-        if reason:
-            return reason
+        verdict = when == ANYWHERE or pays(f"a group of {len(self.members)}", self._saved(device), costs)
+        if isinstance(verdict, No):
+            return verdict
         for node in moved:
             rewrite.move(node, before=before)
         emission = Emission(rewrite, before, self.members[0].node)
@@ -150,7 +151,7 @@ class _Group:
         for member, part in zip(self.members, parts, strict=True):
             own = own_copy(rewrite, part, before=before, like=member.node) if member in copied else part
             rewrite.replace(member.node, own)
-        return ""
+        return True
 
     def _view(self, operands: Sequence[Node], dim: int | None, before: Node) -> ViewPlan | None:
         """The operands side by side, where they are parts of one tensor in their order, and the operator takes it."""

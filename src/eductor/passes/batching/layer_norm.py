@@ -6,6 +6,7 @@ import torch
 from torch.fx import Node
 
 from eductor.cost import Device
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.values.meta import tensor_of
 from eductor.passes.batching.rule import Call, Column, Emission, Reading, Rule
@@ -15,10 +16,10 @@ aten = torch.ops.aten
 _HALVES = (torch.float16, torch.bfloat16)
 
 
-def _read(node: Node, bound: Bound) -> Reading | str:
+def _read(node: Node, bound: Bound) -> Reading | No:
     shape, eps = bound["normalized_shape"], bound["eps"]
     if not all(isinstance(size, int) for size in shape) or not isinstance(eps, float):
-        return "its normalized shape or eps is computed"
+        return No("its normalized shape or eps is computed")
     return Reading((bound["input"], bound["weight"], bound["bias"]), (tuple(shape), eps))
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Node
 
 from eductor.cost import Device, Gemm, gemm_of, gemm_time
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.values.meta import known_equal, tensor_of
 from eductor.passes.batching.rule import Call, Column, Emission, Reading, Rule
@@ -15,25 +16,25 @@ from eductor.passes.batching.rule import Call, Column, Emission, Reading, Rule
 aten = torch.ops.aten
 
 
-def read_linear(node: Node, bound: Bound) -> Reading | str:
+def read_linear(node: Node, bound: Bound) -> Reading | No:
     """The input, the weight and the bias of a linear that is a matrix product for certain."""
     x, weight, bias = bound["input"], bound["weight"], bound["bias"]
-    reason = _unusual(tensor_of(x), tensor_of(weight), tensor_of(bias) if bias is not None else None)
-    return reason or Reading((x, weight, bias), ())
+    verdict = _is_usual(tensor_of(x), tensor_of(weight), tensor_of(bias) if bias is not None else None)
+    return verdict and Reading((x, weight, bias), ())
 
 
-def _unusual(x: torch.Tensor | None, weight: torch.Tensor | None, bias: torch.Tensor | None) -> str:
+def _is_usual(x: torch.Tensor | None, weight: torch.Tensor | None, bias: torch.Tensor | None) -> Literal[True] | No:
     if x is None or weight is None:
-        return "an operand is not known to be a tensor"
+        return No("an operand is not known to be a tensor")
     if weight.dim() != 2 or x.dim() == 0:
-        return "its weight is no matrix"
+        return No("its weight is no matrix")
     if bias is not None and not (bias.dim() == 1 and known_equal(bias.shape[0], weight.shape[0])):
-        return "its bias is not a vector with one number for each output"
+        return No("its bias is not a vector with one number for each output")
     if sum(not isinstance(size, int) for size in x.shape[1:-1]) > (1 if isinstance(x.shape[0], int) else 0):
-        return "more than one leading size of its input is symbolic"
+        return No("more than one leading size of its input is symbolic")
     if any(known_equal(size, 0) for size in (*x.shape, *weight.shape)):
-        return "it has no elements"
-    return ""
+        return No("it has no elements")
+    return True
 
 
 def emit_linear(emission: Emission, call: Call, columns: list[Column | None], size: int) -> Node:

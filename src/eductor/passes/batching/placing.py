@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from torch.fx import Node
 
+from eductor.graph.no import No
 from eductor.graph.view import GraphView
 
 
@@ -20,7 +21,7 @@ class Placing:
     made: dict[Node, Node] = field(default_factory=dict)
     """In front of which node a call is going to be computed together with others."""
 
-    def place(self, nodes: Iterable[Node]) -> tuple[Node, list[Node]] | str:
+    def place(self, nodes: Iterable[Node]) -> tuple[Node, list[Node]] | No:
         """In front of which node calls can become one, and what they read that must be moved there; or why not."""
         members = set(nodes)
         first, last = min(members), max(members)
@@ -33,16 +34,18 @@ class Placing:
         while pending:
             node = pending.pop()
             if node in members:
-                return f"one of them is computed from {node.name}"
+                return No(f"one of them is computed from {node.name}", node)
             if node in late or self._stands(node, before):
                 continue
             if node in self.made or not self.graph.effects.of(node).removable:
-                return f"{node.name}, which one of them reads, cannot be moved in front of {before.name}"
+                return No(
+                    f"{node.name}, which one of them reads, cannot be moved in front of {before.name}", node, before
+                )
             late[node] = None
             pending.extend(node.all_input_nodes)
         reads = [operand for node in (*members, *late) for operand in node.all_input_nodes]
         verdict = self.graph.effects.unwritten(reads, first, last)
-        return (before, sorted(late)) if verdict else verdict.reason
+        return (before, sorted(late)) if verdict else verdict
 
     def _stands(self, node: Node, before: Node) -> bool:
         """Whether a value is going to be there in front of a node."""

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.cost import bytes_of, copy_time, device_of, loss
+from eductor.cost import bytes_of, copy_time, device_of, pays
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.reading.static import is_static
 from eductor.graph.rewriter import Rewriter
@@ -105,7 +106,7 @@ class Planner:
         with self.rewrite.rule(bucket.rule.name):
             for calls in self._parts(bucket):
                 batch = self._batch(bucket.rule, calls)
-                if isinstance(batch, str):
+                if isinstance(batch, No):
                     self.rewrite.reject(batch, *(call.node for call in calls))
                 else:
                     self._accept(batch)
@@ -116,19 +117,19 @@ class Planner:
         self.placing.made.update({call.node: batch.before for call in batch.calls})
         self.placing.moved.update(dict.fromkeys(batch.moved, batch.before))
 
-    def _batch(self, rule: Rule, calls: list[Call]) -> Batch | str:
+    def _batch(self, rule: Rule, calls: list[Call]) -> Batch | No:
         if len(calls) < 2:
             return ALONE
         found = self.placing.place(call.node for call in calls)
-        if isinstance(found, str):
+        if isinstance(found, No):
             return found
         before, moved = found
         sources = [self._source(column, before) for column in zip(*(call.columns for call in calls), strict=True)]
         if all(source is None or isinstance(source, Shared) for source in sources):
-            return "they compute the same, from the same operands"
+            return No("they compute the same, from the same operands")
         copies = [source for source in sources if isinstance(source, Copy)]
         if rule.is_pointwise and copies and not self._feed_one(calls):
-            return "its operands are not a batch yet, and a pointwise operator does not pay for making one"
+            return No("its operands are not a batch yet, and a pointwise operator does not pay for making one")
         return self._if_it_pays(Batch(rule, calls, sources, before, moved), copies)
 
     # ------------------------------------------------------------------------------------------- which with which
@@ -184,13 +185,13 @@ class Planner:
 
     # ---------------------------------------------------------------------------------------------------- whether
 
-    def _if_it_pays(self, batch: Batch, copies: list[Copy]) -> Batch | str:
+    def _if_it_pays(self, batch: Batch, copies: list[Copy]) -> Batch | No:
         calls, result = batch.calls, batch.calls[0].result
         device = device_of(result.device, self.context.options)
         trains = requires_grad(result) and not self.context.is_inference
         saves = batch.rule.saves(calls, device, trains)
         if batch.rule.is_pointwise and copies and device.fuses:
-            return "each of them fuses into the cat or stack that takes their results"
+            return No("each of them fuses into the cat or stack that takes their results")
         size = sum(len(copy.operands) * bytes_of(copy.operands[0]) for copy in copies if not copy.is_packed)
         costs = copy_time(size, device) if size else 0.0
         leaving = sum(self.graph.effects.leaves(call.node) for call in calls)
@@ -198,7 +199,7 @@ class Planner:
         costs += leaving * copy_time(one, device)
         if trains and (leaving or not self._go_on(calls)):
             costs += copy_time(len(calls) * one, device)
-        return loss(f"a batch of {len(calls)}", saves, costs) or batch
+        return pays(f"a batch of {len(calls)}", saves, costs) and batch
 
     def _go_on(self, calls: list[Call]) -> bool:
         """Whether the results are likely to stay a batch: all go into the same operator, or into one cat or stack."""

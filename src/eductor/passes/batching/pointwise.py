@@ -8,6 +8,7 @@ import torch
 from torch.fx import Node
 
 from eductor.cost import Device
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.values.meta import tensor_of, value_of
 from eductor.passes.batching.rule import Call, Column, Emission, Reading, Rule
@@ -15,7 +16,7 @@ from eductor.passes.batching.rule import Call, Column, Emission, Reading, Rule
 aten = torch.ops.aten
 
 
-def _read(node: Node, bound: Bound) -> Reading | str:
+def _read(node: Node, bound: Bound) -> Reading | No:
     result = tensor_of(node)
     columns: list[Node] = []
     attributes: list[Any] = []
@@ -25,7 +26,9 @@ def _read(node: Node, bound: Bound) -> Reading | str:
             attributes.append((name, _hashable(given)))
             continue
         if value.dim() == 0 and (result is None or value.dtype != result.dtype):
-            return "a tensor without dimensions does not take part in the choice of the dtype, a stack of them would"
+            return No(
+                "a tensor without dimensions does not take part in the choice of the dtype, a stack of them would"
+            )
         columns.append(given)
         attributes.append(name)
     return Reading(tuple(columns), (bound.op, *attributes))
@@ -37,9 +40,9 @@ def _hashable(given: Any) -> Any:
     return repr(given) if isinstance(given, (float, complex)) else given
 
 
-def _read_dropout(node: Node, bound: Bound) -> Reading | str:
+def _read_dropout(node: Node, bound: Bound) -> Reading | No:
     drops = value_of(bound["train"]) is not False and value_of(bound["p"]) != 0
-    return "it draws random numbers, which a batch would draw in another order" if drops else _read(node, bound)
+    return No("it draws random numbers, which a batch would draw in another order") if drops else _read(node, bound)
 
 
 def _emit(emission: Emission, call: Call, columns: list[Column | None], size: int) -> Node:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch.fx import Node
 
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.values.meta import known_equal, tensor_of
 from eductor.passes.batching.linear import batched, saved_by_one_product
@@ -13,20 +14,20 @@ from eductor.passes.batching.rule import Call, Column, Emission, Reading, Rule
 aten = torch.ops.aten
 
 
-def read_product(node: Node, bound: Bound) -> Reading | str:
+def read_product(node: Node, bound: Bound) -> Reading | No:
     """Both factors, and what is added to their product; how both are scaled is what calls agree in."""
     if bound.op not in (aten.mm.default, aten.addmm.default):
-        return "it asks for a dtype of its own"
+        return No("it asks for a dtype of its own")
     is_sum = bound.packet is aten.addmm
     left, right = (bound["mat1"] if is_sum else bound["self"]), bound["mat2"]
     added = bound["self"] if is_sum else None
     values = [tensor_of(x) for x in (left, right, *([added] if is_sum else []))]
     if any(value is None for value in values):
-        return "an operand is not known to be a tensor"
+        return No("an operand is not known to be a tensor")
     if any(known_equal(size, 0) for value in values if value is not None for size in value.shape):
-        return "it has no elements"
+        return No("it has no elements")
     if is_sum and tensor_of(added).dim() == 0:  # type: ignore[union-attr]
-        return "what it adds has no dimensions"
+        return No("what it adds has no dimensions")
     scales = (repr(bound["alpha"]), repr(bound["beta"])) if is_sum else ()
     return Reading((left, right, added), (bound.op, *scales))
 

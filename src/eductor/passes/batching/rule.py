@@ -11,6 +11,7 @@ import torch
 from torch.fx import Node
 
 from eductor.cost import Device
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import tensor_of
@@ -70,7 +71,7 @@ class Rule:
 
     name: str
     operators: tuple[Any, ...]
-    read: Callable[[Node, Bound], Reading | str]
+    read: Callable[[Node, Bound], Reading | No]
     """What of a call is stacked, or why it cannot be batched."""
     emit: Callable[[Emission, Call, list[Column | None], int], Node]
     """Computes a batch of the size from its columns; the result has the batch as its first dimension."""

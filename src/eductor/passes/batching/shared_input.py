@@ -6,13 +6,14 @@ import operator
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Node
 
 from eductor.compat import is_wrapper_subclass, sort_key
-from eductor.cost import Device, Gemm, bytes_of, copy_time, device_of, gemm_of, gemm_time, is_pointwise, loss
+from eductor.cost import Device, Gemm, bytes_of, copy_time, device_of, gemm_of, gemm_time, is_pointwise, pays
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.reading.static import is_static, pack
 from eductor.graph.rewriter import Rewriter
@@ -50,10 +51,11 @@ def fuse_shared_inputs(graph: GraphView, rewrite: Rewriter, context: Context) ->
     changed = False
     for leader in graph.candidates(list(groups)):
         products = groups[leader]
-        reason = _fuse(graph, rewrite, context, products)
-        if reason:
-            rewrite.reject(reason, *(product.node for product in products))
-        changed = changed or not reason
+        fused = _fuse(graph, rewrite, context, products)
+        if fused:
+            changed = True
+        else:
+            rewrite.reject(fused, *(product.node for product in products))
     return changed
 
 
@@ -67,7 +69,7 @@ def _groups(graph: GraphView, rewrite: Rewriter) -> dict[Node, list[Product]]:
     readers = Counter(operand for node in nodes for operand in node.all_input_nodes)
     for node in sorted((n for n in nodes if any(readers[x] > 1 for x in n.all_input_nodes)), key=sort_key):
         product = _product(graph, node)
-        if isinstance(product, str):
+        if isinstance(product, No):
             rewrite.reject(product, node)
         elif product is not None:
             found.setdefault((product.op, product.x), []).append(product)
@@ -81,27 +83,26 @@ def _alike(graph: GraphView, rewrite: Rewriter, products: list[Product]) -> list
     group, rest = [leader], []
     graded = gradients(graph)
     for product in others:
-        verdict = graph.effects.same_kind((leader.node, product.node))
-        weights = [p.weight for p in (leader, product)]
-        biases = [p.bias for p in (leader, product) if p.bias is not None]
-        if verdict and _kind(weights[0]) != _kind(weights[1]):
-            reason = (
-                f"the weights of {leader.node.name} and {product.node.name} differ in dtype, device or requires_grad"
-            )
-        elif verdict and len({_kind(bias) for bias in biases}) > 1:
-            reason = (
-                f"the biases of {leader.node.name} and {product.node.name} differ in dtype, device or requires_grad"
-            )
-        elif verdict and graded.get(leader.node) != graded.get(product.node):
-            reason = f"{leader.node.name} and {product.node.name} get gradients from different outputs"
-        else:
-            reason = verdict.reason
-        if reason:
-            rewrite.reject(reason, product.node)
-            rest.append(product)
-        else:
+        verdict = graph.effects.same_kind((leader.node, product.node)) and _is_like(leader, product, graded)
+        if verdict:
             group.append(product)
+        else:
+            rewrite.reject(verdict, product.node)
+            rest.append(product)
     return ([group] if len(group) > 1 else []) + (_alike(graph, rewrite, rest) if len(rest) > 1 else [])
+
+
+def _is_like(leader: Product, product: Product, graded: dict[Node, int]) -> Literal[True] | No:
+    """Whether two products agree in the kinds of their weights and biases, and in the source of their gradients."""
+    one, other = leader.node, product.node
+    biases = [p.bias for p in (leader, product) if p.bias is not None]
+    if _kind(leader.weight) != _kind(product.weight):
+        return No(f"the weights of {one.name} and {other.name} differ in dtype, device or requires_grad", other, one)
+    if len({_kind(bias) for bias in biases}) > 1:
+        return No(f"the biases of {one.name} and {other.name} differ in dtype, device or requires_grad", other, one)
+    if graded.get(one) != graded.get(other):
+        return No(f"{one.name} and {other.name} get gradients from different outputs", other, one)
+    return True
 
 
 def _kind(node: Node) -> Any:
@@ -117,11 +118,11 @@ _OPERANDS: dict[Any, tuple[str, str, str | None]] = {
 }
 
 
-def _product(graph: GraphView, node: Node) -> Product | str | None:
-    """A call as a product of an input with a matrix; None for what is none, a sentence for one that must stay."""
+def _product(graph: GraphView, node: Node) -> Product | No | None:
+    """A call as a product of an input with a matrix; None for what is none, No for one that must stay."""
     bound, result = graph.bind(node), tensor_of(node)
     if not isinstance(bound, Bound):
-        return bound.reason
+        return bound
     left, right, added = _OPERANDS[bound.packet]
     x, weight, bias = bound[left], bound[right], bound[added] if added else None
     matrix, given = tensor_of(weight), tensor_of(x)
@@ -130,16 +131,16 @@ def _product(graph: GraphView, node: Node) -> Product | str | None:
     if matrix.dim() != 2 or not given.dim():
         return None
     if any(is_wrapper_subclass(value) for value in (matrix, given)):
-        return "an operand is a tensor of a class of its own"
+        return No("an operand is a tensor of a class of its own")
     width = matrix.shape[0 if bound.packet is aten.linear else 1]
     if not isinstance(width, int):
-        return "its width is symbolic"
+        return No("its width is symbolic")
     if bias is not None and not _is_vector(tensor_of(bias), width):
-        return "its bias is not a vector with one number for each output"
+        return No("its bias is not a vector with one number for each output")
     if bound.get("alpha", 1) != 1 or bound.get("beta", 1) != 1:
-        return "it scales its operands"
+        return No("it scales its operands")
     if not is_row_major(result):
-        return "its result is not laid out row by row"
+        return No("its result is not laid out row by row")
     return Product(node, bound.packet, x, weight, bias, width)
 
 
@@ -150,10 +151,10 @@ def _is_vector(bias: torch.Tensor | None, width: int) -> bool:
 # -------------------------------------------------------------------------------------------------------- whether
 
 
-def _fuse(graph: GraphView, rewrite: Rewriter, context: Context, products: list[Product]) -> str:
+def _fuse(graph: GraphView, rewrite: Rewriter, context: Context, products: list[Product]) -> Literal[True] | No:
     """Fuses the products, or says why not."""
     found = Placing(graph).place(product.node for product in products)
-    if isinstance(found, str):
+    if isinstance(found, No):
         return found
     before, moved = found
     is_packed = context.packs and all(is_static(p.weight) and (p.bias is None or is_static(p.bias)) for p in products)
@@ -162,18 +163,17 @@ def _fuse(graph: GraphView, rewrite: Rewriter, context: Context, products: list[
     saves = _saved(products, device, trains)
     costs = _costs(products, is_packed, device, trains)
     what = f"one product for {len(products)}"
-    copied = [] if loss(what, saves, costs) else [p for p in products if wants_own_memory(graph, p)]
+    copied = [p for p in products if wants_own_memory(graph, p)] if pays(what, saves, costs) else []
     costs += sum(copy_time(bytes_of(product.node), device) for product in copied)
-    reason = loss(what, saves, costs)
-    if reason:
-        return reason
+    if not (verdict := pays(what, saves, costs)):
+        return verdict
     for node in moved:
         rewrite.move(node, before=before)
     parts = _emit(Emission(rewrite, before, products[0].node), products, is_packed)
     for product, part in zip(products, parts, strict=True):
         own = own_copy(rewrite, part, before=before, like=product.node) if product in copied else part
         rewrite.replace(product.node, own)
-    return ""
+    return True
 
 
 def _saved(products: Sequence[Product], device: Device, trains: bool) -> float:

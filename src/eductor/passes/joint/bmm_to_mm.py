@@ -24,7 +24,7 @@ def bmm_to_mm(graph: GraphView, rewrite: Rewriter) -> None:
     for node in graph.find(aten.bmm):
         bound = graph.bind(node)
         if not isinstance(bound, Bound):
-            rewrite.reject(bound.reason, node)
+            rewrite.reject(bound, node)
             continue
         operands = bound["self"], bound["mat2"]
         if bound.op is not aten.bmm.default:

@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 
 from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
-from eductor.graph.snapshot import attribute, copy_of
+from eductor.graph.snapshot import attribute_or_none, copy_of
 from eductor.graph.view import GraphView
 from eductor.passes.joint.uniform_values import literal_of
 from eductor.pipeline.base import f32
@@ -40,7 +40,7 @@ def literal(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
     if not isinstance(source, Node) or source.op != "get_attr":
         rewrite.reject("it is no literal of the program", node)
         return
-    value = attribute(graph.module, str(source.target))
+    value = attribute_or_none(graph.module, str(source.target))
     is_plain = isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.layout is torch.strided
     if not is_plain or value.numel() != 1:
         rewrite.reject("it has more than one element, or lies on a device", node)
@@ -57,7 +57,7 @@ def quantized_region(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
     """A region with its options as an argument has them beside it; a single result comes without a tuple."""
     options, scheme = node.kwargs.get("quant_options"), node.kwargs.get("scheme")
     region, *operands = node.args
-    body = attribute(graph.module, str(region.target)) if isinstance(region, Node) else None
+    body = attribute_or_none(graph.module, str(region.target)) if isinstance(region, Node) else None
     if not isinstance(options, Node) or options.all_input_nodes or not isinstance(options.target, type):
         rewrite.reject("its options are not known", node)
         return

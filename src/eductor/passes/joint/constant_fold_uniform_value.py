@@ -12,6 +12,7 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import sort_key
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import difference, is_row_major, tensor_of, value_of
@@ -60,42 +61,44 @@ class _Folding:
     def drop(self, node: Node) -> None:
         bound = self.graph.bind(node)
         if not isinstance(bound, Bound):
-            self.rewrite.reject(bound.reason, node)
+            self.rewrite.reject(bound, node)
             return
-        kept, reason = self._what_is_left(bound, node)
-        if kept is None and not reason:
+        kept = self._what_is_left(bound, node)
+        if kept is None:
             return
-        if kept is not None and not reason:
-            unlike = difference(value_of(node), value_of(kept))
-            reason = f"the result differs from {kept.name}: {unlike}" if unlike else ""
-            reason = reason or self.graph.effects.may_alias(node, kept).reason
-        if kept is None or reason:
-            self.rewrite.reject(reason, node)
+        if isinstance(kept, No):
+            self.rewrite.reject(kept, node)
+        elif unlike := difference(value_of(node), value_of(kept)):
+            self.rewrite.reject(f"the result differs from {kept.name}: {unlike}", node, kept)
+        elif not (verdict := self.graph.effects.may_alias(node, kept)):
+            self.rewrite.reject(verdict, node)
         else:
             self.rewrite.replace(node, kept)
 
-    def _what_is_left(self, bound: Bound, node: Node) -> tuple[Node | None, str]:
-        """The operand that a call returns as it is; why it does not, though it nearly does."""
+    def _what_is_left(self, bound: Bound, node: Node) -> Node | No | None:
+        """The operand that a call returns as it is; No where it nearly does."""
         tensor, neutral = tensor_of(node), _NEUTRAL[bound.packet]
-        if tensor is None or tensor.dtype.is_complex:
-            return None, "" if tensor is None else "of complex numbers, each part is computed from both"
+        if tensor is None:
+            return None
+        if tensor.dtype.is_complex:
+            return No("of complex numbers, each part is computed from both")
         if bound.op is aten.where.self:
             picks = self.uniform.number(bound["condition"])
             kept = None if picks is None else bound["self"] if picks else bound["other"]
-            return (kept, "") if isinstance(kept, Node) else (None, "")
+            return kept if isinstance(kept, Node) else None
         for kept, number, is_right in (
             (bound.get("self"), self.uniform.number(bound.get("other")), True),
             (bound.get("other"), self.uniform.number(bound.get("self")), False),
         ):
             if isinstance(kept, Node) and number is not None:
                 answer = neutral(number, tensor.dtype, is_right)
-                if answer and (bound.get("alpha", 1) != 1 or bound.get("rounding_mode") is not None):
-                    return None, "more is done to its operands than that"
-                if answer == _SIGN_OF_ZERO and self._is_sign_of_zero_idle(node, kept):
-                    return kept, ""
-                if answer:
-                    return kept, answer if isinstance(answer, str) else ""
-        return None, ""
+                if not answer and not isinstance(answer, No):
+                    continue
+                if bound.get("alpha", 1) != 1 or bound.get("rounding_mode") is not None:
+                    return No("more is done to its operands than that")
+                is_idle = answer is _SIGN_OF_ZERO and self._is_sign_of_zero_idle(node, kept)
+                return kept if answer or is_idle else answer
+        return None
 
     def _is_sign_of_zero_idle(self, node: Node, operand: Node) -> bool:
         """Whether the operand is never -0.0, or nobody who uses the result could tell."""
@@ -156,7 +159,7 @@ def _is_any(graph: GraphView, node: Node, operators: Any) -> bool:
 
 # ------------------------------------------------------------------------------------------------- neutral elements
 
-_SIGN_OF_ZERO = "plus zero makes 0.0 of -0.0"
+_SIGN_OF_ZERO = No("plus zero makes 0.0 of -0.0")
 _NUMBERS = (bool, int, float)
 _ARITHMETIC = (aten.add, aten.sub, aten.mul, aten.div)
 
@@ -165,25 +168,25 @@ def _is_minus_zero(number: Number) -> bool:
     return isinstance(number, float) and number == 0 and math.copysign(1, number) < 0
 
 
-def _added(number: Number, dtype: torch.dtype, is_right: bool) -> bool | str:
+def _added(number: Number, dtype: torch.dtype, is_right: bool) -> bool | No:
     if number != 0:
         return False
     return True if not dtype.is_floating_point or _is_minus_zero(number) else _SIGN_OF_ZERO
 
 
-def _subtracted(number: Number, dtype: torch.dtype, is_right: bool) -> bool | str:
+def _subtracted(number: Number, dtype: torch.dtype, is_right: bool) -> bool | No:
     if number != 0 or not is_right:
         return False
     return _SIGN_OF_ZERO if dtype.is_floating_point and _is_minus_zero(number) else True
 
 
-def _multiplied(number: Number, dtype: torch.dtype, is_right: bool) -> bool | str:
+def _multiplied(number: Number, dtype: torch.dtype, is_right: bool) -> bool | No:
     if number == 0 and dtype.is_floating_point:
-        return "a product with zero keeps NaN, infinities and signs"
+        return No("a product with zero keeps NaN, infinities and signs")
     return number == 1
 
 
-_NEUTRAL: dict[Any, Callable[[Number, torch.dtype, bool], bool | str]] = {
+_NEUTRAL: dict[Any, Callable[[Number, torch.dtype, bool], bool | No]] = {
     aten.add: _added,
     aten.sub: _subtracted,
     aten.mul: _multiplied,
@@ -195,7 +198,7 @@ _NEUTRAL: dict[Any, Callable[[Number, torch.dtype, bool], bool | str]] = {
     aten.logical_or: lambda number, dtype, is_right: not number,
     aten.where: lambda number, dtype, is_right: False,
 }
-"""Whether a call with a number as one operand is its other operand; a sentence where it nearly is."""
+"""Whether a call with a number as one operand is its other operand; No where it nearly is."""
 
 _NEVER_MINUS_ZERO = frozenset((aten.abs, aten.exp, aten.exp2, aten.cosh, aten.sigmoid, aten._softmax, aten.softmax))
 _COMPARISONS = (aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge, aten.isnan, aten.isinf)
@@ -223,7 +226,7 @@ def _reuse(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
         if verdict:
             rewrite.replace(node, same)
         else:
-            rewrite.reject(verdict.reason, node)
+            rewrite.reject(verdict, node)
     elif base is not bound["self"]:
         tensor = tensor_of(base)
         if tensor is not None and sizes == {tensor.dtype.itemsize}:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 
-from eductor.graph.effects.graph_effects import Verdict
+from eductor.graph.no import No
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 from eductor.passes.joint.attention import ANCHORS, Attention, recognize, regions, softmax_at
@@ -31,23 +32,26 @@ def fuse_attention(graph: GraphView, rewrite: Rewriter, context: Context) -> Non
         if softmax is None:
             continue
         found = recognize(graph, softmax)
-        reason = found if isinstance(found, str) else _why_not(found, context)
-        if reason or isinstance(found, str):
-            rewrite.reject(reason, anchor)
+        if isinstance(found, No):
+            rewrite.reject(found, anchor)
             continue
-        verdict = Verdict("a symbolic size of it is not known from its inputs")
+        verdict = _may_draw(found, context)
+        if not verdict:
+            rewrite.reject(verdict, anchor)
+            continue
+        verdict = No("a symbolic size of it is not known from its inputs")
         for region, fused in regions(graph, found, training=not context.is_inference):
             verdict = replace_region(graph, rewrite, region, fused)
             if verdict:
                 break
         else:
-            rewrite.reject(verdict.reason, anchor)
+            rewrite.reject(verdict, anchor)
 
 
-def _why_not(found: Attention, context: Context) -> str:
+def _may_draw(found: Attention, context: Context) -> Literal[True] | No:
     if found.dropout and context.options.fallback_random:
-        return "the option fallback_random asks for eager's random numbers, and the kernel draws its own"
-    return ""
+        return No("the option fallback_random asks for eager's random numbers, and the kernel draws its own")
+    return True
 
 
 @fuse_attention.example

@@ -7,6 +7,7 @@ from functools import partial
 import torch
 
 from eductor.cost import device_of
+from eductor.graph.no import No
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import tensor_of
 from eductor.graph.view import GraphView
@@ -44,7 +45,7 @@ def pad_mm(
             rewrite.reject(f"alignment does not matter on {where}", node)
             continue
         product = read_product(graph, node, device_of(value.device, context.options))
-        if isinstance(product, str):
+        if isinstance(product, No):
             rewrite.reject(product, node)
             continue
         found = plan(product, force=force, memory_share=memory_share, measure=_timer(measure, value.device))

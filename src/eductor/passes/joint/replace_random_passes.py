@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import value_of
 from eductor.graph.view import GraphView
 from eductor.passes.joint.seeded.draw import Draw, Seeds, home_of_sizes, physical_order
-from eductor.passes.joint.seeded.recipes import OPERATORS, replace, why_not
+from eductor.passes.joint.seeded.recipes import OPERATORS, may_be_seeded, replace
 from eductor.pipeline.base import Context, f32, graph_pass
 
 aten = torch.ops.aten
 
 
-def _unless_eager(context: Context) -> bool | str:
-    return "the option fallback_random asks for eager's random numbers" if context.options.fallback_random else True
+def _unless_eager(context: Context) -> Literal[True] | No:
+    return No("the option fallback_random asks for eager's random numbers") if context.options.fallback_random else True
 
 
 @graph_pass(stage="joint", numerics="redraws", when=_unless_eager)
@@ -34,7 +37,7 @@ def replace_random_passes(graph: GraphView, rewrite: Rewriter) -> None:
     seeds, chosen = Seeds(), list[Node]()
     for node in graph.find(*OPERATORS):
         draw = _understood(graph, rewrite, seeds, node)
-        if isinstance(draw, str):
+        if isinstance(draw, No):
             rewrite.reject(draw, node)
         else:
             seeds.reserve(draw)
@@ -45,23 +48,22 @@ def replace_random_passes(graph: GraphView, rewrite: Rewriter) -> None:
         replace(draw)
 
 
-def _understood(graph: GraphView, rewrite: Rewriter, seeds: Seeds, node: Node) -> Draw | str:
+def _understood(graph: GraphView, rewrite: Rewriter, seeds: Seeds, node: Node) -> Draw | No:
     """A random call whose numbers a seed can give, or why it is left alone."""
     bound, value = graph.bind(node), value_of(node)
     if not isinstance(bound, Bound):
-        return bound.reason
+        return bound
     if bound.packet is aten.native_dropout and isinstance(value, (tuple, list)):
         _, value = value  # the mask
     if not isinstance(value, torch.Tensor):
-        return "its shape is not known"
-    reason = why_not(bound, node, value)
-    if reason:
-        return reason
+        return No("its shape is not known")
+    if not (verdict := may_be_seeded(bound, node, value)):
+        return verdict
     order, sizes = physical_order(value), home_of_sizes(bound, value)
     if order is None:
-        return "its strides are not those of a permuted tensor"
+        return No("its strides are not those of a permuted tensor")
     if sizes is None:
-        return "its sizes are symbolic, and no operand has them"
+        return No("its sizes are symbolic, and no operand has them")
     return Draw(rewrite, node, bound, value, order, sizes, seeds)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Node
 
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import known_equal, tensor_of, value_of
@@ -34,11 +35,10 @@ def stabilize_scaled_softmax(graph: GraphView, rewrite: Rewriter) -> None:
         scaled = _scaled(graph, scores)
         if scaled is None:
             continue
-        reason = _why_not(graph, maximum, scores, scaled)
-        if reason:
-            rewrite.reject(reason, maximum)
-        else:
+        if verdict := _may_rewrite(graph, maximum, scores, scaled):
             _rewrite(graph, rewrite, maximum, scores, scaled)
+        else:
+            rewrite.reject(verdict, maximum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,37 +70,37 @@ def _scaled(graph: GraphView, scores: Any) -> _Scaled | None:
     return _Scaled(bound, source, by, nodes) if isinstance(source, Node) else None
 
 
-def _why_not(graph: GraphView, maximum: Node, scores: Node, scaled: _Scaled) -> str:
+def _may_rewrite(graph: GraphView, maximum: Node, scores: Node, scaled: _Scaled) -> Literal[True] | No:
     bound = graph.bind(maximum)
     difference = next((u for u in maximum.users if graph.is_call(u, aten.sub)), None)
     taken = graph.bind(difference) if difference is not None else None
     if not isinstance(bound, Bound) or not isinstance(taken, Bound) or difference is None:
-        return "no softmax follows"
+        return No("no softmax follows")
     if not bound["keepdim"] or taken["self"] is not scores or taken["other"] is not maximum or taken["alpha"] != 1:
-        return "no softmax follows"
+        return No("no softmax follows")
     if len(maximum.users) > 1 or not all(graph.is_call(u, aten.exp) for u in difference.users):
-        return "the maximum, or what is less by it, is used otherwise than for a softmax"
+        return No("the maximum, or what is less by it, is used otherwise than for a softmax")
     users = {user for node in scaled.nodes for user in node.users}
     if users - {*scaled.nodes, maximum, difference}:
-        return "the scaled scores are used elsewhere"
-    return _why_not_by(scaled, value_of(scores))
+        return No("the scaled scores are used elsewhere")
+    return _may_scale_later(scaled, value_of(scores))
 
 
-def _why_not_by(scaled: _Scaled, scores: torch.Tensor) -> str:
+def _may_scale_later(scaled: _Scaled, scores: torch.Tensor) -> Literal[True] | No:
     """Only where the sums and products of finite numbers that overflow are those whose exponential is 0 in any case."""
     tensor, product = tensor_of(scaled.source), value_of(scaled.nodes[0])
     if not isinstance(scaled.by, (int, float)):
-        return "it is not scaled by a number that is known"
+        return No("it is not scaled by a number that is known")
     if tensor is None or not tensor.dtype.is_floating_point or tensor.dtype is not product.dtype:
-        return "the product has another dtype than what is scaled"
+        return No("the product has another dtype than what is scaled")
     if not known_equal(tuple(tensor.shape), tuple(product.shape)):
-        return "the product has another shape than what is scaled"
+        return No("the product has another shape than what is scaled")
     if not math.isfinite(scaled.by) or scaled.by == 0:
-        return f"it is scaled by {scaled.by}"
+        return No(f"it is scaled by {scaled.by}")
     if abs(scaled.factor) > 1:
-        return "the product may overflow, which a softmax answers with NaN"
+        return No("the product may overflow, which a softmax answers with NaN")
     is_tiny = abs(scaled.factor) * torch.finfo(scores.dtype).max < 1024
-    return "the factor is so small that what overflows without it counts" if is_tiny else ""
+    return No("the factor is so small that what overflows without it counts") if is_tiny else True
 
 
 def _rewrite(graph: GraphView, rewrite: Rewriter, maximum: Node, scores: Node, scaled: _Scaled) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch.fx import Node, map_arg
 
 from eductor.graph.rewriter import Rewriter
-from eductor.graph.snapshot import attribute
+from eductor.graph.snapshot import attribute_or_none
 from eductor.graph.view import GraphView
 from eductor.pipeline.base import f32, graph_pass
 
@@ -19,7 +19,7 @@ aten = torch.ops.aten
 def fill_constants(graph: GraphView, rewrite: Rewriter) -> None:
     """Makes a tensor of each constant of one element, which Inductor takes for a number."""
     for node in graph.each("get_attr"):
-        constant = attribute(graph.module, str(node.target))
+        constant = attribute_or_none(graph.module, str(node.target))
         if not isinstance(constant, torch.Tensor) or _is_filled(node):
             continue
         if constant.dim():

@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 from eductor import ops
 from eductor.compat import OpOverload
 from eductor.graph.rewriter import Rewriter
-from eductor.graph.snapshot import attribute
+from eductor.graph.snapshot import attribute_or_none
 from eductor.graph.values.meta import known_equal, value_of
 from eductor.graph.view import GraphView
 from eductor.pipeline.base import f32, graph_pass
@@ -46,7 +46,7 @@ def _draws(module: GraphModule, node: Node) -> bool:
         return torch.Tag.nondeterministic_seeded in target.tags and not _drops_nothing(node, target)
     if target is torch.ops.higher_order.run_and_save_rng_state:
         return True
-    bodies = (attribute(module, str(a.target)) for a in node.all_input_nodes if a.op == "get_attr")
+    bodies = (attribute_or_none(module, str(a.target)) for a in node.all_input_nodes if a.op == "get_attr")
     return any(
         _draws(body, inner)
         for body in bodies

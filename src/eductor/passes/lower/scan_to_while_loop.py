@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Node
 
 from eductor.compat import HigherOrderOperator, make_fx
 from eductor.graph.rewriter import Rewriter
-from eductor.graph.snapshot import attribute
+from eductor.graph.snapshot import attribute_or_none
 from eductor.graph.values.meta import set_value, value_of
 from eductor.graph.view import GraphView
 from eductor.graph.wrappers.copies import hand_out
@@ -50,7 +50,7 @@ def _loop(
     stacks = [_stack(rewrite, node, value) for value in results[len(init) :] if isinstance(value, torch.Tensor)]
     passed = [x for x in others if isinstance(x, Node)]
     operands = Operands(*([value_of(x) for x in group] for group in (counters, carries, stacks, xs, passed)))
-    inner: GraphModule = attribute(rewrite.view.module, str(step.target))
+    inner: GraphModule = attribute_or_none(rewrite.view.module, str(step.target))
     graphs = condition_graph(operands, node), body_graph(inner, operands, others, node)
     loop = _insert(rewrite, node, graphs, (*counters, *carries, *stacks), (*xs, *passed))
     places = range(len(counters), len(value_of(loop)))

@@ -6,7 +6,7 @@ import heapq
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,7 @@ from torch.fx import Node
 
 from eductor import ops
 from eductor.compat import sort_key
+from eductor.graph.no import No
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import is_row_major, known_equal, tensor_of, value_of
 from eductor.graph.view import GraphView
@@ -21,7 +22,7 @@ from eductor.ops.middle import Step
 from eductor.passes.post_grad.back_to_back import Product, read_product
 from eductor.passes.post_grad.known_functions import POINTS, RELU, evaluated, is_gelu
 from eductor.passes.post_grad.pointwise import RESHAPES, elements_of, read_step
-from eductor.passes.post_grad.products import unlike
+from eductor.passes.post_grad.products import are_alike
 from eductor.pipeline.base import bf16, f32, graph_pass
 
 aten = torch.ops.aten
@@ -42,7 +43,7 @@ def addmm_activation(graph: GraphView, rewrite: Rewriter) -> None:
     """
     for node in graph.find(aten.addmm):
         found = _read(graph, node)
-        if isinstance(found, str):
+        if isinstance(found, No):
             rewrite.reject(found, node)
         elif found is not None:
             _emit(graph, rewrite, found)
@@ -74,7 +75,7 @@ def _emit(graph: GraphView, rewrite: Rewriter, found: _Activation) -> None:
         rewrite.replace(end, aten.view.default, flat, reshape.args[1])
 
 
-def _read(graph: GraphView, node: Node) -> _Activation | str | None:
+def _read(graph: GraphView, node: Node) -> _Activation | No | None:
     """The activation of a product; why it stays, for one that has it; None where there is none."""
     numbers, values = {node: 0}, [POINTS]
     for follower in _followers(graph, node, numbers):
@@ -116,33 +117,32 @@ def _between(start: Node, end: Node, known: dict[Node, int]) -> list[Node]:
     return sorted(seen, key=sort_key)
 
 
-def _judged(graph: GraphView, node: Node, between: list[Node], *, has_gelu: bool) -> _Activation | str:
+def _judged(graph: GraphView, node: Node, between: list[Node], *, has_gelu: bool) -> _Activation | No:
     product = read_product(graph, node)
-    if isinstance(product, str):
+    if isinstance(product, No):
         return product
-    return _why_not(graph, product, between, has_gelu=has_gelu) or _Activation(product, between, has_gelu)
+    return _may_fuse(graph, product, between, has_gelu=has_gelu) and _Activation(product, between, has_gelu)
 
 
-def _why_not(graph: GraphView, product: Product, between: list[Node], *, has_gelu: bool) -> str:
+def _may_fuse(graph: GraphView, product: Product, between: list[Node], *, has_gelu: bool) -> Literal[True] | No:
     node, end, own = product.nodes[0], between[-1], {*product.nodes, *between}
     seen = next((n for n in own if n is not end and any(user not in own for user in n.users)), None)
     if seen is not None or graph.effects.leaves(node):
-        return f"{(seen or node).name} is used elsewhere"
+        return No(f"{(seen or node).name} is used elsewhere")
     bias = tensor_of(product.bias)
     if bias is None or not known_equal(bias.stride(0), 1):
-        return "its bias does not lie in one piece"
-    reason = unlike(node, *product.operands)
-    if reason:
-        return reason
+        return No("its bias does not lie in one piece")
+    if not (alike := are_alike(node, *product.operands)):
+        return alike
     dtype = value_of(node).dtype
     half = dtype in (torch.bfloat16, torch.float16)
     if not half and (has_gelu or dtype is not torch.float32):
-        return f"no kernel has {'a gelu' if has_gelu else 'a relu'} at its end in {dtype}"
+        return No(f"no kernel has {'a gelu' if has_gelu else 'a relu'} at its end in {dtype}")
     if has_gelu and not all(_is_aligned(size) for x in (product.left, product.right) for size in value_of(x).shape[1:]):
-        return f"kernels that end in a gelu want rows that are known to be multiples of {_VECTOR} elements"
+        return No(f"kernels that end in a gelu want rows that are known to be multiples of {_VECTOR} elements")
     if not is_row_major(value_of(end)) or not is_row_major(value_of(node)):
-        return "its result lies otherwise in memory"
-    return graph.effects.unwritten(product.operands, node, end).reason
+        return No("its result lies otherwise in memory")
+    return graph.effects.unwritten(product.operands, node, end)
 
 
 def _is_aligned(size: Any) -> bool:

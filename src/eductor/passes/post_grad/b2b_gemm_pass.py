@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 
-from eductor.cost import Device, Gemm, device_of, gemm_of, loss
+from eductor.cost import Device, Gemm, device_of, gemm_of, pays
+from eductor.graph.no import No
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import value_of
 from eductor.graph.view import GraphView
@@ -34,32 +37,34 @@ def B2B_GEMM_PASS(graph: GraphView, rewrite: Rewriter, context: Context, *, forc
         found = read_back_to_back(graph, node)
         if found is None:
             continue
-        reason = found if isinstance(found, str) else "" if force else _why_it_loses(found, context)
-        if isinstance(found, str) or reason:
-            rewrite.reject(reason, node)
+        if isinstance(found, No):
+            rewrite.reject(found, node)
+            continue
+        if not force and not (verdict := _pays(found, context)):
+            rewrite.reject(verdict, node)
             continue
         inner, outer = found.inner, found.outer
         operands = (inner.left, inner.right, outer.right, inner.bias, outer.bias)
         rewrite.replace(node, b2b_gemm, *operands, spelled(found.steps))
 
 
-def _why_it_loses(found: BackToBack, context: Context) -> str:
+def _pays(found: BackToBack, context: Context) -> Literal[True] | No:
     first, second = gemm_of(found.inner.nodes[0]), gemm_of(found.outer.nodes[0])
     assert first is not None
     assert second is not None
     device = device_of(value_of(found.outer.nodes[0]).device, context.options)
-    return why_one_kernel_loses(first, second, bool(found.steps), device)
+    return one_kernel_pays(first, second, bool(found.steps), device)
 
 
-def why_one_kernel_loses(first: Gemm, second: Gemm, has_middle: bool, device: Device) -> str:
-    """Why two products in a row are no faster as one kernel; nothing if they are.
+def one_kernel_pays(first: Gemm, second: Gemm, has_middle: bool, device: Device) -> Literal[True] | No:
+    """Whether two products in a row are faster as one kernel.
 
     What counts are the bytes that tiles of both forms load and store, from wherever they come. One kernel loads the first
     product's factors anew for each tile of columns of the result, and computes it anew; in exchange it is never stored.
     """
     rows, columns = _tiles(second.rows, TILE), _tiles(second.columns, TILE)
     if rows * columns < device.units:
-        return f"its {rows * columns} tiles leave some of the {device.units} units of {device.name} idle"
+        return No(f"its {rows * columns} tiles leave some of the {device.units} units of {device.name} idle")
     size = second.dtype.itemsize
     between, result = first.rows * first.columns, second.rows * second.columns
     fused = size * (columns * _loads(first, TILE) + second.inner * second.columns * rows + result)
@@ -70,9 +75,9 @@ def why_one_kernel_loses(first: Gemm, second: Gemm, has_middle: bool, device: De
         launches += 1
     # Where arithmetic is what takes the time, the kernels of a library are better at it.
     if (columns * first.flops + second.flops) / device.rate(second.dtype) > fused / device.bandwidth:
-        return f"as one kernel it would be bound by arithmetic on {device.name}"
+        return No(f"as one kernel it would be bound by arithmetic on {device.name}")
     saves = apart / device.bandwidth + launches * device.launch
-    return loss("one kernel for both products", saves, fused / device.bandwidth + LAUNCHES * device.launch)
+    return pays("one kernel for both products", saves, fused / device.bandwidth + LAUNCHES * device.launch)
 
 
 def _loads(gemm: Gemm, tile: int) -> int:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Node
 
 from eductor.compat import sort_key
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.values.meta import known_equal, tensor_of, value_of
 from eductor.graph.view import GraphView
 from eductor.ops.launching import KERNEL_DTYPES
 from eductor.ops.middle import CASTS, Step
 from eductor.passes.post_grad.pointwise import elements_of, is_one, read_steps
-from eductor.passes.post_grad.products import unlike
+from eductor.passes.post_grad.products import are_alike
 
 aten = torch.ops.aten
 
@@ -47,8 +48,8 @@ class BackToBack:
     steps: tuple[Step, ...]
 
 
-def read_back_to_back(graph: GraphView, node: Node) -> BackToBack | str | None:
-    """The two products that end in this one; why they are none, for what nearly is; None for anything else."""
+def read_back_to_back(graph: GraphView, node: Node) -> BackToBack | No | None:
+    """The two products that end in this one; No for what nearly is one of them; None for anything else."""
     bound = graph.bind(node)
     left = bound["mat1" if bound.packet is aten.addmm else "self"] if isinstance(bound, Bound) else None
     if not isinstance(left, Node) or tensor_of(node) is None:
@@ -58,17 +59,16 @@ def read_back_to_back(graph: GraphView, node: Node) -> BackToBack | str | None:
     if not starts:
         return None
     inner = _read_start(graph, starts[0])
-    if isinstance(inner, str):
+    if isinstance(inner, No):
         return inner
     outer = read_product(graph, node)
-    if isinstance(outer, str):
+    if isinstance(outer, No):
         return outer
     others = [leaf for leaf in leaves if leaf is not starts[0]]
     if others:
-        return f"{others[0].name} is read as well, between the products"
-    reason = _why_not(graph, inner, outer, between)
-    steps = reason or read_steps(graph, inner.nodes[-1], between)
-    return steps if isinstance(steps, str) else BackToBack(inner, outer, steps)
+        return No(f"{others[0].name} is read as well, between the products", others[0])
+    steps = _may_fuse(graph, inner, outer, between) and read_steps(graph, inner.nodes[-1], between)
+    return steps if isinstance(steps, No) else BackToBack(inner, outer, steps)
 
 
 def _between(graph: GraphView, end: Node) -> tuple[list[Node], list[Node]]:
@@ -99,28 +99,28 @@ def _biased(graph: GraphView, node: Node) -> tuple[Node, Node] | None:
     return None
 
 
-def _read_start(graph: GraphView, node: Node) -> Product | str:
+def _read_start(graph: GraphView, node: Node) -> Product | No:
     biased = _biased(graph, node)
     if biased is None:
         return read_product(graph, node)
     product = read_product(graph, biased[0])
-    if isinstance(product, str):
+    if isinstance(product, No):
         return product
     return Product(product.left, product.right, biased[1], (biased[0], node))
 
 
-def read_product(graph: GraphView, node: Node) -> Product | str:
+def read_product(graph: GraphView, node: Node) -> Product | No:
     bound = graph.bind(node)
     if not isinstance(bound, Bound):
-        return bound.reason
+        return bound
     if bound.op is aten.mm.default:
         return Product(bound["self"], bound["mat2"], None, (node,))
     if bound.op is not aten.addmm.default:
-        return f"{node.name} asks for a dtype of its own"
+        return No(f"{node.name} asks for a dtype of its own", node)
     if not is_one(bound["alpha"]) or not is_one(bound["beta"]):
-        return f"{node.name} is scaled: alpha={bound['alpha']}, beta={bound['beta']}"
+        return No(f"{node.name} is scaled: alpha={bound['alpha']}, beta={bound['beta']}", node)
     if not _is_vector(bound["self"], node):
-        return f"the bias of {node.name} is not one number for each column"
+        return No(f"the bias of {node.name} is not one number for each column", node)
     return Product(bound["mat1"], bound["mat2"], bound["self"], (node,))
 
 
@@ -130,25 +130,26 @@ def _is_vector(bias: Any, product: Node) -> bool:
     return value is not None and result is not None and known_equal(tuple(value.shape), tuple(result.shape[1:]))
 
 
-def _why_not(graph: GraphView, inner: Product, outer: Product, between: list[Node]) -> str:
+def _may_fuse(graph: GraphView, inner: Product, outer: Product, between: list[Node]) -> Literal[True] | No:
     node, start = outer.nodes[0], inner.nodes[-1]
     if len(between) > _MOST_STEPS:
-        return f"more than {_MOST_STEPS} operators stand between the products"
+        return No(f"more than {_MOST_STEPS} operators stand between the products")
     own = {*inner.nodes, *between}
     if own & {outer.right, outer.bias}:
-        return "the first product is read by the second one more than once"
+        return No("the first product is read by the second one more than once")
     seen = next((n for n in own if any(user not in own and user is not node for user in n.users)), None)
     if seen is not None:
-        return f"{seen.name} is used elsewhere"
-    reason = unlike(node, *inner.operands, start, *outer.operands)
-    if reason or any(tensor_of(n) is None for n in between):
-        return reason or "what stands between the products is not known to be tensors"
+        return No(f"{seen.name} is used elsewhere", seen)
+    if not (alike := are_alike(node, *inner.operands, start, *outer.operands)):
+        return alike
+    if any(tensor_of(n) is None for n in between):
+        return No("what stands between the products is not known to be tensors")
     dtype = value_of(node).dtype
     if dtype not in KERNEL_DTYPES:
-        return f"its kernel takes {', '.join(CASTS)}, not {dtype}"
+        return No(f"its kernel takes {', '.join(CASTS)}, not {dtype}")
     if not known_equal(tuple(value_of(outer.left).shape), tuple(value_of(start).shape)):
-        return "the second product is not known to read the rows of the first one"
+        return No("the second product is not known to read the rows of the first one")
     sizes = [*value_of(inner.left).shape, *value_of(outer.right).shape]
     if any(known_equal(size, 0) for size in sizes):
-        return "it has no elements"
-    return graph.effects.unwritten(inner.operands, inner.nodes[0], node).reason
+        return No("it has no elements")
+    return graph.effects.unwritten(inner.operands, inner.nodes[0], node)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Node
 
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import AHEAD, difference, value_of
@@ -56,32 +57,34 @@ def common_subexpression_elimination(graph: GraphView, rewrite: Rewriter) -> Non
         twin = first.setdefault(key, node) if key is not None else node
         if twin is node:
             continue
-        reason = _why_not(graph, node, twin)
-        if reason:
-            rewrite.reject(reason, node)
+        verdict = _is_same_value(graph, node, twin)
+        if not verdict:
+            rewrite.reject(verdict, node)
             first[key] = node  # what comes later is nearer to this one
             continue
         numbers[node] = numbers[twin]
         if node.op == "get_attr" or not _FILLED.isdisjoint(graph.keys(node)):
             continue
-        reason = graph.effects.may_alias(node, twin).reason
-        if reason:
-            rewrite.reject(reason, node)
-        else:
+        verdict = graph.effects.may_alias(node, twin)
+        if verdict:
             rewrite.replace(node, twin)
+        else:
+            rewrite.reject(verdict, node)
 
 
-def _why_not(graph: GraphView, node: Node, twin: Node) -> str:
-    """Why two calls that are spelled alike do not give the same value."""
+def _is_same_value(graph: GraphView, node: Node, twin: Node) -> Literal[True] | No:
+    """Whether two calls that are spelled alike give the same value."""
     effect = graph.effects.of(node)
     if effect.random:
-        return "it draws other random numbers"
+        return No("it draws other random numbers")
     if not effect.removable:
-        return f"it is called for more than its value: {effect.barrier or effect.ordered or effect.kept or 'it writes'}"
+        return No(
+            f"it is called for more than its value: {effect.barrier or effect.ordered or effect.kept or 'it writes'}"
+        )
     unlike = difference(value_of(twin), value_of(node))
     if unlike:
-        return f"it differs from {twin.name}: {unlike}"
-    return graph.effects.unwritten(node.all_input_nodes, twin, node).reason
+        return No(f"it differs from {twin.name}: {unlike}", twin)
+    return graph.effects.unwritten(node.all_input_nodes, twin, node)
 
 
 def _look(graph: GraphView, node: Node, numbers: dict[Node, int]) -> Hashable:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Node
@@ -11,13 +11,14 @@ from torch.fx import Node
 from eductor import ops
 from eductor.cost import bytes_of, device_of
 from eductor.cost.operators import size_of
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import is_row_major, known_equal, tensor_of, value_of
 from eductor.graph.view import GraphView
 from eductor.ops.cut_mm import rows_of_a_piece
 from eductor.passes.post_grad.back_to_back import PRODUCTS, Product, read_product
-from eductor.passes.post_grad.products import fuses_into_users, unlike
+from eductor.passes.post_grad.products import are_alike, fuses_into_users
 from eductor.pipeline.base import Context, f32, graph_pass
 
 aten = torch.ops.aten
@@ -40,10 +41,10 @@ def cut_padded_mm(graph: GraphView, rewrite: Rewriter, context: Context, *, forc
         if cut is None:
             continue
         found = _read(graph, node, cut)
-        if isinstance(found, str):
+        if isinstance(found, No):
             rewrite.reject(found, node, cut)
-        elif reason := _why_not(graph, found, context, force=force):
-            rewrite.reject(reason, node, cut)
+        elif not (verdict := _may_cut(graph, found, context, force=force)):
+            rewrite.reject(verdict, node, cut)
         else:
             rewrite.replace(found.copy, ops.cut_mm.cut_mm.default, *found.arguments)
             rewrite.note(f"it needs {_saved(node) // _MIB} MiB less")
@@ -63,57 +64,56 @@ class _Cut:
         return self.product.left, self.product.right, self.columns, *bias
 
 
-def _read(graph: GraphView, node: Node, cut: Node) -> _Cut | str:
+def _read(graph: GraphView, node: Node, cut: Node) -> _Cut | No:
     """The copy of a product's first columns, or why it is none."""
     if len(node.users) > 1:
-        return f"{node.name} is used elsewhere"
+        return No(f"{node.name} is used elsewhere", node)
     if tensor_of(node) is None or tensor_of(cut) is None:
-        return "its fake values are not known"
+        return No("its fake values are not known")
     columns = _first_columns(graph, cut)
-    if isinstance(columns, str):
+    if isinstance(columns, No):
         return columns
     copy = next((user for user in cut.users if graph.is_call(user, aten.clone)), None)
     if copy is None:
-        return f"{cut.name} is not copied"
+        return No(f"{cut.name} is not copied", cut)
     if len(cut.users) > 1:
-        return f"{cut.name} is used elsewhere"
+        return No(f"{cut.name} is used elsewhere", cut)
     if not is_row_major(value_of(copy)):
-        return "the copy does not lie in memory row by row"
+        return No("the copy does not lie in memory row by row")
     product = read_product(graph, node)
-    return product if isinstance(product, str) else _Cut(product, columns, copy)
+    return product if isinstance(product, No) else _Cut(product, columns, copy)
 
 
 def _first_columns(graph: GraphView, cut: Node) -> Any:
-    """How many columns a slice leaves of a matrix: a number or a node. A sentence says why it does something else."""
+    """How many columns a slice leaves of a matrix: a number, a node, or No where it does something else."""
     bound = graph.bind(cut)
     if not isinstance(bound, Bound):
-        return bound.reason
+        return bound
     if bound["dim"] not in (1, -1):
-        return f"{cut.name} cuts rows"
+        return No(f"{cut.name} cuts rows", cut)
     start, step, end = (value_of(bound[name]) for name in ("start", "step", "end"))
     if not (start is None or known_equal(start, 0)) or not known_equal(step, 1):
-        return f"{cut.name} does not take the first columns"
+        return No(f"{cut.name} does not take the first columns", cut)
     columns = value_of(cut).shape[1]
     if isinstance(columns, int):
         return columns
-    return bound["end"] if known_equal(columns, end) else f"how many columns {cut.name} takes is not known"
+    return bound["end"] if known_equal(columns, end) else No(f"how many columns {cut.name} takes is not known", cut)
 
 
-def _why_not(graph: GraphView, found: _Cut, context: Context, *, force: bool) -> str:
+def _may_cut(graph: GraphView, found: _Cut, context: Context, *, force: bool) -> Literal[True] | No:
     product, node = found.product, found.product.nodes[0]
     value = value_of(node)
     if value.device.type != "cuda" and not force:
-        return f"products on the device {value.device.type!r} stay whole"
-    reason = unlike(node, *product.operands)
-    if reason:
-        return reason
+        return No(f"products on the device {value.device.type!r} stay whole")
+    if not (alike := are_alike(node, *product.operands)):
+        return alike
     if any(value_of(x).layout is not torch.strided for x in product.operands):
-        return "its factors are not plain tensors"
+        return No("its factors are not plain tensors")
     if device_of(value.device, context.options).fuses and fuses_into_users(graph, found.copy):
-        return "its copy fuses into what reads it, and takes no memory"
+        return No("its copy fuses into what reads it, and takes no memory")
     if _saved(node) < _LEAST and not force:
-        return f"it would need {_saved(node) // _MIB} MiB less, which is below {_LEAST // _MIB}"
-    return graph.effects.unwritten(product.operands, node, found.copy).reason
+        return No(f"it would need {_saved(node) // _MIB} MiB less, which is below {_LEAST // _MIB}")
+    return graph.effects.unwritten(product.operands, node, found.copy)
 
 
 def _saved(node: Node) -> int:

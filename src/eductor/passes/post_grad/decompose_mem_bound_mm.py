@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Node
 
 from eductor.cost import device_of
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import is_row_major, known_equal, tensor_of, value_of
 from eductor.graph.view import GraphView
-from eductor.passes.post_grad.products import is_expandable, unlike
+from eductor.passes.post_grad.products import are_alike, is_expandable
 from eductor.pipeline.base import Context, f32, graph_pass
 
 aten = torch.ops.aten
@@ -48,13 +49,13 @@ def decompose_mem_bound_mm(
             continue
         factors = [bound[name] for name in _FACTORS[bound.packet]]
         longest = longest_column if known_equal(value_of(factors[1]).stride(-2), 1) else longest_row
-        reason = _why_not(bound, node, factors, context) or _why_not_bound_by_memory(
+        verdict = _may_decompose(bound, node, factors, context) and _is_bound_by_memory(
             result.device.type == "cpu", _sizes(node, factors), many, few, longest
         )
-        if reason:
-            rewrite.reject(reason, node)
-        else:
+        if verdict:
             _spell(rewrite, node, bound, *factors)
+        else:
+            rewrite.reject(verdict, node)
 
 
 def _spell(rewrite: Rewriter, node: Node, bound: Bound, left: Node, right: Node) -> None:
@@ -86,41 +87,40 @@ def _sizes(node: Node, factors: list[Node]) -> list[Any]:
     return [shape[0] if len(shape) > 2 else 1, shape[-2], value_of(factors[0]).shape[-1], shape[-1]]
 
 
-def _why_not(bound: Bound, node: Node, factors: list[Node], context: Context) -> str:
+def _may_decompose(bound: Bound, node: Node, factors: list[Node], context: Context) -> Literal[True] | No:
     result = value_of(node)
     if bound.op not in (aten.mm.default, aten.addmm.default, aten.bmm.default):
-        return "it asks for a dtype of its own"
+        return No("it asks for a dtype of its own")
     if not device_of(result.device, context.options).fuses:
-        return "without fusing, all products would be stored"
+        return No("without fusing, all products would be stored")
     if result.dtype.is_complex:
-        return "products of complex numbers are left as they are"
+        return No("products of complex numbers are left as they are")
     operands = [*factors, *([bound["self"]] if bound.packet is aten.addmm else [])]
-    reason = unlike(node, *operands)
-    if reason:
-        return reason
+    if not (alike := are_alike(node, *operands)):
+        return alike
     if bound.packet is aten.addmm:
         scales = bound["alpha"], bound["beta"]
         if not all(type(scale) in (int, float) for scale in scales) or scales[0] == 0:
-            return f"alpha={scales[0]} and beta={scales[1]} do not scale"
+            return No(f"alpha={scales[0]} and beta={scales[1]} do not scale")
         if not is_expandable(bound["self"], result) or not is_row_major(value_of(bound["self"])):
-            return "the bias is not known to have the shape of the result, or lies otherwise in memory"
-    return "" if is_row_major(result) else "its result does not lie in memory row by row"
+            return No("the bias is not known to have the shape of the result, or lies otherwise in memory")
+    return True if is_row_major(result) else No("its result does not lie in memory row by row")
 
 
-def _why_not_bound_by_memory(is_cpu: bool, sizes: list[Any], many: int, few: int, longest: int) -> str:
+def _is_bound_by_memory(is_cpu: bool, sizes: list[Any], many: int, few: int, longest: int) -> Literal[True] | No:
     if not all(isinstance(size, int) for size in sizes):
-        return "its sizes are not known"
+        return No("its sizes are not known")
     batch, rows, inner, columns = sizes
     if 0 in sizes:
-        return "it has no elements"
+        return No("it has no elements")
     if is_cpu:
         is_one_row = batch == rows == 1 and max(inner, columns) <= longest
-        return "" if is_one_row else f"on the CPU it is not one row times a matrix of at most {longest}"
+        return True if is_one_row else No(f"on the CPU it is not one row times a matrix of at most {longest}")
     if batch > 1:
         is_thin = batch >= many and sum(size < few for size in (rows, inner, columns)) >= 2
     else:
         is_thin = rows >= many and inner < few and columns < few
-    return "" if is_thin else f"it is not {many} rows, or products, of less than {few} numbers each"
+    return True if is_thin else No(f"it is not {many} rows, or products, of less than {few} numbers each")
 
 
 @decompose_mem_bound_mm.example

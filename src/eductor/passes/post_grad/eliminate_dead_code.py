@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch.fx import GraphModule, Node
 
+from eductor.graph.no import No
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 from eductor.pipeline.base import f32, graph_pass
@@ -21,22 +24,21 @@ def eliminate_dead_code(graph: GraphView, rewrite: Rewriter) -> None:
     for node in reversed(list(graph.nodes)):
         if node.users or node.op in ("placeholder", "output"):
             continue
-        reason = _why_needed(graph, node)
-        if reason:
-            rewrite.reject(reason, node)
-        else:
+        if verdict := _may_erase(graph, node):
             rewrite.erase(node)
+        else:
+            rewrite.reject(verdict, node)
 
 
-def _why_needed(graph: GraphView, node: Node) -> str:
+def _may_erase(graph: GraphView, node: Node) -> Literal[True] | No:
     effect = graph.effects.of(node)
     if effect.writes:
-        return "it writes"
+        return No("it writes")
     if effect.random:
-        return "it draws random numbers, and the next draw would be another"
+        return No("it draws random numbers, and the next draw would be another")
     if effect.barrier or effect.kept:
-        return f"it is {effect.barrier or 'a check or an effect'}"
-    return "torch calls it impure" if node.is_impure() else ""
+        return No(f"it is {effect.barrier or 'a check or an effect'}")
+    return No("torch calls it impure") if node.is_impure() else True
 
 
 def _forget_the_sine(module: GraphModule) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Node
 
 from eductor.compat import OpOverload
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import tensor_of, value_of
@@ -34,8 +35,7 @@ class _Connected:
     nodes: dict[Node, None] = field(default_factory=dict)
     is_used_there: bool = False
     """Whether the accelerator computes something from them."""
-    reason: str = ""
-    """Why they stay."""
+    may_move: Literal[True] | No = True
 
 
 @graph_pass(stage="post_grad", numerics="reassociates")
@@ -57,9 +57,9 @@ def move_constructors_to_gpu(graph: GraphView, rewrite: Rewriter) -> None:
         found = _connected(graph, node)
         seen.update(found.nodes)
         if len(devices) > 1:
-            found.reason = "the graph has several other devices"
-        if found.reason:
-            rewrite.reject(found.reason, node)
+            found.may_move = No("the graph has several other devices")
+        if not found.may_move:
+            rewrite.reject(found.may_move, node)
         elif found.is_used_there:
             for member in found.nodes:
                 _move(graph, rewrite, member, next(iter(devices)))
@@ -78,52 +78,52 @@ def _move(graph: GraphView, rewrite: Rewriter, node: Node, device: torch.device)
 def _connected(graph: GraphView, first: Node) -> _Connected:
     found = _Connected({first: None})
     pending = [first]
-    while pending and not found.reason:
+    while pending and found.may_move:
         node = pending.pop()
-        found.reason = _why_it_stays(graph, node)
+        found.may_move = _may_move(graph, node)
         beside = [x for x in node.all_input_nodes if _is_on_cpu(x)]
         for user in node.users:
             if _is_on_cpu(user):
                 beside.append(user)
-            elif not found.reason:
-                found.reason = _why_not_used_there(graph, node, user)
-                found.is_used_there |= not found.reason
+            elif found.may_move:
+                found.may_move = _is_used_there(graph, node, user)
+                found.is_used_there |= bool(found.may_move)
         fresh = [x for x in beside if x not in found.nodes]
         found.nodes.update(dict.fromkeys(fresh))
         pending += fresh
     return found
 
 
-def _why_it_stays(graph: GraphView, node: Node) -> str:
-    """Why a value on the CPU cannot be made elsewhere."""
+def _may_move(graph: GraphView, node: Node) -> Literal[True] | No:
+    """Whether a value on the CPU can be made elsewhere."""
     if node.target is operator.getitem:
-        return ""
+        return True
     bound = graph.bind(node) if isinstance(node.target, OpOverload) else None
     if node.op != "call_function" or not isinstance(bound, Bound):
-        return f"{node.name} is on the CPU"
+        return No(f"{node.name} is on the CPU", node)
     if bound.op.namespace not in ("aten", "prims") or not graph.effects.of(node).removable:
-        return f"{node.name} is computed on the CPU for a reason of its own"
+        return No(f"{node.name} is computed on the CPU for a reason of its own", node)
     if bound.get("pin_memory"):
-        return f"{node.name} lies in pinned memory"
+        return No(f"{node.name} lies in pinned memory", node)
     is_made = graph.is_call(node, *_CONSTRUCTORS)
     if not is_made and not node.all_input_nodes:
-        return f"{node.name} is made by the CPU alone"
-    return f"{node.name} is copied to the CPU" if _devices_of_operands(node) - {torch.device("cpu")} else ""
+        return No(f"{node.name} is made by the CPU alone", node)
+    return No(f"{node.name} is copied to the CPU", node) if _devices_of_operands(node) - {torch.device("cpu")} else True
 
 
-def _why_not_used_there(graph: GraphView, node: Node, user: Node) -> str:
-    """Why a user whose result is no tensor on the CPU does not take a value from the accelerator."""
+def _is_used_there(graph: GraphView, node: Node, user: Node) -> Literal[True] | No:
+    """Whether a user whose result is no tensor on the CPU takes a value from the accelerator."""
     if user.op == "output":
-        return f"{node.name} is returned on the CPU"
+        return No(f"{node.name} is returned on the CPU", node)
     bound = graph.bind(user) if isinstance(user.target, OpOverload) else None
     if not isinstance(bound, Bound) or bound.op.namespace not in ("aten", "prims"):
-        return f"{user.name} may want {node.name} on the CPU"
+        return No(f"{user.name} may want {node.name} on the CPU", user, node)
     if tensor_of(user) is None:
         is_size = graph.is_call(user, aten.sym_size, aten.sym_stride, aten.sym_numel, aten.sym_storage_offset)
-        return "" if is_size else f"{user.name} reads {node.name} on the CPU"
+        return True if is_size else No(f"{user.name} reads {node.name} on the CPU", user, node)
     if graph.is_call(user, *_INDEXINGS) and value_of(node).dtype in (torch.bool, torch.uint8):
-        return f"{user.name} counts what {node.name} selects"
-    return ""
+        return No(f"{user.name} counts what {node.name} selects", user, node)
+    return True
 
 
 def _is_on_cpu(node: Node) -> bool:

@@ -9,6 +9,7 @@ import torch
 from torch.fx import Node
 
 from eductor.cost import is_pointwise
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.values.meta import known_equal, value_of
 from eductor.graph.view import GraphView
@@ -36,12 +37,12 @@ def elements_of(graph: GraphView, node: Node) -> list[Node] | None:
     return node.all_input_nodes if node.op == "call_function" and is_pointwise(node) else None
 
 
-def read_steps(graph: GraphView, start: Node, between: Sequence[Node]) -> tuple[Step, ...] | str:
-    """What these nodes, in the order of the graph, compute of one value; why it cannot be said."""
+def read_steps(graph: GraphView, start: Node, between: Sequence[Node]) -> tuple[Step, ...] | No:
+    """What these nodes, in the order of the graph, compute of one value."""
     steps, numbers = list[Step](), {start: 0}
     for node in between:
         step = read_step(graph, node, numbers)
-        if isinstance(step, str):
+        if isinstance(step, No):
             return step
         if step is not None:
             steps.append(step)
@@ -53,11 +54,11 @@ def is_one(x: Any) -> bool:
     return type(x) in (int, float) and x == 1
 
 
-def read_step(graph: GraphView, node: Node, numbers: dict[Node, int]) -> Step | str | None:
+def read_step(graph: GraphView, node: Node, numbers: dict[Node, int]) -> Step | No | None:
     """What a node computes; None for one that only gives its elements another shape."""
     bound = graph.bind(node)
     if not isinstance(bound, Bound):
-        return bound.reason
+        return bound
     op, dtype = bound.op, value_of(node).dtype
     if op in RESHAPES:
         return None
@@ -72,10 +73,10 @@ def read_step(graph: GraphView, node: Node, numbers: dict[Node, int]) -> Step | 
     if op not in _BINARY and op is not aten.rsub.Scalar:
         return _unknown(bound)
     if not is_one(bound.get("alpha", 1)):
-        return f"{node.name} scales its operand"
+        return No(f"{node.name} scales its operand", node)
     operands = [_operand(x, node, numbers) for x in (bound["self"], bound["other"])]
     if None in operands:
-        return f"{node.name} takes what is neither a value of its shape nor a finite number"
+        return No(f"{node.name} takes what is neither a value of its shape nor a finite number", node)
     given = tuple(x for x in operands if x is not None)
     return Step(_BINARY[op], given) if op in _BINARY else Step("sub", given[::-1])
 
@@ -86,5 +87,5 @@ def _operand(x: Any, node: Node, numbers: dict[Node, int]) -> int | float | None
     return float(x) if type(x) in (int, float) and abs(x) <= _LARGEST else None
 
 
-def _unknown(bound: Bound) -> str:
-    return f"the kernel does not compute {bound.op}"
+def _unknown(bound: Bound) -> No:
+    return No(f"the kernel does not compute {bound.op}")

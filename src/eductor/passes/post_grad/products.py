@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Node
 
 from eductor.cost import fuses, reduces
+from eductor.graph.no import No
 from eductor.graph.values.meta import known_equal, tensor_of, value_of
 from eductor.graph.view import GraphView
 
@@ -38,15 +39,15 @@ def is_expandable(operand: Any, to: torch.Tensor) -> bool:
     return all(known_equal(own, 1) or known_equal(own, wanted) for own, wanted in sizes)
 
 
-def unlike(node: Node, *operands: Any) -> str:
-    """Why operands cannot take part in one product: they differ from its result in dtype or device."""
+def are_alike(node: Node, *operands: Any) -> Literal[True] | No:
+    """Whether operands can take part in one product: they have the dtype and the device of its result."""
     result = value_of(node)
     for x in operands:
         value = tensor_of(x)
         if value is None:
-            return "an operand is not known to be a tensor"
+            return No("an operand is not known to be a tensor")
         if value.dtype != result.dtype:
-            return f"an operand is of {value.dtype}, the result of {result.dtype}"
+            return No(f"an operand is of {value.dtype}, the result of {result.dtype}")
         if value.device != result.device:
-            return f"an operand is on {value.device}, the result on {result.device}"
-    return ""
+            return No(f"an operand is on {value.device}, the result on {result.device}")
+    return True

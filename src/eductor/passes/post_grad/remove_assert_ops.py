@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from eductor.graph.reading.asserts import why_it_may_fail
+from eductor.graph.reading.asserts import holds_for_certain
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 from eductor.pipeline.base import f32, graph_pass
@@ -21,11 +21,10 @@ def remove_assert_ops(graph: GraphView, rewrite: Rewriter) -> None:
     It pays by what follows: values have one user less.
     """
     for node in graph.find(aten._assert_tensor_metadata):
-        reason = why_it_may_fail(node)
-        if reason:
-            rewrite.reject(reason, node)
-        else:
+        if verdict := holds_for_certain(node):
             rewrite.erase(node)
+        else:
+            rewrite.reject(verdict, node)
 
 
 @remove_assert_ops.example

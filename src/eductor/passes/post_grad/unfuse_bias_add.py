@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch.fx import Node
 
 from eductor.cost import device_of
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import is_row_major, tensor_of
 from eductor.graph.view import GraphView
-from eductor.passes.post_grad.products import fuses_into_users, is_expandable, unlike
+from eductor.passes.post_grad.products import are_alike, fuses_into_users, is_expandable
 from eductor.pipeline.base import Context, f32, graph_pass
 
 aten = torch.ops.aten
@@ -28,13 +31,12 @@ def unfuse_bias_add(graph: GraphView, rewrite: Rewriter, context: Context) -> No
     for node in graph.find(aten.addmm):
         bound = graph.bind(node)
         if not isinstance(bound, Bound):
-            rewrite.reject(bound.reason, node)
+            rewrite.reject(bound, node)
             continue
-        reason = _why_not(graph, node, bound, context)
-        if reason:
-            rewrite.reject(reason, node)
-        else:
+        if verdict := _may_unfuse(graph, node, bound, context):
             _unfuse(rewrite, node, bound)
+        else:
+            rewrite.reject(verdict, node)
 
 
 def _unfuse(rewrite: Rewriter, node: Node, bound: Bound) -> None:
@@ -48,28 +50,27 @@ def _unfuse(rewrite: Rewriter, node: Node, bound: Bound) -> None:
         rewrite.replace(node, aten.add.Tensor, product, bound["self"], alpha=bound["beta"])
 
 
-def _why_not(graph: GraphView, node: Node, bound: Bound, context: Context) -> str:
+def _may_unfuse(graph: GraphView, node: Node, bound: Bound, context: Context) -> Literal[True] | No:
     result = tensor_of(node)
     if result is None or bound.op is not aten.addmm.default:
-        return "it asks for a dtype of its own"
+        return No("it asks for a dtype of its own")
     if not device_of(result.device, context.options).fuses:
-        return "without fusing, the sum would be a kernel of its own"
+        return No("without fusing, the sum would be a kernel of its own")
     if result.dtype.is_floating_point and torch.finfo(result.dtype).bits <= 16:
-        return f"the product would be rounded to {result.dtype} before the sum"
+        return No(f"the product would be rounded to {result.dtype} before the sum")
     if not all(type(bound[name]) in (int, float) for name in ("alpha", "beta")):
-        return "it is scaled by what is no number"
+        return No("it is scaled by what is no number")
     if bound["alpha"] == 0:
-        return "with alpha=0 it ignores the product, even where that is no number"
-    reason = unlike(node, bound["self"], bound["mat1"], bound["mat2"])
-    if reason:
-        return reason
+        return No("with alpha=0 it ignores the product, even where that is no number")
+    if not (alike := are_alike(node, bound["self"], bound["mat1"], bound["mat2"])):
+        return alike
     if not is_expandable(bound["self"], result) or not is_row_major(result):
-        return "the bias is not known to have the shape of the result, or the result lies otherwise in memory"
+        return No("the bias is not known to have the shape of the result, or the result lies otherwise in memory")
     if any(x is bound["self"] for x in (bound["mat1"], bound["mat2"])) or not _lies_plainly(bound["self"]):
-        return "the sum would lie in memory as its bias does"
+        return No("the sum would lie in memory as its bias does")
     if graph.effects.leaves(node):
-        return "its result leaves the graph"
-    return "" if fuses_into_users(graph, node) else "not all that reads it fuses with it"
+        return No("its result leaves the graph")
+    return True if fuses_into_users(graph, node) else No("not all that reads it fuses with it")
 
 
 def _lies_plainly(bias: Node) -> bool:

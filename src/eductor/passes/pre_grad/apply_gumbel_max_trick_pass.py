@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Node
 
 from eductor.cost import device_of
-from eductor.graph.effects.graph_effects import Verdict
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import known_equal, tensor_of
@@ -40,9 +40,9 @@ def apply_gumbel_max_trick_pass(graph: GraphView, rewrite: Rewriter, context: Co
             continue
         verdict = _may_rewrite(graph, sample)
         if verdict and not device_of(sample.softmax_value.device, context.options).fuses:
-            verdict = Verdict("it does not pay: the engine computes each function in a kernel of its own")
+            verdict = No("it does not pay: the engine computes each function in a kernel of its own")
         if not verdict:
-            rewrite.reject(verdict.reason, pick, sample.softmax)
+            rewrite.reject(verdict, pick, sample.softmax)
             continue
         for user in [u for u in sample.softmax.users if u is not sample.ratio]:
             _read_shape_of_logits(graph, rewrite, user, sample)
@@ -103,27 +103,27 @@ def _called(graph: GraphView, node: Any, *operators: Any) -> Bound | None:
     return bound if isinstance(bound, Bound) else None
 
 
-def _may_rewrite(graph: GraphView, sample: _Sample) -> Verdict:
+def _may_rewrite(graph: GraphView, sample: _Sample) -> Literal[True] | No:
     draw, rank = _draw(graph, sample), max(sample.softmax_value.dim(), 1)
     drawn = _called(graph, draw, aten.exponential_, aten.exponential)
     if draw is None or drawn is None:
-        return Verdict(f"{sample.noise.name} is not known to be drawn from an exponential distribution")
+        return No(f"{sample.noise.name} is not known to be drawn from an exponential distribution")
     if drawn["lambd"] != 1:
-        return Verdict("the rate of the draws is not 1")
+        return No("the rate of the draws is not 1")
     if sample.noise_value.dtype is torch.float16:
-        return Verdict("draws in float16 can be zero")
+        return No("draws in float16 can be zero")
     if not known_equal(tuple(sample.softmax_value.shape), tuple(sample.noise_value.shape)):
-        return Verdict("the draws are not of the shape of the softmax")
+        return No("the draws are not of the shape of the softmax")
     if (sample.dim is None and rank > 1) or (sample.dim or 0) % rank != sample.softmax_dim % rank:
-        return Verdict("the softmax is along another dimension than the argmax")
+        return No("the softmax is along another dimension than the argmax")
     if len(sample.ratio.users) > 1:
-        return Verdict(f"{sample.ratio.name} is used elsewhere")
+        return No(f"{sample.ratio.name} is used elsewhere")
     others = [u for u in sample.softmax.users if u is not sample.ratio]
     needy = next((u for u in others if not graph.is_call(u, *_LIKE)), None)
     if needy is not None:
-        return Verdict(f"it does not pay: {needy.name} needs the softmax as well")
+        return No(f"it does not pay: {needy.name} needs the softmax as well")
     if others and not known_equal(sample.softmax_value.stride(), sample.logits_value.stride()):
-        return Verdict("what has the layout of the softmax would have that of its operand")
+        return No("what has the layout of the softmax would have that of its operand")
     logits_stay = graph.effects.unwritten([sample.logits], sample.softmax, sample.pick)
     return logits_stay and graph.effects.unwritten([sample.noise], draw.next, sample.pick)
 

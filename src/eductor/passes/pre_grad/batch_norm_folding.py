@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import GraphModule, Node
 
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.reading.static import mark_static
 from eductor.graph.rewriter import Rewriter
@@ -106,53 +107,53 @@ def folds(graph: GraphView, rewrite: Rewriter, *callers: Any) -> Iterator[Fold]:
         fold = _read(graph, norm, callers)
         if isinstance(fold, Fold):
             yield fold
-        elif fold:
+        elif fold is not None:
             rewrite.reject(fold, norm)
 
 
-def _read(graph: GraphView, norm: Node, callers: tuple[Any, ...]) -> Fold | str | None:
-    """A fold, or why it is none; None where the batch norm is not behind such a call at all."""
+def _read(graph: GraphView, norm: Node, callers: tuple[Any, ...]) -> Fold | No | None:
+    """A fold; None where the batch norm is not behind such a call at all."""
     bound = graph.bind(norm)
     if not isinstance(bound, Bound):
-        return bound.reason
+        return bound
     call = bound["input"]
     if not graph.is_call(call, *callers):
         return None
     inner = graph.bind(call)
     if not isinstance(inner, Bound):
-        return inner.reason
+        return inner
     fold = Fold(norm, call, bound, inner)
-    return _of_the_norm(bound) or _of_the_call(graph, fold, inner) or fold
+    return _has_fixed_statistics(bound) and _may_fold(graph, fold, inner) and fold
 
 
-def _of_the_norm(norm: Bound) -> str | None:
+def _has_fixed_statistics(norm: Bound) -> Literal[True] | No:
     if norm["training"] is not False:
-        return "the batch norm is not known to be in evaluation mode"
+        return No("the batch norm is not known to be in evaluation mode")
     if not isinstance(norm["running_mean"], Node) or not isinstance(norm["running_var"], Node):
-        return "the batch norm has no running statistics"
+        return No("the batch norm has no running statistics")
     if not isinstance(norm["eps"], (int, float)):
-        return "the eps of the batch norm is not a number"
-    return None
+        return No("the eps of the batch norm is not a number")
+    return True
 
 
-def _of_the_call(graph: GraphView, fold: Fold, call: Bound) -> str | None:
+def _may_fold(graph: GraphView, fold: Fold, call: Bound) -> Literal[True] | No:
     if len(fold.call.users) > 1:
-        return f"{fold.call.name} is used elsewhere"
+        return No(f"{fold.call.name} is used elsewhere", fold.call)
     values = [tensor_of(node) for node in (fold.call, fold.norm, *fold.parameters)]
     if any(value is None or not value.dtype.is_floating_point for value in values):
-        return "not all of it is known to be floating-point tensors"
+        return No("not all of it is known to be floating-point tensors")
     result, weight = _tensor(fold.call), _tensor(fold.weight)
     if result.dim() != weight.dim():
-        return "the channels of the batch norm are not those of the weight"  # for a batch of one without its dimension
+        return No(
+            "the channels of the batch norm are not those of the weight"
+        )  # for a batch of one without its dimension
     if any(type(size) is not int for size in weight.shape) or type(call.get("groups", 1)) is not int:
-        return "the sizes of the weight are not known"
+        return No("the sizes of the weight are not known")
     if unlike := difference(result, _tensor(fold.norm)):
-        return f"the batch norm changes its input in {unlike}"
+        return No(f"the batch norm changes its input in {unlike}")
     if not is_row_major(weight) and not known_equal(torch.empty_like(weight).stride(), weight.stride()):
-        return "the weight is not dense"
-    if not (verdict := graph.effects.may_move(fold.call, fold.norm)):
-        return verdict.reason
-    return None
+        return No("the weight is not dense")
+    return graph.effects.may_move(fold.call, fold.norm)
 
 
 def _tensor(node: Node) -> torch.Tensor:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 
 from eductor.cost import bytes_of
+from eductor.graph.no import No
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 from eductor.passes.pre_grad.batch_norm_folding import CONVOLUTIONS, TRANSPOSED, Fold, folds
@@ -24,18 +27,18 @@ def efficient_conv_bn_eval_pass(graph: GraphView, rewrite: Rewriter, context: Co
     It pays where the activation is larger than the weight: that is what it asks for.
     """
     for fold in folds(graph, rewrite, *CONVOLUTIONS, *TRANSPOSED, aten.linear):
-        if reason := _reason_against(fold, context):
-            rewrite.reject(reason, fold.norm)
-        else:
+        if verdict := _pays(fold, context):
             fold.apply(rewrite)
+        else:
+            rewrite.reject(verdict, fold.norm)
 
 
-def _reason_against(fold: Fold, context: Context) -> str | None:
+def _pays(fold: Fold, context: Context) -> Literal[True] | No:
     if context.is_inference:
-        return "without a backward, nothing is kept for it"
+        return No("without a backward, nothing is kept for it")
     if bytes_of(fold.call) <= bytes_of(fold.weight):
-        return "the activation is not larger than the weight"
-    return None
+        return No("the activation is not larger than the weight")
+    return True
 
 
 @efficient_conv_bn_eval_pass.example

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Node
 
 from eductor.compat import FakeTensor
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound, bind
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import known_equal, tensor_of
 from eductor.graph.view import GraphView
-from eductor.passes.pre_grad.products.compress import einsum_terms, of_one_kind
+from eductor.passes.pre_grad.products.compress import are_of_one_kind, einsum_terms
 from eductor.passes.pre_grad.products.layout_safety import may_lie_otherwise
 from eductor.pipeline.base import f32, graph_pass
 
@@ -33,14 +34,12 @@ def einsum_to_pointwise_pass(graph: GraphView, rewrite: Rewriter, *, largest: in
     """
     for node in graph.find(aten.einsum):
         found = _read(node)
-        if isinstance(found, _Products):
-            reason = _why_not(graph, node, found, largest)
-            if reason:
-                rewrite.reject(reason, node)
-            else:
-                _replace(rewrite, node, found)
-        else:
+        if isinstance(found, No):
             rewrite.reject(found, node)
+        elif verdict := _may_spell(graph, node, found, largest):
+            _replace(rewrite, node, found)
+        else:
+            rewrite.reject(verdict, node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +62,15 @@ class _Products:
         return [dim for dim, letter in enumerate(self.letters) if letter not in self.result]
 
 
-def _read(node: Node) -> _Products | str:
+def _read(node: Node) -> _Products | No:
     bound = bind(node)
     if not isinstance(bound, Bound):
-        return bound.reason
+        return bound
     terms, result = einsum_terms(bound)
     if not terms:
-        return "it is not spelled with a letter for each dim of two operands"
+        return No("it is not spelled with a letter for each dim of two operands")
     if any(len(set(letters)) != len(letters) for _, letters in terms):
-        return "a letter stands twice in one operand"
+        return No("a letter stands twice in one operand")
     for (vectors, vector), (matrices, matrix) in itertools.permutations(terms):
         batch = [c for c in vector if c in matrix and c in result]
         summed = [c for c in vector if c in matrix and c not in result]
@@ -79,35 +78,35 @@ def _read(node: Node) -> _Products | str:
         if set(vector) <= set(matrix) and batch and summed and own and all(c in result for c in own):
             in_order = vector == _among(matrix, vector) and result == _among(matrix, result)
             found = _Products(vectors, vector, matrices, matrix, result)
-            return found if in_order else "its dims are in another order than those of the matrices"
-    return "it is no product of a vector and a matrix for each sample"
+            return found if in_order else No("its dims are in another order than those of the matrices")
+    return No("it is no product of a vector and a matrix for each sample")
 
 
 def _among(letters: str, wanted: str) -> str:
     return "".join(c for c in letters if c in wanted)
 
 
-def _why_not(graph: GraphView, node: Node, found: _Products, largest: int) -> str:
+def _may_spell(graph: GraphView, node: Node, found: _Products, largest: int) -> Literal[True] | No:
     vectors, matrices, result = (tensor_of(n) for n in (found.vectors, found.matrices, node))
     if vectors is None or matrices is None or not isinstance(result, FakeTensor):
-        return "the values of its operands are not known"
+        return No("the values of its operands are not known")
     if vectors.dtype not in (torch.float32, torch.float64):
-        return "products of lower precision would be rounded before they are summed"
+        return No("products of lower precision would be rounded before they are summed")
     if any(known_equal(size, 1) for size in result.shape):
-        return "a dim of size 1 has no certain stride"
+        return No("a dim of size 1 has no certain stride")
     sizes: dict[str, Any] = dict(zip(found.letters, matrices.shape, strict=True))
     if not all(known_equal(sizes[c], s) for c, s in zip(found.vector_letters, vectors.shape, strict=True)):
-        return "a dim of size 1 is expanded, or a size is not known"
+        return No("a dim of size 1 is expanded, or a size is not known")
     inner = [s for c, s in sizes.items() if c not in found.vector_letters or c not in found.result]
     if not all(type(s) is int and s <= largest for s in inner):
-        return f"a vector or a result is longer than {largest}, or of a length that is not known"
-    if unlike := of_one_kind(found.vectors, found.matrices, node):
-        return unlike
+        return No(f"a vector or a result is longer than {largest}, or of a length that is not known")
+    if not (alike := are_of_one_kind(found.vectors, found.matrices, node)):
+        return alike
     with result.fake_mode, torch.no_grad():
         for dim in found.added:
             vectors = vectors.unsqueeze(dim)
         value = (vectors * matrices).sum(found.summed)
-    return may_lie_otherwise(graph, node, value).reason
+    return may_lie_otherwise(graph, node, value)
 
 
 def _replace(rewrite: Rewriter, node: Node, found: _Products) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 
+from eductor.graph.no import No
 from eductor.graph.reading.static import is_static, pack
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import tensor_of
@@ -23,24 +26,24 @@ def fuse_conv_bn(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
     It pays always: the batch norm is computed in the first call alone.
     """
     for fold in folds(graph, rewrite, *CONVOLUTIONS, *TRANSPOSED):
-        if reason := _reason_against(fold, context):
-            rewrite.reject(reason, fold.norm)
+        if not (verdict := _may_keep(fold, context)):
+            rewrite.reject(verdict, fold.norm)
             continue
         for made in fold.apply(rewrite):
             pack(made, uncounted=fold.statistics)
 
 
-def _reason_against(fold: Fold, context: Context) -> str | None:
+def _may_keep(fold: Fold, context: Context) -> Literal[True] | No:
     if not context.packs:
-        return "folded weights would not be kept from call to call"
+        return No("folded weights would not be kept from call to call")
     given = next((node for node in fold.parameters if not is_static(node)), None)
     if given is not None:
-        return f"{given.name} is not a parameter or a buffer"
+        return No(f"{given.name} is not a parameter or a buffer", given)
     for node in fold.statistics:
         value = tensor_of(node)
         if value is None or value.device.type != "cpu":
-            return f"{node.name} is not in the memory of the CPU, where each call can look whether it changed"
-    return None
+            return No(f"{node.name} is not in the memory of the CPU, where each call can look whether it changed", node)
+    return True
 
 
 @fuse_conv_bn.example(prepare=with_parameters)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
-from eductor.cost import Device, Gemm, bytes_of, copy_time, device_of, gemm_of, gemm_time, loss
+from eductor.cost import Device, Gemm, bytes_of, copy_time, device_of, gemm_of, gemm_time, pays
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.reading.static import is_static, pack
 from eductor.graph.rewriter import Rewriter
@@ -36,10 +37,10 @@ def fuse_split_linear_add_pass(graph: GraphView, rewrite: Rewriter, context: Con
             continue  # a part of a larger sum, which is looked at as a whole
         addends = list(_addends(graph, root, is_root=True))
         for run in _runs(graph, [a for a in addends if isinstance(a, Linear)]):
-            verdict = _refusal(graph, root, run) or _fuse(graph, rewrite, context, root, addends, run)
-            if not verdict:
+            fused = _may_fuse(graph, root, run) and _fuse(graph, rewrite, context, root, addends, run)
+            if fused:
                 break
-            rewrite.reject(verdict, root, *(linear.node for linear in run))
+            rewrite.reject(fused, root, *(linear.node for linear in run))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,23 +91,23 @@ def _runs(graph: GraphView, linears: Sequence[Linear]) -> Iterator[list[Linear]]
             yield [linear for _, linear in parts]
 
 
-def _refusal(graph: GraphView, root: Node, run: Sequence[Linear]) -> str:
-    """Why a sum must stay as it is."""
+def _may_fuse(graph: GraphView, root: Node, run: Sequence[Linear]) -> Literal[True] | No:
+    """Whether a sum may be computed as one linear."""
     effects, result = graph.effects, tensor_of(root)
     verdict = effects.same_kind([root, *(linear.node for linear in run)])
     if not verdict:
-        return verdict.reason
+        return verdict
     if result is None or not is_row_major(result):
-        return "its result is not laid out row by row"
+        return No("its result is not laid out row by row")
     first = min(linear.node for linear in run)
     given = [n for linear in run for n in (linear.weight, linear.bias) if n is not None]
     verdict = effects.unwritten(given, first, root)
     if not verdict:
-        return verdict.reason
+        return verdict
     if len({_kind(linear.weight) for linear in run}) > 1:
-        return "the weights differ in dtype, device or requires_grad"
+        return No("the weights differ in dtype, device or requires_grad")
     matrices = all(_rank(linear.weight) == 2 and (linear.bias is None or _rank(linear.bias) == 1) for linear in run)
-    return "" if matrices else "a weight is no matrix, or a bias no vector"
+    return True if matrices else No("a weight is no matrix, or a bias no vector")
 
 
 def _rank(node: Node) -> int:
@@ -121,32 +122,32 @@ def _kind(node: Node) -> Any:
 
 def _fuse(
     graph: GraphView, rewrite: Rewriter, context: Context, root: Node, addends: Sequence[Any], run: Sequence[Linear]
-) -> str:
+) -> Literal[True] | No:
     """Puts one linear in place of a run, or says why not."""
     whole = concatenated(graph, [linear.x for linear in run], -1, before=root)
     if whole is None or not whole.is_view:
-        return "the inputs of the linears are not neighbours in one tensor that can be read here"
+        return No("the inputs of the linears are not neighbours in one tensor that can be read here")
     given = [n for linear in run for n in (linear.weight, linear.bias) if n is not None]
     is_packed = context.packs and all(map(is_static, given))
-    reason = _loss(context, root, run, is_packed)
-    if not reason:
-        fused = _emit(rewrite, root, run, whole, is_packed)
-        for addend in addends:
-            if addend not in run:
-                addend = addend.node if isinstance(addend, Linear) else addend
-                fused = rewrite.insert(aten.add, fused, addend, before=root, like=root)
-        rewrite.replace(root, fused)
-    return reason
+    if not (verdict := _pays(context, root, run, is_packed)):
+        return verdict
+    fused = _emit(rewrite, root, run, whole, is_packed)
+    for addend in addends:
+        if addend not in run:
+            addend = addend.node if isinstance(addend, Linear) else addend
+            fused = rewrite.insert(aten.add, fused, addend, before=root, like=root)
+    rewrite.replace(root, fused)
+    return True
 
 
-def _loss(context: Context, root: Node, run: Sequence[Linear], is_packed: bool) -> str:
-    """Says that it does not pay, if it does not."""
+def _pays(context: Context, root: Node, run: Sequence[Linear], is_packed: bool) -> Literal[True] | No:
+    """Whether one linear in place of a run pays."""
     result = tensor_of(root)
     assert result is not None
     device = device_of(result.device, context.options)
     trains = requires_grad(result) and not context.is_inference
     costs = 0.0 if is_packed else copy_time(sum(bytes_of(linear.weight) for linear in run), device)
-    return loss(f"one linear for {len(run)}", _saved(run, device, trains), costs)
+    return pays(f"one linear for {len(run)}", _saved(run, device, trains), costs)
 
 
 def _saved(run: Sequence[Linear], device: Device, trains: bool) -> float:

@@ -11,11 +11,11 @@ from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import requires_grad, tensor_of, value_of
 from eductor.graph.view import GraphView
 from eductor.passes.pre_grad.products.compress import (
+    are_of_one_kind,
+    are_used_here_alone,
     insert_product,
     may_be_product,
-    of_one_kind,
     undisturbed,
-    used_elsewhere,
 )
 from eductor.passes.pre_grad.products.swaps import SWAPS, swapped
 from eductor.pipeline.base import f32, graph_pass
@@ -45,13 +45,15 @@ def _replace(graph: GraphView, rewrite: Rewriter, node: Node, linear: Node, boun
     operands = [n for n in (x, weight, bias) if n is not None]
     if tensor is None or tensor.dim() < 2 or matrix is None or matrix.dim() != 2:
         rewrite.reject("its input and its weight are no matrices", node)
-    elif reason := (
-        of_one_kind(*operands, linear)
-        or used_elsewhere((linear, node))
-        or undisturbed(graph, linear, node, operands).reason
-        or may_be_product(graph, node, operands).reason
+    elif not (
+        verdict := (
+            are_of_one_kind(*operands, linear)
+            and are_used_here_alone((linear, node))
+            and undisturbed(graph, linear, node, operands)
+            and may_be_product(graph, node, operands)
+        )
     ):
-        rewrite.reject(reason, node)
+        rewrite.reject(verdict, node)
     else:
         turned = swapped(x)
         if turned is None or requires_grad(value_of(turned)) != requires_grad(value_of(x)):

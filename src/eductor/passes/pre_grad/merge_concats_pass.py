@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Node
 
 from eductor.graph.effects.gradient_order import another_order, may_be_used_elsewhere, same_sum, uses
-from eductor.graph.effects.graph_effects import Verdict
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import tensor_of, value_of
@@ -34,14 +34,12 @@ def merge_concats_pass(graph: GraphView, rewrite: Rewriter, *, most_operands: in
         flat: list[Node] = []
         for operand in operands:
             inner = _operands(graph, operand) if graph.is_call(operand, aten.cat) else None
-            reason = _why_not(graph, outer, operand, inner) if inner is not None else "no operand is a cat"
-            if inner is not None and not reason and len(operands) + len(inner) > most_operands:
-                reason = f"the cat would have more than {most_operands} operands"
-            if reason or inner is None:
-                rewrite.reject(reason, operand)
-                flat.append(operand)
-            else:
-                flat += inner
+            verdict = _may_merge(graph, outer, operand, inner) if inner is not None else No("no operand is a cat")
+            if inner is not None and verdict and len(operands) + len(inner) > most_operands:
+                verdict = No(f"the cat would have more than {most_operands} operands")
+            if not verdict:
+                rewrite.reject(verdict, operand)
+            flat += inner if verdict and inner is not None else [operand]
         if len(flat) > len(operands):
             rewrite.replace(outer, aten.cat, flat, dim=_dim(graph, outer))
 
@@ -59,24 +57,22 @@ def _dim(graph: GraphView, node: Node) -> Any:
     return bound["dim"] % value_of(node).dim() if isinstance(bound["dim"], int) else None
 
 
-def _why_not(graph: GraphView, outer: Node, inner: Node, operands: list[Node]) -> str:
-    """Why an inner cat stays: it is a snapshot of its operands, and a value of its own if anybody else uses it."""
+def _may_merge(graph: GraphView, outer: Node, inner: Node, operands: list[Node]) -> Literal[True] | No:
+    """Whether an inner cat may go: it is a snapshot of its operands, and a value of its own if anything else uses it."""
     if list(inner.users) != [outer]:
-        return "the inner cat is used elsewhere"
+        return No("the inner cat is used elsewhere")
     if _dim(graph, inner) != _dim(graph, outer):
-        return "the inner cat is along another dimension"
+        return No("the inner cat is along another dimension")
     whole = value_of(outer)
     if any(value_of(x).dtype != whole.dtype or value_of(x).dim() != whole.dim() for x in (inner, *operands)):
-        return "the operands differ in dtype or rank"
+        return No("the operands differ in dtype or rank")
     verdict = graph.effects.same_region((inner, outer))
     if verdict:
         verdict = graph.effects.unwritten((inner, *operands), inner, outer)
-    return verdict.reason or next(
-        (v.reason for x in {*operands} if not (v := _same_sum(x, inner, outer, operands))), ""
-    )
+    return verdict and next((v for x in {*operands} if not (v := _same_sum(x, inner, outer, operands))), True)
 
 
-def _same_sum(operand: Node, inner: Node, outer: Node, operands: list[Node]) -> Verdict:
+def _same_sum(operand: Node, inner: Node, outer: Node, operands: list[Node]) -> Literal[True] | No:
     """Whether an operand of the inner cat gets the same gradient from the outer one."""
     parts, others, copies = operands.count(operand), uses(operand, but=(inner,)), len(uses(inner))
     if copies > 1 and copies * parts + len(others) + may_be_used_elsewhere(operand) > 2:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import operator
+from typing import Literal
 
 import torch
 from torch.fx import Node
 
+from eductor.graph.no import No
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import tensor_of
 from eductor.graph.view import GraphView
@@ -30,31 +32,30 @@ def merge_splits_pass(graph: GraphView, rewrite: Rewriter) -> None:
             rewrite.reject("it does not split a piece of another split", inner)
             continue
         around = division(graph, outer)
-        reason = _why_not(graph, inner, found, outer, around)
-        if reason or around is None:
-            rewrite.reject(reason, inner)
-        else:
+        if around is None or around.drops or around.dim != found.dim:
+            rewrite.reject("the piece is of no split, or of one along another dimension", inner)
+        elif verdict := _may_merge(graph, inner, found, outer, around):
             _merge(rewrite, inner, found, outer, around)
+        else:
+            rewrite.reject(verdict, inner)
 
 
 def _is_piece(node: Node) -> bool:
     return node.target is operator.getitem and isinstance(node.args[0], Node) and tensor_of(node.args[0]) is None
 
 
-def _why_not(graph: GraphView, inner: Node, found: Division, outer: Node, around: Division | None) -> str:
-    if around is None or around.drops or around.dim != found.dim:
-        return "the piece is of no split, or of one along another dimension"
+def _may_merge(graph: GraphView, inner: Node, found: Division, outer: Node, around: Division) -> Literal[True] | No:
     if list(found.operand.users) != [inner]:
-        return "the piece is used elsewhere"
+        return No("the piece is used elsewhere")
     if not all(isinstance(size, int) for size in (*found.sizes, *around.sizes)):
-        return "a size is symbolic"
+        return No("a size is symbolic")
     users = (*outer.users, *inner.users)
     if not all(_is_piece(user) and isinstance(user.args[1], int) for user in users):
-        return "not every use of the pieces is known"
+        return No("not every use of the pieces is known")
     if any(user.args[1] == found.operand.args[1] and user is not found.operand for user in outer.users):
-        return "the piece is used elsewhere"
+        return No("the piece is used elsewhere")
     verdict = graph.effects.same_region((outer, inner))
-    return (graph.effects.unwritten((around.operand,), outer, inner) if verdict else verdict).reason
+    return graph.effects.unwritten((around.operand,), outer, inner) if verdict else verdict
 
 
 def _merge(rewrite: Rewriter, inner: Node, found: Division, outer: Node, around: Division) -> None:

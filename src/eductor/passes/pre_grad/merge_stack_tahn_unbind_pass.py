@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Node
 
 from eductor.cost import bytes_of, copy_time, device_of, microseconds
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.reading.pointwise import on, operand_of
 from eductor.graph.rewriter import Rewriter
@@ -34,9 +35,9 @@ def merge_stack_tahn_unbind_pass(graph: GraphView, rewrite: Rewriter, context: C
         if not functions or not graph.is_call(stack, aten.stack):
             rewrite.reject("it does not unbind pointwise functions of a stack", unbind)
             continue
-        reason = _why_not(graph, unbind, functions, stack) or _why_not_worth(context, unbind, functions, stack)
-        if reason:
-            rewrite.reject(reason, unbind)
+        verdict = _may_rewrite(graph, unbind, functions, stack) and _pays(context, unbind, functions, stack)
+        if not verdict:
+            rewrite.reject(verdict, unbind)
             continue
         bound = graph.bind(stack)
         assert isinstance(bound, Bound)
@@ -61,30 +62,30 @@ def _functions(graph: GraphView, unbind: Node) -> tuple[list[Node], Node]:
     return functions, value
 
 
-def _why_not(graph: GraphView, unbind: Node, functions: list[Node], stack: Node) -> str:
+def _may_rewrite(graph: GraphView, unbind: Node, functions: list[Node], stack: Node) -> Literal[True] | No:
     bound, found = graph.bind(stack), division(graph, unbind)
     if not isinstance(bound, Bound) or not isinstance(bound["tensors"], (list, tuple)) or found is None:
-        return "the operands of the stack are not known one by one"
+        return No("the operands of the stack are not known one by one")
     if bound["dim"] % value_of(stack).dim() != found.dim:
-        return "it is unbound along another dimension"
+        return No("it is unbound along another dimension")
     if any(len(node.users) != 1 for node in (stack, *functions)):
-        return "the stack, or a function of it, is used elsewhere"
+        return No("the stack, or a function of it, is used elsewhere")
     if not all(user.target is operator.getitem and isinstance(user.args[1], int) for user in unbind.users):
-        return "not every use of what is unbound is known"
+        return No("not every use of what is unbound is known")
     if any(value_of(x).dtype != value_of(stack).dtype for x in bound["tensors"]):
-        return "the stack brings its operands to one dtype first"
+        return No("the stack brings its operands to one dtype first")
     if any(graph.effects.leaves(user) for user in unbind.users):
-        return "what is unbound leaves the graph, and shares memory"
+        return No("what is unbound leaves the graph, and shares memory")
     verdict = graph.effects.same_region((stack, *functions, unbind, *unbind.users))
     if verdict:
         verdict = graph.effects.unwritten((*bound["tensors"], *functions, stack), stack, unbind)
     if verdict:
         verdict = graph.effects.unwritten(unbind.users, unbind, graph.output)
-    return verdict.reason or _why_other_layout(graph, unbind, functions, bound["tensors"])
+    return verdict and _keeps_layout(graph, unbind, functions, bound["tensors"])
 
 
-def _why_other_layout(graph: GraphView, unbind: Node, functions: list[Node], operands: Sequence[Any]) -> str:
-    """The pieces of the stack lie as the stack does, the functions of the operands as these do."""
+def _keeps_layout(graph: GraphView, unbind: Node, functions: list[Node], operands: Sequence[Any]) -> Literal[True] | No:
+    """Whether the functions of the operands have the strides of the pieces of the stack."""
     for piece in unbind.users:
         value = value_of(operands[_index(piece)])
         with value.fake_mode, torch.no_grad():
@@ -94,8 +95,8 @@ def _why_other_layout(graph: GraphView, unbind: Node, functions: list[Node], ope
                 args, kwargs = on(call, value)
                 value = call.op(*args, **kwargs)
         if not known_equal(tuple(value.stride()), tuple(value_of(piece).stride())):
-            return f"{piece.name} would have other strides"
-    return ""
+            return No(f"{piece.name} would have other strides", piece)
+    return True
 
 
 def _index(piece: Node) -> int:
@@ -104,13 +105,13 @@ def _index(piece: Node) -> int:
     return index
 
 
-def _why_not_worth(context: Context, unbind: Node, functions: list[Node], stack: Node) -> str:
+def _pays(context: Context, unbind: Node, functions: list[Node], stack: Node) -> Literal[True] | No:
     device = device_of(value_of(stack).device, context.options)
     saved = copy_time(bytes_of(stack), device)
     spent = (len(unbind.users) - 1) * len(functions) * device.launch
     if saved > spent:
-        return ""
-    return f"it does not pay: the stack costs {microseconds(saved)}, more launches {microseconds(spent)}"
+        return True
+    return No(f"it does not pay: the stack costs {microseconds(saved)}, more launches {microseconds(spent)}")
 
 
 @merge_stack_tahn_unbind_pass.example

@@ -34,7 +34,7 @@ def normalize_node_kwargs_pass(graph: GraphView, rewrite: Rewriter) -> None:
         if bound is normal.get(node):
             continue
         if not isinstance(bound, Bound):
-            rewrite.reject(bound.reason, node)
+            rewrite.reject(bound, node)
             continue
         target = _function_of(node, bound)
         if target is None:

@@ -8,6 +8,7 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import OpOverload, OpOverloadPacket
+from eductor.graph.no import No
 from eductor.graph.reading import spellings
 from eductor.graph.reading.bind import Bound, bind, bind_call
 from eductor.graph.reading.schema import candidates, parameters
@@ -33,7 +34,7 @@ def numpy_compat_normalization(graph: GraphView, rewrite: Rewriter) -> None:
         if _has_torch_names(node):
             continue
         kwargs = _renamed(node)
-        if isinstance(kwargs, str):
+        if isinstance(kwargs, No):
             rewrite.reject(kwargs, node)
         else:
             rewrite.update(node, kwargs=kwargs, respelled=True)
@@ -44,25 +45,25 @@ def _has_torch_names(node: Node) -> bool:
     return not kwargs or _NUMPY.isdisjoint(kwargs) or isinstance(node.target, (OpOverload, OpOverloadPacket))
 
 
-def _renamed(node: Node) -> dict[str, Any] | str:
+def _renamed(node: Node) -> dict[str, Any] | No:
     """The keywords by torch's names, or why they are kept: a call that would not be read as before keeps them."""
     packet = spellings.packet_of(node.target)
     if packet is None:
-        return f"{spellings.name_of(node.target)} is no operator, its arguments may have names of their own"
+        return No(f"{spellings.name_of(node.target)} is no operator, its arguments may have names of their own")
     names = {p.name for op in candidates(packet) for p in parameters(op)}
     kwargs: dict[str, Any] = {}
     for name, value in node.kwargs.items():
         if name in _NUMPY and name in names:
-            return f"the operator has an argument of its own called {name!r}"
+            return No(f"the operator has an argument of its own called {name!r}")
         renamed = _name_in_torch(name, names) if name in _NUMPY else name
         if renamed in kwargs or (renamed != name and renamed in node.kwargs):
-            return f"{renamed!r} is given twice, in two spellings"
+            return No(f"{renamed!r} is given twice, in two spellings")
         kwargs[renamed] = value
     before, after = bind(node), bind_call(node.target, node.args, kwargs)
     if not isinstance(before, Bound):
-        return before.reason
+        return before
     if not isinstance(after, Bound) or before.op is not after.op or not same_value(before.arguments, after.arguments):
-        return "the call would be read in another way"
+        return No("the call would be read in another way")
     return kwargs
 
 

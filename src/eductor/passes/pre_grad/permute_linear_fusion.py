@@ -10,7 +10,7 @@ from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import tensor_of
 from eductor.graph.view import GraphView
-from eductor.passes.pre_grad.products.compress import insert_expanded, may_be_product, of_one_kind
+from eductor.passes.pre_grad.products.compress import are_of_one_kind, insert_expanded, may_be_product
 from eductor.passes.pre_grad.products.swaps import swapped
 from eductor.pipeline.base import f32, graph_pass
 
@@ -36,12 +36,12 @@ def _replace(graph: GraphView, rewrite: Rewriter, node: Node, bound: Bound) -> N
     tensor, matrix = tensor_of(x), tensor_of(weight)
     if tensor is None or tensor.dim() < 3 or matrix is None or matrix.dim() != 2:
         rewrite.reject("a matrix is multiplied as it lies anyway", node)
-    elif reason := of_one_kind(x, weight, bias, node):
-        rewrite.reject(reason, node)
+    elif not (alike := are_of_one_kind(x, weight, bias, node)):
+        rewrite.reject(alike, node)
     elif len(x.users) > 1:
         rewrite.reject(f"{x.name} is used elsewhere, too", x)
     elif not (verdict := may_be_product(graph, node, (x, weight, bias))):
-        rewrite.reject(verdict.reason, node)
+        rewrite.reject(verdict, node)
     else:
         turned = rewrite.insert(aten.transpose.int, weight, 0, 1, before=node)
         product = rewrite.insert(aten.matmul, x, insert_expanded(rewrite, turned, x, node), before=node)

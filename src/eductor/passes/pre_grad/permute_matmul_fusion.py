@@ -45,7 +45,7 @@ def copied_operand(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
         if len(operand.users) > 1:
             rewrite.reject(f"the copy {operand.name} is used elsewhere, too", node)
         elif not (verdict := graph.effects.may_alias(operand, view)):
-            rewrite.reject(verdict.reason, node)
+            rewrite.reject(verdict, node)
         else:
             operands[name] = view
     if operands != dict(bound.arguments):
@@ -65,7 +65,7 @@ def operand_for_all_samples(graph: GraphView, rewrite: Rewriter, node: Node) -> 
     if len(batch.users) > 1:
         rewrite.reject(f"{batch.name} is used elsewhere, too", node)
     elif not (verdict := may_be_product(graph, node, (left, right))):
-        rewrite.reject(verdict.reason, node)
+        rewrite.reject(verdict, node)
     else:
         expanded = insert_expanded(rewrite, matrix, view, node)
         rewrite.replace(node, aten.matmul, *((batch, expanded) if batch is left else (expanded, batch)))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Node, map_arg
 
 from eductor.compat import quantized_operators
-from eductor.graph.effects.graph_effects import Verdict
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import fake_mode_of, known_equal, tensor_of
@@ -35,7 +35,7 @@ def quant_lift_up(graph: GraphView, rewrite: Rewriter) -> None:
     for quantize in graph.find(*_QUANTIZERS):
         bound = graph.bind(quantize)
         if not isinstance(bound, Bound):
-            rewrite.reject(bound.reason, quantize)
+            rewrite.reject(bound, quantize)
             continue
         given = next(iter(bound.arguments.values()))
         views = _views_above(graph, given)
@@ -44,7 +44,7 @@ def quant_lift_up(graph: GraphView, rewrite: Rewriter) -> None:
         source = _operand(graph, views[0])
         verdict = _may_lift(graph, bound, quantize, views, source)
         if not verdict:
-            rewrite.reject(verdict.reason, quantize, views[-1])
+            rewrite.reject(verdict, quantize, views[-1])
             continue
         args, kwargs = _call(bound, source)
         quantized = rewrite.insert(bound.op, *args, before=views[0], like=quantize, **kwargs)
@@ -78,13 +78,13 @@ def _call(bound: Bound, source: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return Bound(bound.op, {**bound.arguments, first: source}, bound.given).call()
 
 
-def _may_lift(graph: GraphView, bound: Bound, quantize: Node, views: list[Node], source: Any) -> Verdict:
+def _may_lift(graph: GraphView, bound: Bound, quantize: Node, views: list[Node], source: Any) -> Literal[True] | No:
     if "axis" in bound.arguments:
-        return Verdict("each channel has a scale of its own, and a reshape moves the channels")
+        return No("each channel has a scale of its own, and a reshape moves the channels")
     if sum(isinstance(value, Node) for value in bound.arguments.values()) > 1:
-        return Verdict("the scale and the zero point are computed, perhaps later")
+        return No("the scale and the zero point are computed, perhaps later")
     if len(views[-1].users) > 1:
-        return Verdict(f"{views[-1].name} is used elsewhere")
+        return No(f"{views[-1].name} is used elsewhere")
     effects = graph.effects
     return (
         effects.same_region([views[0], quantize])
@@ -94,16 +94,16 @@ def _may_lift(graph: GraphView, bound: Bound, quantize: Node, views: list[Node],
     )
 
 
-def _keeps_layout(graph: GraphView, bound: Bound, quantize: Node, view: Node, source: Node) -> Verdict:
+def _keeps_layout(graph: GraphView, bound: Bound, quantize: Node, view: Node, source: Node) -> Literal[True] | No:
     mode = fake_mode_of(graph.graph)
     old, turned, value = tensor_of(quantize), tensor_of(view), tensor_of(source)
     if mode is None or old is None or turned is None or value is None:
-        return Verdict("the layout of the result is not known")
+        return No("the layout of the result is not known")
     args, kwargs = _call(bound, value)
     with mode, torch.no_grad():
         quantized = bound.op(*args, **kwargs)
     stays = known_equal(quantized.stride(), value.stride()) and known_equal(old.stride(), turned.stride())
-    return Verdict("" if stays else "the result would have other strides")
+    return True if stays else No("the result would have other strides")
 
 
 @quant_lift_up.example

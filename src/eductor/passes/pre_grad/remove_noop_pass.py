@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch.fx import Node
 
 from eductor.compat import has_hooks
 from eductor.graph.effects.gradient_order import same_sum_in_place_of
-from eductor.graph.effects.graph_effects import Verdict
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import requires_grad, value_of
@@ -18,9 +20,9 @@ from eductor.passes.noops import (
     empty_pad,
     first_power,
     full_slice,
+    may_be_alias,
     minus_zero,
     no_op,
-    object_to_alias,
     plus_zero,
     repeat_once,
     rounded_integers,
@@ -60,17 +62,17 @@ def contiguous_already(bound: Bound) -> bool:
     return True
 
 
-def _nothing(graph: GraphView, node: Node, given: Node) -> str:
-    return ""
+def _always(graph: GraphView, node: Node, given: Node) -> Literal[True] | No:
+    return True
 
 
 _DROPOUTS = (aten.dropout, aten.feature_dropout, aten.alpha_dropout, aten.feature_alpha_dropout)
 _IN_PLACE = (aten.dropout_, aten.feature_dropout_, aten.alpha_dropout_, aten.feature_alpha_dropout_)
 
-no_op(remove_noop_pass, idle_dropout, *_DROPOUTS, source="input", objection=_nothing)
-no_op(remove_noop_pass, idle_dropout, *_IN_PLACE, objection=_nothing, name="idle_dropout_in_place")
-no_op(remove_noop_pass, same_type, aten.to, aten.type_as, objection=_nothing)
-no_op(remove_noop_pass, contiguous_already, aten.contiguous, objection=_nothing)
+no_op(remove_noop_pass, idle_dropout, *_DROPOUTS, source="input", allowed=_always)
+no_op(remove_noop_pass, idle_dropout, *_IN_PLACE, allowed=_always, name="idle_dropout_in_place")
+no_op(remove_noop_pass, same_type, aten.to, aten.type_as, allowed=_always)
+no_op(remove_noop_pass, contiguous_already, aten.contiguous, allowed=_always)
 
 
 @remove_noop_pass.rule(torch.nn.Identity)
@@ -90,33 +92,33 @@ def cast_by_copy(bound: Bound) -> bool:
     return not same_type(bound)
 
 
-def _object(graph: GraphView, node: Node, given: Node) -> str:
+def _may_stand_for(graph: GraphView, node: Node, given: Node) -> Literal[True] | No:
     if requires_grad(value_of(node)) != requires_grad(value_of(given)):
-        return f"gradients flow through only one of {node.name} and {given.name}"
+        return No(f"gradients flow through only one of {node.name} and {given.name}", node, given)
     if requires_grad(value_of(given)) and not (verdict := _unwritten(graph, given)):
-        return verdict.reason
-    return same_sum_in_place_of(node, given).reason or object_to_alias(graph, node, given)
+        return verdict
+    return same_sum_in_place_of(node, given) and may_be_alias(graph, node, given)
 
 
-def _unwritten(graph: GraphView, given: Node) -> Verdict:
+def _unwritten(graph: GraphView, given: Node) -> Literal[True] | No:
     """After a write, autograd sees another value: who of its users adds to which gradient is not plain any more."""
     return graph.effects.unwritten([given], next(iter(graph.nodes)), graph.output)
 
 
 _VIEWS = (aten.view, aten.reshape, aten.expand, aten.permute, aten.transpose, aten.squeeze)
 
-no_op(remove_noop_pass, full_slice, aten.slice, objection=_object)
-no_op(remove_noop_pass, same_view, *_VIEWS, aten.expand_as, aten.view_as, objection=_object)
-no_op(remove_noop_pass, copy, aten.clone, aten.alias, objection=_object)
-no_op(remove_noop_pass, cast_by_copy, aten.to, objection=_object)
-no_op(remove_noop_pass, repeat_once, aten.repeat, aten.tile, objection=_object)
-no_op(remove_noop_pass, empty_pad, aten.pad, aten.constant_pad_nd, objection=_object)
-no_op(remove_noop_pass, cat_of_one, aten.cat, source="tensors", objection=_object)
-no_op(remove_noop_pass, rounded_integers, aten.ceil, aten.floor, aten.round, aten.trunc, objection=_object)
-no_op(remove_noop_pass, first_power, aten.pow, objection=_object)
-no_op(remove_noop_pass, times_one, aten.mul, aten.div, objection=_object)
-no_op(remove_noop_pass, minus_zero, aten.sub, objection=_object)
-no_op(remove_noop_pass, plus_zero, aten.add, objection=_object)
+no_op(remove_noop_pass, full_slice, aten.slice, allowed=_may_stand_for)
+no_op(remove_noop_pass, same_view, *_VIEWS, aten.expand_as, aten.view_as, allowed=_may_stand_for)
+no_op(remove_noop_pass, copy, aten.clone, aten.alias, allowed=_may_stand_for)
+no_op(remove_noop_pass, cast_by_copy, aten.to, allowed=_may_stand_for)
+no_op(remove_noop_pass, repeat_once, aten.repeat, aten.tile, allowed=_may_stand_for)
+no_op(remove_noop_pass, empty_pad, aten.pad, aten.constant_pad_nd, allowed=_may_stand_for)
+no_op(remove_noop_pass, cat_of_one, aten.cat, source="tensors", allowed=_may_stand_for)
+no_op(remove_noop_pass, rounded_integers, aten.ceil, aten.floor, aten.round, aten.trunc, allowed=_may_stand_for)
+no_op(remove_noop_pass, first_power, aten.pow, allowed=_may_stand_for)
+no_op(remove_noop_pass, times_one, aten.mul, aten.div, allowed=_may_stand_for)
+no_op(remove_noop_pass, minus_zero, aten.sub, allowed=_may_stand_for)
+no_op(remove_noop_pass, plus_zero, aten.add, allowed=_may_stand_for)
 
 
 @remove_noop_pass.example

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Node
 
 from eductor.graph.effects.gradient_order import same_sum, same_sum_in_place_of, uses
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import difference, is_row_major, value_of
@@ -34,9 +35,8 @@ def remove_reshape_pass(graph: GraphView, rewrite: Rewriter, context: Context) -
         if made is None or len(made.steps) >= len(found.nodes):
             rewrite.reject("no shorter chain reads the same", root)
             continue
-        reason = _why_not(graph, root, found, made)
-        if reason:
-            rewrite.reject(reason, root)
+        if not (verdict := _may_shorten(graph, root, found, made)):
+            rewrite.reject(verdict, root)
             continue
         new = made.emit(rewrite, before=root, like=root)
         if context.options.debug:
@@ -55,7 +55,7 @@ def _is_link(graph: GraphView, node: Any) -> bool:
     return isinstance(bound, Bound) and bound.packet in RESHAPES
 
 
-def _why_not(graph: GraphView, root: Node, found: SourceView, made: ViewPlan) -> str:
+def _may_shorten(graph: GraphView, root: Node, found: SourceView, made: ViewPlan) -> Literal[True] | No:
     source, effects = made.index_map.source, graph.effects
     verdict = effects.same_region((root, *found.nodes))
     if verdict:
@@ -65,12 +65,12 @@ def _why_not(graph: GraphView, root: Node, found: SourceView, made: ViewPlan) ->
     elif verdict:
         verdict = same_sum_in_place_of(root, source, through=found.nodes[0])
     if not verdict:
-        return verdict.reason
+        return verdict
     unlike = difference(value_of(root), made.value)
     if unlike:
-        return f"the shorter chain would differ: {unlike}"
+        return No(f"the shorter chain would differ: {unlike}")
     views = made.is_view and made.steps and all(_is_view(graph, node) for node in found.nodes)
-    return "" if views else effects.may_alias(root, source).reason
+    return True if views else effects.may_alias(root, source)
 
 
 def _is_view(graph: GraphView, node: Node) -> bool:

@@ -44,9 +44,11 @@ def _apply_once(graph: GraphView, rewrite: Rewriter, cat: Node) -> None:
         return
     found = concatenated(graph, ends, bound["dim"], before=cat)
     verdict = graph.effects.same_region((cat, *(node for level in levels for node in level)))
-    if found is None or not found.is_view or not verdict:
-        reason = "what the functions are computed from is not one view of one tensor, as it is read"
-        rewrite.reject(verdict.reason or reason, cat)
+    if not verdict:
+        rewrite.reject(verdict, cat)
+        return
+    if found is None or not found.is_view:
+        rewrite.reject("what the functions are computed from is not one view of one tensor, as it is read", cat)
         return
     value = found.emit(rewrite, before=cat, like=cat)
     for level in reversed(levels):
@@ -88,7 +90,7 @@ def _narrow(graph: GraphView, rewrite: Rewriter, split: Node) -> None:
         rewrite.reject("where the piece lies is not known as a number", split)
         return
     if not (verdict := graph.effects.same_region((split, piece))):
-        rewrite.reject(verdict.reason, split)
+        rewrite.reject(verdict, split)
         return
     start, size = found.starts[index], found.sizes[index]
     rewrite.replace(piece, aten.narrow, found.operand, found.dim, start, size)

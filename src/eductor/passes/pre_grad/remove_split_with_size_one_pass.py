@@ -33,10 +33,12 @@ def remove_split_with_size_one_pass(graph: GraphView, rewrite: Rewriter) -> None
             verdict = graph.effects.may_alias(piece, found.operand)
             if verdict:
                 verdict = same_sum_in_place_of(piece, found.operand, through=split)
-            if unlike or not verdict:
-                rewrite.reject(f"the piece differs: {unlike}" if unlike else verdict.reason, piece)
+            if unlike:
+                rewrite.reject(f"the piece differs: {unlike}", piece)
+            elif not verdict:
+                rewrite.reject(verdict, piece)
             elif not (region := graph.effects.same_region((split, piece))):
-                rewrite.reject(region.reason, piece)
+                rewrite.reject(region, piece)
             else:
                 rewrite.replace(piece, found.operand)
 

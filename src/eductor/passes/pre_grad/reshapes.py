@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch.fx import Node
 
-from eductor.graph.effects.graph_effects import YES, Verdict
+from eductor.graph.no import No
 from eductor.graph.view import GraphView
 
 aten = torch.ops.aten
@@ -16,11 +18,11 @@ RESHAPES = (
 )
 
 
-def may_be_view(graph: GraphView, node: Node) -> Verdict:
+def may_be_view(graph: GraphView, node: Node) -> Literal[True] | No:
     """May a value that has memory of its own become a view of a value that nobody else knows?"""
     effects = graph.effects
     if effects.leaves(node):
-        return Verdict(f"{node.name} leaves the graph, and would be a view")
+        return No(f"{node.name} leaves the graph, and would be a view")
     place = effects.place(node)
     writer = next((m for m in effects.marks_between(node.next, None) if place in effects.writes(m)), None)
-    return YES if writer is None else Verdict(f"{writer.name} writes {node.name}, which would be a view")
+    return True if writer is None else No(f"{writer.name} writes {node.name}, which would be a view")

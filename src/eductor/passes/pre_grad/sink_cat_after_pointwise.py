@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Node
 
 from eductor.cost import device_of
-from eductor.graph.effects.graph_effects import YES
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.reading.pointwise import on, operand_of
 from eductor.graph.rewriter import Rewriter
@@ -46,16 +46,13 @@ def sink_cat_after_pointwise(graph: GraphView, rewrite: Rewriter, context: Conte
             continue
         bound, user, function = graph.bind(cat), users[0], functions[0]
         assert isinstance(function, Bound)
-        reason = (
-            bound.reason
-            if not isinstance(bound, Bound)
-            else _why_not_legal(graph, cat, bound, views, user, function)
-            or _why_not_worth(graph, bound, max_operands, context)
-        )
-        if reason:
-            rewrite.reject(reason, cat, user)
+        if not isinstance(bound, Bound):
+            rewrite.reject(bound, cat, user)
             continue
-        assert isinstance(bound, Bound)
+        verdict = _may_sink(graph, cat, bound, views, user, function) and _pays(graph, bound, max_operands, context)
+        if not verdict:
+            rewrite.reject(verdict, cat, user)
+            continue
         done = {
             operand: rewrite.insert(function.op, *args, before=cat, like=user, **kwargs)
             for operand in dict.fromkeys(bound["tensors"])
@@ -75,29 +72,27 @@ def _down(graph: GraphView, cat: Node) -> tuple[list[Node], list[Node]]:
     return views, users
 
 
-def _why_not_legal(
+def _may_sink(
     graph: GraphView, cat: Node, bound: Bound, views: list[Node], user: Node, function: Bound
-) -> str | None:
+) -> Literal[True] | No:
     operands, value = bound["tensors"], tensor_of(cat)
     if not isinstance(operands, (list, tuple)) or not all(tensor_of(n) is not None for n in operands) or value is None:
-        return "the operands of the cat are not listed, or not known"
+        return No("the operands of the cat are not listed, or not known")
     if any(tensor_of(n).dtype != value.dtype for n in operands):  # type: ignore[union-attr]
-        return "the cat brings its operands to one dtype first"
+        return No("the cat brings its operands to one dtype first")
     if len(set(operands)) < len(operands) and requires_grad(value):
-        return "an operand occurs twice, and its gradients would be added before they are multiplied"
-    verdict = graph.effects.same_region([cat, user]) and (may_be_view(graph, user) if views else YES)
-    if not verdict:
-        return verdict.reason
-    return _why_other_layout(graph, bound, value, function)
+        return No("an operand occurs twice, and its gradients would be added before they are multiplied")
+    verdict = graph.effects.same_region([cat, user]) and (may_be_view(graph, user) if views else True)
+    return verdict and _keeps_layout(graph, bound, value, function)
 
 
-def _why_other_layout(graph: GraphView, bound: Bound, value: torch.Tensor, function: Bound) -> str | None:
-    """The result of a cat is laid out as its operands are, and the function may lay them out anew."""
+def _keeps_layout(graph: GraphView, bound: Bound, value: torch.Tensor, function: Bound) -> Literal[True] | No:
+    """Whether the function gives the result of the cat the layout that it had: it may lay its operands out anew."""
     if is_row_major(value) and all(is_row_major(value_of(n)) for n in bound["tensors"]):
-        return None
+        return True
     mode = fake_mode_of(graph.graph)
     if mode is None:
-        return "the layout of the result is not known"
+        return No("the layout of the result is not known")
 
     def run(operand: Any) -> Any:
         args, kwargs = on(function, operand)
@@ -107,22 +102,24 @@ def _why_other_layout(graph: GraphView, bound: Bound, value: torch.Tensor, funct
         whole = run(value)
         parts = torch.cat([run(value_of(n)) for n in bound["tensors"]], bound["dim"])
     unlike = difference(whole, parts) or (None if whole.stride() == value.stride() else "strides")
-    return f"the result would be another one: {unlike}" if unlike else None
+    return No(f"the result would be another one: {unlike}") if unlike else True
 
 
-def _why_not_worth(graph: GraphView, bound: Bound, max_operands: int, context: Context) -> str | None:
+def _pays(graph: GraphView, bound: Bound, max_operands: int, context: Context) -> Literal[True] | No:
     operands = dict.fromkeys(bound["tensors"])
     if not device_of(value_of(bound["tensors"][0]).device, context.options).fuses:
-        return "it does not pay: the engine computes each function in a kernel of its own"
+        return No("it does not pay: the engine computes each function in a kernel of its own")
     if len(operands) > max_operands:
-        return f"it does not pay: the function would be computed on {len(operands)} operands"
+        return No(f"it does not pay: the function would be computed on {len(operands)} operands")
     for operand in operands:
         made = graph.bind(operand)
         if not isinstance(made, Bound) or not (torch.Tag.pointwise in made.op.tags or made.packet in _FUSIBLE):
-            return f"it does not pay: {operand.name} is not computed by a kernel that could do it on the way"
+            return No(
+                f"it does not pay: {operand.name} is not computed by a kernel that could do it on the way", operand
+            )
         if len(operand.users) > 1:
-            return f"it does not pay: {operand.name} is needed without the function as well"
-    return None
+            return No(f"it does not pay: {operand.name} is needed without the function as well", operand)
+    return True
 
 
 @sink_cat_after_pointwise.example

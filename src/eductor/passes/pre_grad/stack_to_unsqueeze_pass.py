@@ -61,7 +61,7 @@ def _unsqueeze_one(graph: GraphView, rewrite: Rewriter, node: Node, operand: Nod
     """A stack is a copy, an unsqueeze is none: it may stand for it if nobody can tell."""
     verdict = graph.effects.may_alias(node, operand)
     if not verdict:
-        rewrite.reject(verdict.reason, node)
+        rewrite.reject(verdict, node)
         return
     new = rewrite.insert(aten.unsqueeze, operand, dim, before=node, like=node)
     if difference(value_of(new), value_of(node)) is not None:

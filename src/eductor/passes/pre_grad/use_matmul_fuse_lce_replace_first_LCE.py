@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
+from eductor.graph.no import No
 from eductor.graph.reading.static import is_static, pack
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import requires_grad, tensor_of, value_of
@@ -46,7 +49,7 @@ def _by_source(graph: GraphView, rewrite: Rewriter) -> dict[Node, list[Compress]
     found: dict[Node, list[Compress]] = {}
     for node in sorted({n for op in LCE_OPERATORS for n in graph.calls(key_of(op))}):
         compress = read_lce(graph, node)
-        if isinstance(compress, str):
+        if isinstance(compress, No):
             rewrite.reject(compress, node)
         elif compress is not None and not graph.is_call(compress.x, *JOINS):
             rewrite.reject(f"{compress.x.name} is not joined from embeddings", node)
@@ -65,18 +68,18 @@ def _kind(compress: Compress) -> tuple[bool, bool, bool]:
 def _legal(graph: GraphView, rewrite: Rewriter, group: list[Compress]) -> list[Compress]:
     """Those of a group that may be computed together, where its first one stands."""
     while group and (wrong := _first_wrong(graph, group)) is not None:
-        member, reason = wrong
-        rewrite.reject(reason, member.output)
+        member, no = wrong
+        rewrite.reject(no, member.output)
         group = [m for m in group if m is not member]
     return group
 
 
-def _first_wrong(graph: GraphView, group: list[Compress]) -> tuple[Compress, str] | None:
+def _first_wrong(graph: GraphView, group: list[Compress]) -> tuple[Compress, No] | None:
     whole, start = sum(map(_height, group)), 0
     for member in group:
-        reason = _apart(graph, group[0], member) or _seen(graph, member, start, whole)
-        if reason:
-            return member, reason
+        verdict = _may_come_first(graph, group[0], member) and _may_be_part(graph, member, start, whole)
+        if not verdict:
+            return member, verdict
         start += _height(member)
     return None
 
@@ -88,21 +91,25 @@ def _height(member: Compress) -> int:
     return weight.shape[0]
 
 
-def _apart(graph: GraphView, first: Compress, member: Compress) -> str:
-    """Why a member cannot be computed where the first one is; empty if it can."""
+def _may_come_first(graph: GraphView, first: Compress, member: Compress) -> Literal[True] | No:
+    """Whether a member can be computed where the first one is."""
     late = next((n for n in member.operands if not n < first.output), None)
     if late is not None:
-        return f"{late.name} is defined only after {first.output.name}, where the first one is computed"
-    return undisturbed(graph, first.start or first.output, member.output, member.operands).reason
+        return No(
+            f"{late.name} is defined only after {first.output.name}, where the first one is computed",
+            late,
+            first.output,
+        )
+    return undisturbed(graph, first.start or first.output, member.output, member.operands)
 
 
-def _seen(graph: GraphView, member: Compress, start: int, whole: int) -> str:
-    """Why the result of a member cannot be a part of the result of all; empty if it can."""
+def _may_be_part(graph: GraphView, member: Compress, start: int, whole: int) -> Literal[True] | No:
+    """Whether the result of a member can be a part of the result of all."""
     tensor = tensor_of(member.output)
     assert tensor is not None
     height = _height(member)
     all_of_them = contiguous_like(tensor, (*tensor.shape[:-2], whole, tensor.shape[-1]))
-    return may_lie_otherwise(graph, member.output, all_of_them.narrow(-2, start, height)).reason
+    return may_lie_otherwise(graph, member.output, all_of_them.narrow(-2, start, height))
 
 
 def _replace(rewrite: Rewriter, group: list[Compress], context: Context) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from eductor.graph.no import No
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 from eductor.passes.pre_grad.products.compress import LCE_OPERATORS, Compress, insert_product, may_be_product, read_lce
@@ -26,7 +27,7 @@ def use_matmul_lce_replace_normal_LCE(graph: GraphView, rewrite: Rewriter) -> No
     """
     for node in graph.find(*LCE_OPERATORS):
         found = read_lce(graph, node)
-        if isinstance(found, str):
+        if isinstance(found, No):
             rewrite.reject(found, node)
         elif found is not None:
             _replace(graph, rewrite, found)
@@ -34,7 +35,7 @@ def use_matmul_lce_replace_normal_LCE(graph: GraphView, rewrite: Rewriter) -> No
 
 def _replace(graph: GraphView, rewrite: Rewriter, found: Compress) -> None:
     if not (verdict := may_be_product(graph, found.output, found.operands)):
-        rewrite.reject(verdict.reason, found.output)
+        rewrite.reject(verdict, found.output)
         return
     new = insert_product(rewrite, found.weight, found.x, found.bias, before=found.output)
     if found.relu:

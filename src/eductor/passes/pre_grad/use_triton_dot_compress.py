@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound, bind
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import known_equal, tensor_of
@@ -16,11 +17,11 @@ from eductor.ops.dot_compress import dot_compress
 from eductor.ops.launching import KERNEL_DTYPES
 from eductor.passes.pre_grad.products.compress import (
     Compress,
+    are_of_one_kind,
+    are_used_here_alone,
     may_be_product,
-    of_one_kind,
     read_lce,
     undisturbed,
-    used_elsewhere,
 )
 from eductor.passes.pre_grad.products.swaps import swapped
 from eductor.pipeline.base import f32, f64, graph_pass
@@ -47,10 +48,10 @@ def use_triton_dot_compress(graph: GraphView, rewrite: Rewriter) -> None:
         found = None if _is_linear(node) else _compressed(graph, product[1])
         if found is None or found.x is not product[0]:
             continue
-        if reason := _why_not(graph, node, found):
-            rewrite.reject(reason, node)
-        else:
+        if verdict := _may_compress(graph, node, found):
             rewrite.replace(node, dot_compress.default, found.x, found.weight)
+        else:
+            rewrite.reject(verdict, node)
 
 
 def _product(node: Any) -> tuple[Node, Node] | None:
@@ -99,19 +100,19 @@ def _rank(node: Any) -> int:
     return -1 if tensor is None else tensor.dim()
 
 
-def _why_not(graph: GraphView, node: Node, found: Compress) -> str:
+def _may_compress(graph: GraphView, node: Node, found: Compress) -> Literal[True] | No:
     x, weight = tensor_of(found.x), tensor_of(found.weight)
     if x is None or weight is None:
-        return "the values of its operands are not known"
+        return No("the values of its operands are not known")
     if x.dim() != 3 or weight.dim() != 2 or not known_equal(weight.shape[1], x.shape[1]):
-        return "it takes features in three dims, and a matrix over them"
+        return No("it takes features in three dims, and a matrix over them")
     if x.dtype not in KERNEL_DTYPES:
-        return "its kernel takes float32, float16 and bfloat16"
+        return No("its kernel takes float32, float16 and bfloat16")
     return (
-        of_one_kind(found.x, found.weight, node)
-        or used_elsewhere((*found.nodes, node))
-        or undisturbed(graph, found.start or found.nodes[0], node, found.operands).reason
-        or may_be_product(graph, node, found.operands).reason
+        are_of_one_kind(found.x, found.weight, node)
+        and are_used_here_alone((*found.nodes, node))
+        and undisturbed(graph, found.start or found.nodes[0], node, found.operands)
+        and may_be_product(graph, node, found.operands)
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from eductor.graph.no import No
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 from eductor.passes.pre_grad.products.compress import LCE_OPERATORS, read_lce, replace_by_kernel, with_relu
@@ -25,7 +26,7 @@ def use_triton_lce_replace_normal_LCE(graph: GraphView, rewrite: Rewriter) -> No
         found = read_lce(graph, node)
         if found is None:
             continue
-        if isinstance(found, str):
+        if isinstance(found, No):
             rewrite.reject(found, node)
             continue
         found = with_relu(graph, found)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch.fx import Node
 
 from eductor.compat import sort_key
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.values.meta import tensor_of
 from eductor.graph.view import GraphView
 from eductor.passes.joint.attention.axes import Axes, axes_of
-from eductor.passes.joint.attention.kernels import kernel_dtype, why_no_kernel
+from eductor.passes.joint.attention.kernels import has_kernel, kernel_dtype
 from eductor.passes.joint.attention.masks import Groups, Masks, copied, masks_of
 from eductor.passes.joint.attention.operands import Operand
 from eductor.passes.joint.attention.scores import PRODUCTS, Scores, scores_of
@@ -51,16 +53,16 @@ class Attention:
         return kernel_dtype(tensors[0].device, widest)
 
 
-def recognize(graph: GraphView, softmax: Softmax) -> Attention | str:
+def recognize(graph: GraphView, softmax: Softmax) -> Attention | No:
     """The attention around a softmax; otherwise why there is none, or none that one kernel computes."""
     scores = scores_of(graph, softmax.input)
-    if isinstance(scores, str):
+    if isinstance(scores, No):
         return scores
     weights = weights_of(graph, softmax.output)
-    if isinstance(weights, str):
+    if isinstance(weights, No):
         return weights
     axes = axes_of(graph, scores, (softmax.output, softmax.dim), weights)
-    if isinstance(axes, str):
+    if isinstance(axes, No):
         return axes
     left, right = _factors(graph, scores.product)
     query, key = Operand(left, False), Operand(right, True)
@@ -69,14 +71,14 @@ def recognize(graph: GraphView, softmax: Softmax) -> Attention | str:
     factors = _factors(graph, weights.product)
     value = Operand(factors[1], False) if weights.is_left else Operand(factors[0], True)
     masks = masks_of(graph, scores, axes, value_at(softmax.output).dtype)
-    if isinstance(masks, str):
+    if isinstance(masks, No):
         return masks
     dropout = weights.dropout.p if weights.dropout else 0.0
     groups = _groups(axes, masks)
     found = Attention(query, key, value, scores.scale, masks, dropout, axes, groups, scores, softmax, weights)
     width = value_at(value.node).transpose(-1, -2) if value.swapped else value_at(value.node)
     asked = value_at(query.node).transpose(-1, -2) if query.swapped else value_at(query.node)
-    return why_no_kernel(asked, width, found.dtype, dropout, masks) or _used_elsewhere(found) or found
+    return has_kernel(asked, width, found.dtype, dropout, masks) and _stays_inside(found) and found
 
 
 def _factors(graph: GraphView, product: Node) -> tuple[Node, Node]:
@@ -94,13 +96,13 @@ def _groups(axes: Axes, masks: Masks) -> Groups:
     return min(choices, key=lambda groups: copied(masks, axes, groups))
 
 
-def _used_elsewhere(found: Attention) -> str:
+def _stays_inside(found: Attention) -> Literal[True] | No:
     inside = set(core(found))
     for node in inside - {found.weights.product}:
         user = next((u for u in forward_users(node) if u not in inside), None)
         if user is not None:
-            return f"{node.name} is used elsewhere, by {user.name}"
-    return ""
+            return No(f"{node.name} is used elsewhere, by {user.name}", node, user)
+    return True
 
 
 def core(found: Attention) -> list[Node]:

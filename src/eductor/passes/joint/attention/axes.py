@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from eductor.graph.no import No
 from eductor.graph.values.meta import known_equal, tensor_of
 from eductor.graph.view import GraphView
 from eductor.passes.joint.attention.scores import Moved, Scores
@@ -46,7 +47,7 @@ class Axes:
         return tuple(a for a in axes if not known_equal(self.sizes[a], 1))
 
 
-def axes_of(graph: GraphView, scores: Scores, softmax: tuple[Node, int], weights: Weights) -> Axes | str:
+def axes_of(graph: GraphView, scores: Scores, softmax: tuple[Node, int], weights: Weights) -> Axes | No:
     """Follows the axes from one product to the other. The softmax must run over the keys, and all must fit."""
     shape = _shape(scores.product)
     moving = [step.node for step in scores.steps if isinstance(step, Moved)]
@@ -57,7 +58,7 @@ def axes_of(graph: GraphView, scores: Scores, softmax: tuple[Node, int], weights
         if node in moving or node in weights.moved:
             index_map = _moved(graph, node, index_map)
         if index_map is None:
-            return f"the axes of the scores are not known behind {node.name}"
+            return No(f"the axes of the scores are not known behind {node.name}", node)
         at[node] = _dims(index_map)
     over = at[softmax[0]][softmax[1]]
     if weights.operand not in at:  # what a dropout gives, in the shape of the softmax
@@ -83,7 +84,7 @@ def _assigned(
     over: tuple[int, ...],
     at: dict[Node, Dims],
     weights: Weights,
-) -> Axes | str:
+) -> Axes | No:
     """Which of rows and columns are the keys: what the softmax runs over, and what the second product sums over."""
     rank = len(_shape(weights.operand))
     found = at.get(weights.operand)
@@ -94,16 +95,16 @@ def _assigned(
     large_rows = tuple(r for r in rows if not known_equal(sizes[r], 1))
     large_columns = tuple(c for c in (columns,) if not known_equal(sizes[c], 1))
     if over != keys:
-        return "the softmax does not run over what the second product sums over"
+        return No("the softmax does not run over what the second product sums over")
     if (queries, keys) == (large_rows, large_columns):
         by_row, query_axes = True, rows
     elif (queries, keys) == (large_columns, large_rows) and len(rows) == 1:
         by_row, query_axes = False, (columns,)
     else:
-        return "the softmax does not run over the keys alone"
+        return No("the softmax does not run over the keys alone")
     expected = {a for a in range(len(sizes)) if a not in rows and a != columns and not known_equal(sizes[a], 1)}
     if set(batches) != expected:
-        return "the two products have different batches"
+        return No("the two products have different batches")
     return Axes(sizes, batches, query_axes, at, by_row)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from eductor.compat import TorchDispatchMode
+from eductor.graph.no import No
 from eductor.graph.values.meta import known_equal, known_true, tensor_of
 from eductor.passes.joint.attention.masks import Masks
 from eductor.passes.joint.attention.scores import Added
@@ -17,26 +18,28 @@ _HALF = (torch.float16, torch.bfloat16)
 _DTYPES = {"cpu": (torch.float32, torch.float64, *_HALF), "cuda": (torch.float32, *_HALF)}
 
 
-def why_no_kernel(query: torch.Tensor, value: torch.Tensor, dtype: torch.dtype, dropout: float, masks: Masks) -> str:
-    """Why no kernel computes an attention in a dtype, so that the call would not pay; nothing if one does."""
+def has_kernel(
+    query: torch.Tensor, value: torch.Tensor, dtype: torch.dtype, dropout: float, masks: Masks
+) -> Literal[True] | No:
+    """Whether a kernel computes an attention in a dtype; without one, the call would not pay."""
     device = query.device.type
     if device not in _DTYPES:
-        return f"torch has no attention kernel for the device {device}"
+        return No(f"torch has no attention kernel for the device {device}")
     if dtype not in _DTYPES[device]:
-        return f"torch has no attention kernel for {dtype} on {device}"
+        return No(f"torch has no attention kernel for {dtype} on {device}")
     if device == "cpu":
-        return _why_not_on_cpus(query, value, dropout)
-    return _why_no_mask(dtype, masks) if not masks.is_causal else ""
+        return _cpus_have_one(query, value, dropout)
+    return _takes_masks(dtype, masks) if not masks.is_causal else True
 
 
-def _why_not_on_cpus(query: torch.Tensor, value: torch.Tensor, dropout: float) -> str:
+def _cpus_have_one(query: torch.Tensor, value: torch.Tensor, dropout: float) -> Literal[True] | No:
     if dropout:
-        return "torch's attention kernel for CPUs has no dropout"
+        return No("torch's attention kernel for CPUs has no dropout")
     if not known_equal(query.shape[-1], value.shape[-1]):
-        return "torch's attention kernel for CPUs wants values as wide as queries and keys"
+        return No("torch's attention kernel for CPUs wants values as wide as queries and keys")
     if known_true(value.shape[-2] < _FEWEST_KEYS):
-        return f"of fewer than {_FEWEST_KEYS} keys, torch's attention kernel for CPUs hides what is not a number"
-    return ""
+        return No(f"of fewer than {_FEWEST_KEYS} keys, torch's attention kernel for CPUs hides what is not a number")
+    return True
 
 
 def may_hide_nan(device: torch.device, keys: Any) -> bool:
@@ -48,14 +51,16 @@ _FEWEST_KEYS = 16
 """As many as a vector has lanes: a row of NaN that fills none is taken for one without keys, whose result is 0."""
 
 
-def _why_no_mask(dtype: torch.dtype, masks: Masks) -> str:
+def _takes_masks(dtype: torch.dtype, masks: Masks) -> Literal[True] | No:
     """On CUDA, a mask has the dtype of the query."""
     for step in masks.steps:
         if isinstance(step, Added):
             mask = tensor_of(step.mask)
             if mask is not None and mask.dtype.is_floating_point and mask.dtype.itemsize > dtype.itemsize:
-                return f"the mask {step.mask.name} is of {mask.dtype}, and the kernel would round it to {dtype}"
-    return ""
+                return No(
+                    f"the mask {step.mask.name} is of {mask.dtype}, and the kernel would round it to {dtype}", step.mask
+                )
+    return True
 
 
 def kernel_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Node
 
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.values.meta import known_equal, tensor_of
 from eductor.graph.view import GraphView
@@ -118,7 +119,7 @@ def _spread(node: Node, dims: Dims) -> Spread:
     return Spread(dims, full, tuple(repeated))
 
 
-def masks_of(graph: GraphView, scores: Scores, axes: Axes, dtype: torch.dtype) -> Masks | str:
+def masks_of(graph: GraphView, scores: Scores, axes: Axes, dtype: torch.dtype) -> Masks | No:
     """All masks on the way from the product to the softmax; otherwise why they cannot be one bias."""
     steps = tuple(step for step in scores.steps if not isinstance(step, Moved))
     masks = [step for step in steps if not isinstance(step, Scaled)]
@@ -128,9 +129,9 @@ def masks_of(graph: GraphView, scores: Scores, axes: Axes, dtype: torch.dtype) -
         return Masks(is_causal=True, steps=steps)
     low: float = 0.0
     for step in steps:
-        reason = _why_not_scaled(low, step.factor) if isinstance(step, Scaled) else _why_not_read(step, axes)
-        if reason:
-            return reason
+        verdict = _may_scale(low, step.factor) if isinstance(step, Scaled) else _may_read(step, axes)
+        if not verdict:
+            return verdict
         low = low * abs(step.factor) if isinstance(step, Scaled) else _lower(graph, step, low, dtype)
         low = rounded(low, dtype)
     return Masks(steps=steps, least=low)
@@ -144,27 +145,27 @@ def _lower(graph: GraphView, step: Added | Filled, low: float, dtype: torch.dtyp
     return _NEVER if bounds is None else low + bounds[0]
 
 
-def _why_not_scaled(low: float, factor: float) -> str:
+def _may_scale(low: float, factor: float) -> Literal[True] | No:
     """A number that masks must still mask after it was scaled."""
     if factor < 0 and low < 0:
-        return "masked scores are scaled by a negative number"
+        return No("masked scores are scaled by a negative number")
     if -math.inf < low < -1e30 and factor != 1:
-        return "masked scores are scaled after they got the least number"
-    return ""
+        return No("masked scores are scaled after they got the least number")
+    return True
 
 
-def _why_not_read(step: Added | Filled, axes: Axes) -> str:
+def _may_read(step: Added | Filled, axes: Axes) -> Literal[True] | No:
     node = step.mask if isinstance(step, Added) else step.condition
     mask = tensor_of(node)
     if mask is None or mask.is_complex():
-        return f"the mask {node.name} is no real tensor"
+        return No(f"the mask {node.name} is no real tensor", node)
     if isinstance(step, Filled) and mask.dtype is not torch.bool:
-        return f"the mask {node.name} is not of booleans"
+        return No(f"the mask {node.name} is not of booleans", node)
     dims = axes.at[step.node]
     for size, parts in zip(reversed(mask.shape), reversed(dims), strict=False):
         if not known_equal(size, 1) and not known_equal(size, axes.size(parts)):
-            return f"it is not known along which dimensions the mask {node.name} is broadcast"
-    return ""
+            return No(f"it is not known along which dimensions the mask {node.name} is broadcast", node)
+    return True
 
 
 def _is_causal(graph: GraphView, step: Added | Filled, axes: Axes) -> bool:

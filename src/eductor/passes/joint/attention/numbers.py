@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from eductor.graph.reading.bind import Bound
 from eductor.graph.values.meta import tensor_of
-from eductor.graph.values.module_tensors import attribute, has_attribute
+from eductor.graph.values.module_tensors import attribute_at, has_attribute
 from eductor.graph.view import GraphView
 from eductor.views import RESHAPES
 
@@ -75,7 +75,7 @@ def _held(node: Node) -> float | None:
     owner = node.graph.owning_module
     if owner is None or not has_attribute(owner, str(node.target)) or not str(node.target).startswith("_tensor_const"):
         return None
-    value = attribute(owner, str(node.target))
+    value = attribute_at(owner, str(node.target))
     is_plain = type(value) is torch.Tensor and value.numel() == 1 and not value.dtype.is_complex
     return float(value.item()) if is_plain else None
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.values.meta import known_equal, tensor_of
 from eductor.graph.view import GraphView
@@ -73,18 +74,18 @@ class Scores:
         return math.prod(step.factor for step in self.steps if isinstance(step, Scaled))
 
 
-def scores_of(graph: GraphView, node: Node) -> Scores | str:
+def scores_of(graph: GraphView, node: Node) -> Scores | No:
     """The scores that a value is; otherwise why it is none."""
     bound = graph.bind(node) if node.op == "call_function" else None
     if not isinstance(bound, Bound) or tensor_of(node) is None:
-        return f"{node.name} is no product of a query and a key"
+        return No(f"{node.name} is no product of a query and a key", node)
     if bound.packet in PRODUCTS:
         return Scores(node)
     same = same_values(graph, node)
     if same is not None:
         return _then(graph, same, Moved(node))
     read = _STEPS.get(bound.packet)
-    return read(graph, node, bound) if read else f"the scores pass through {bound.packet}"
+    return read(graph, node, bound) if read else No(f"the scores pass through {bound.packet}")
 
 
 def same_values(graph: GraphView, node: Node) -> Node | None:
@@ -109,37 +110,37 @@ def same_values(graph: GraphView, node: Node) -> Node | None:
     return source if isinstance(source, Node) else None
 
 
-def _then(graph: GraphView, source: Any, step: Step) -> Scores | str:
-    found = scores_of(graph, source) if isinstance(source, Node) else f"{source} is no tensor"
+def _then(graph: GraphView, source: Any, step: Step) -> Scores | No:
+    found = scores_of(graph, source) if isinstance(source, Node) else No(f"{source} is no tensor")
     return found.then(step) if isinstance(found, Scores) else found
 
 
-def _scaled(graph: GraphView, node: Node, bound: Bound) -> Scores | str:
+def _scaled(graph: GraphView, node: Node, bound: Bound) -> Scores | No:
     a, b = bound["self"], bound["other"]
     divides = bound.packet is aten.div
     if bound.get("rounding_mode") is not None:
-        return "the scores are divided with rounding"
+        return No("the scores are divided with rounding")
     number = number_of(graph, b)
     if number is None and not divides:
         a, b = b, a
         number = number_of(graph, b)
     if number is None:
-        return f"the scores are scaled by {_name(b)}, whose value is not known"
+        return No(f"the scores are scaled by {_name(b)}, whose value is not known")
     if not math.isfinite(number) or not number:
-        return f"the scores are scaled by {number}"
+        return No(f"the scores are scaled by {number}")
     if not _is_full(a, node):
-        return "a scale gives the scores another shape"
+        return No("a scale gives the scores another shape")
     return _then(graph, a, Scaled(node, 1 / number if divides else number))
 
 
-def _added(graph: GraphView, node: Node, bound: Bound) -> Scores | str:
+def _added(graph: GraphView, node: Node, bound: Bound) -> Scores | No:
     a, b = bound["self"], bound["other"]
     if bound.get("alpha", 1) != 1:
-        return f"a mask is added with alpha={bound['alpha']}"
+        return No(f"a mask is added with alpha={bound['alpha']}")
     return _either(graph, node, [(a, b), (b, a)], lambda mask: Added(node, mask))
 
 
-def _filled(graph: GraphView, node: Node, bound: Bound) -> Scores | str:
+def _filled(graph: GraphView, node: Node, bound: Bound) -> Scores | No:
     if bound.packet is aten.masked_fill:
         return _fill(graph, node, bound["self"], bound["value"], bound["mask"], keeps=False)
     condition, kept, other = bound["condition"], bound["self"], bound["other"]
@@ -148,32 +149,32 @@ def _filled(graph: GraphView, node: Node, bound: Bound) -> Scores | str:
     return _fill(graph, node, other, kept, condition, keeps=False)
 
 
-def _fill(graph: GraphView, node: Node, scores: Any, value: Any, condition: Node, *, keeps: bool) -> Scores | str:
+def _fill(graph: GraphView, node: Node, scores: Any, value: Any, condition: Node, *, keeps: bool) -> Scores | No:
     number, tensor = number_of(graph, value), tensor_of(node)
     if number is None or tensor is None or not tensor.dtype.is_floating_point:
-        return f"masked scores become {_name(value)}, whose value is not known"
+        return No(f"masked scores become {_name(value)}, whose value is not known")
     number = rounded(number, tensor.dtype)
     if not number <= torch.finfo(tensor.dtype).min:
-        return f"masked scores become {number}, an ordinary number that other scores may be below"
+        return No(f"masked scores become {number}, an ordinary number that other scores may be below")
     if not _is_full(scores, node):
-        return "a mask gives the scores another shape"
+        return No("a mask gives the scores another shape")
     return _then(graph, scores, Filled(node, condition, keeps, number))
 
 
-def _either(graph: GraphView, node: Node, choices: list[tuple[Any, Any]], step: Callable[[Any], Step]) -> Scores | str:
+def _either(graph: GraphView, node: Node, choices: list[tuple[Any, Any]], step: Callable[[Any], Step]) -> Scores | No:
     """Of a sum, the operand that is scores; the other one is the mask."""
-    reasons: list[str] = []
+    refusals: list[No] = []
     for scores, mask in choices:
         if not isinstance(scores, Node) or not isinstance(mask, Node) or tensor_of(mask) is None:
-            reasons.append("a number is added to the scores")
+            refusals.append(No("a number is added to the scores", node))
         elif not _is_full(scores, node):
-            reasons.append("a mask gives the scores another shape")
+            refusals.append(No("a mask gives the scores another shape", node))
         else:
             found = _then(graph, scores, step(mask))
             if isinstance(found, Scores):
                 return found
-            reasons.append(found)
-    return reasons[0]
+            refusals.append(found)
+    return refusals[0]
 
 
 def _is_full(scores: Any, node: Node) -> bool:
@@ -186,7 +187,7 @@ def _name(x: Any) -> str:
     return x.name if isinstance(x, Node) else str(x)
 
 
-_STEPS: dict[Any, Callable[[GraphView, Node, Bound], Scores | str]] = {
+_STEPS: dict[Any, Callable[[GraphView, Node, Bound], Scores | No]] = {
     aten.mul: _scaled,
     aten.div: _scaled,
     aten.add: _added,

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.values.meta import known_equal, tensor_of
 from eductor.graph.view import GraphView
@@ -41,7 +42,7 @@ class Weights:
     dropout: Dropout | None = None
 
 
-def weights_of(graph: GraphView, softmax: Node) -> Weights | str:
+def weights_of(graph: GraphView, softmax: Node) -> Weights | No:
     """The way from a softmax to the product with the value; otherwise why there is none."""
     moved: list[Node] = []
     dropout: Dropout | None = None
@@ -50,34 +51,34 @@ def weights_of(graph: GraphView, softmax: Node) -> Weights | str:
         found = _dropout(graph, node)
         if found is not None:
             if dropout is not None:
-                return "the weights are dropped out twice"
+                return No("the weights are dropped out twice")
             dropout, node = found, found.output
             continue
         users = forward_users(node)
         if len(users) > 1:
-            return f"the weights {node.name} are used elsewhere, so that they are computed anyway"
+            return No(f"the weights {node.name} are used elsewhere, so that they are computed anyway", node)
         if not users:
-            return "the weights are not multiplied with a value"
+            return No("the weights are not multiplied with a value")
         user = users[0]
         product = _product(graph, user, node)
-        if isinstance(product, str):
+        if isinstance(product, No):
             return product
         if product is not None:
             return replace(product, moved=tuple(moved), dropout=dropout)
         if same_values(graph, user) is not node:
-            return f"the weights pass through {user.name}"
+            return No(f"the weights pass through {user.name}", user)
         moved.append(user)
         node = user
 
 
-def _product(graph: GraphView, user: Node, node: Node) -> Weights | str | None:
+def _product(graph: GraphView, user: Node, node: Node) -> Weights | No | None:
     bound = graph.bind(user) if user.op == "call_function" else None
     if user.op == "output":
-        return "the weights leave the graph"
+        return No("the weights leave the graph")
     if not isinstance(bound, Bound) or bound.packet not in PRODUCTS:
         return None
     left, right = (bound[name] for name in PRODUCTS[bound.packet])
-    return "the weights are multiplied with themselves" if left is right else Weights(user, node, left is node)
+    return No("the weights are multiplied with themselves") if left is right else Weights(user, node, left is node)
 
 
 def _dropout(graph: GraphView, node: Node) -> Dropout | None:

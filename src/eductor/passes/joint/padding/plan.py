@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from eductor.cost import VECTOR, Device, Gemm, copy_time, gemm_time, is_bound_by_memory, microseconds
+from eductor.graph.no import No
 
 Dim = Literal["m", "k", "n"]
 ORDER: tuple[Dim, ...] = ("k", "n", "m")
@@ -151,8 +152,8 @@ def plan(
     short = {dim: by for dim in ORDER if (by := _missing(product, dim, unit))}
     if force:
         return Plan(Pads(**short), "padding is forced" if short else f"no size can be padded to a multiple of {unit}")
-    reason = _why_not(product)
-    return Plan(NO_PADS, reason) if reason else _fastest(product, short, memory_share, measure)
+    verdict = _may_help(product)
+    return _fastest(product, short, memory_share, measure) if verdict else Plan(NO_PADS, verdict.reason)
 
 
 def _missing(product: Product, dim: Dim, unit: int) -> int:
@@ -161,16 +162,16 @@ def _missing(product: Product, dim: Dim, unit: int) -> int:
     return -product.size(dim) % unit if is_open else 0
 
 
-def _why_not(product: Product) -> str:
-    """Why no padding can help a product."""
+def _may_help(product: Product) -> Literal[True] | No:
+    """Whether padding can help a product."""
     gemm, device = product.gemm(), product.device
     if device.alignment(product.dtype) == 1:
-        return f"products in {_name(product.dtype)} need no alignment on {device.name}"
+        return No(f"products in {_name(product.dtype)} need no alignment on {device.name}")
     if gemm.aligned_factors and gemm.aligned_result:
-        return f"each row of its matrices begins at a multiple of {VECTOR} bytes"
+        return No(f"each row of its matrices begins at a multiple of {VECTOR} bytes")
     if is_bound_by_memory(gemm, device):
-        return f"it is bound by memory: it computes {gemm.flops / gemm.bytes:.3g} flops a byte"
-    return ""
+        return No(f"it is bound by memory: it computes {gemm.flops / gemm.bytes:.3g} flops a byte")
+    return True
 
 
 def _fastest(product: Product, short: dict[Dim, int], memory_share: float, measure: Measure | None) -> Plan:

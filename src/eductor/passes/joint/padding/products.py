@@ -11,6 +11,7 @@ from torch.fx import Node
 from eductor.cost import Device, is_pointwise
 from eductor.cost.operators import size_of
 from eductor.graph.effects.node_effects import effect_of
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.values.meta import is_row_major, known_equal, tensor_of
 from eductor.graph.view import GraphView
@@ -25,22 +26,22 @@ FACTORS: dict[Any, tuple[str, str]] = {
 }
 
 
-def read_product(graph: GraphView, node: Node, device: Device) -> Product | str:
+def read_product(graph: GraphView, node: Node, device: Device) -> Product | No:
     """The product that a call computes, or why it cannot be padded."""
     bound = graph.bind(node)
     if not isinstance(bound, Bound):
-        return bound.reason
+        return bound
     nodes = [bound[name] for name in FACTORS[bound.packet]]
     left, right, result = map(tensor_of, (*nodes, node))
     if left is None or right is None or result is None:
-        return "its fake values are not known"
+        return No("its fake values are not known")
     if any(t.layout is not torch.strided for t in (left, right)) or left.dtype != right.dtype:
-        return "its factors are not plain tensors of one dtype"
+        return No("its factors are not plain tensors of one dtype")
     if not is_row_major(result):
-        return "its result does not lie in memory row by row"
+        return No("its result does not lie in memory row by row")
     sizes: dict[Dim, Any] = {"m": left.shape[-2], "k": left.shape[-1], "n": right.shape[-1]}
     bias = _read_bias(graph, bound, sizes, device) if bound.packet is aten.addmm else None
-    if isinstance(bias, str):
+    if isinstance(bias, No):
         return bias
     return Product(
         **{dim: size_of(size) for dim, size in sizes.items()},
@@ -72,17 +73,17 @@ def _read_matrix(graph: GraphView, node: Node, tensor: torch.Tensor, dims: tuple
     return Matrix(dims[1], wide, fuses)  # elements lie apart in both dimensions: eager copies it, row by row
 
 
-def _read_bias(graph: GraphView, bound: Bound, sizes: dict[Dim, Any], device: Device) -> Bias | str:
+def _read_bias(graph: GraphView, bound: Bound, sizes: dict[Dim, Any], device: Device) -> Bias | No:
     bias = tensor_of(bound["self"])
     if bias is None:
-        return "its bias is not known"
+        return No("its bias is not known")
     dims: list[Dim] = []
     last_first: tuple[Dim, ...] = ("n", "m")
     for dim, size in zip(last_first, reversed(bias.shape), strict=False):
         if known_equal(size, sizes[dim]):
             dims.insert(0, dim)
         elif not known_equal(size, 1):
-            return "whether its bias is broadcast is not known"
+            return No("whether its bias is broadcast is not known")
     beta, alpha = (x if isinstance(x, (int, float)) else 1.0 for x in (bound["beta"], bound["alpha"]))
     return Bias(tuple(dims), device.fuses and _is_pointwise_result(graph, bound["self"]), beta, alpha)
 

@@ -40,7 +40,7 @@ def one_conversion(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
     elif verdict := graph.effects.may_alias(node, source):
         rewrite.replace(node, source)
     else:
-        rewrite.reject(verdict.reason, node)
+        rewrite.reject(verdict, node)
 
 
 def why_not(first: torch.dtype, middle: torch.dtype, last: torch.dtype) -> str:

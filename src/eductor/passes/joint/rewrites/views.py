@@ -64,7 +64,7 @@ def _gives_way(graph: GraphView, rewrite: Rewriter, node: Node, source: Node, is
     if verdict:
         rewrite.replace(node, source)
     elif not is_shorter:
-        rewrite.reject(verdict.reason, node)
+        rewrite.reject(verdict, node)
     return bool(verdict)
 
 

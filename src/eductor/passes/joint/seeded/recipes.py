@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Node
 
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.values.meta import known_true, tensor_of
 from eductor.passes.joint.seeded.draw import NORMAL, UNIFORM, Draw, Kind, integers
@@ -85,35 +86,35 @@ def _replace_dropout(draw: Draw) -> None:
 # ------------------------------------------------------------------------------------------------------ what is left
 
 
-def why_not(bound: Bound, node: Node, value: torch.Tensor) -> str:
-    """Why a call draws as it does in eager, or nothing."""
+def may_be_seeded(bound: Bound, node: Node, value: torch.Tensor) -> Literal[True] | No:
+    """Whether the numbers of a call can be made of a seed."""
     if bound.op._schema.is_mutable:
-        return "it writes into a tensor that it is given"
+        return No("it writes into a tensor that it is given")
     if bound.get("generator") is not None:
-        return "it draws from a generator of its own"
+        return No("it draws from a generator of its own")
     if bound.get("pin_memory"):
-        return "it lies in pinned memory"
+        return No("it lies in pinned memory")
     if value.layout is not torch.strided:
-        return f"its layout is {value.layout}"
+        return No(f"its layout is {value.layout}")
     if value.is_complex():
-        return "its numbers are complex"
+        return No("its numbers are complex")
     special = _SPECIAL.get(bound.packet)
-    return special(bound, node, value) if special is not None else ""
+    return special(bound, node, value) if special is not None else True
 
 
-def _why_not_integers(bound: Bound, node: Node, value: torch.Tensor) -> str:
+def _may_draw_integers(bound: Bound, node: Node, value: torch.Tensor) -> Literal[True] | No:
     low, high = bound.get("low", 0), bound["high"]
     if tensor_of(low) is not None or tensor_of(high) is not None:
-        return "a bound of its range is a tensor"
+        return No("a bound of its range is a tensor")
     low, high = (x.meta["val"] if isinstance(x, Node) else x for x in (low, high))
     if not known_true(low < high):
-        return "its range may be empty, which is an error"
+        return No("its range may be empty, which is an error")
     if isinstance(low, int) and isinstance(high, int) and high - low > 2**32:
-        return "its range is wider than 32 bits"
+        return No("its range is wider than 32 bits")
     least, most = _whole_numbers(value.dtype)
     if value.dtype is not torch.int64 and not (known_true(low >= least) and known_true(high - 1 <= most)):
-        return f"its range may not fit {value.dtype}"
-    return ""
+        return No(f"its range may not fit {value.dtype}")
+    return True
 
 
 def _whole_numbers(dtype: torch.dtype) -> tuple[int, int]:
@@ -126,52 +127,52 @@ def _whole_numbers(dtype: torch.dtype) -> tuple[int, int]:
     return torch.iinfo(dtype).min, torch.iinfo(dtype).max
 
 
-def _why_not_bernoulli(bound: Bound, node: Node, value: torch.Tensor) -> str:
+def _may_draw_bernoulli(bound: Bound, node: Node, value: torch.Tensor) -> Literal[True] | No:
     p = bound.get("p", bound["self"])
-    return "" if tensor_of(p) is not None else _why_not_probability(p)
+    return True if tensor_of(p) is not None else _is_probability(p)
 
 
-def _why_not_dropout(bound: Bound, node: Node, value: torch.Tensor) -> str:
+def _may_drop(bound: Bound, node: Node, value: torch.Tensor) -> Literal[True] | No:
     if bound["train"] is False:
-        return "it drops nothing"
+        return No("it drops nothing")
     given = tensor_of(bound["input"])
     if given is None or not given.is_floating_point():
-        return "it does not drop floating-point numbers"
+        return No("it does not drop floating-point numbers")
     if any(user.target is not operator.getitem for user in node.users):
-        return "its results are used as one"
-    return _why_not_probability(bound["p"])
+        return No("its results are used as one")
+    return _is_probability(bound["p"])
 
 
-def _why_not_probability(p: Any) -> str:
-    return "" if _is_number(p) and 0 <= p <= 1 else "its probability is not known to be one"
+def _is_probability(p: Any) -> Literal[True] | No:
+    return True if _is_number(p) and 0 <= p <= 1 else No("its probability is not known to be one")
 
 
-def _why_not_between(bound: Bound, node: Node, value: torch.Tensor) -> str:
+def _may_draw_between(bound: Bound, node: Node, value: torch.Tensor) -> Literal[True] | No:
     least, most = bound["from"], bound["to"]
     fits = _is_number(least) and _is_number(most) and least <= most
-    return "" if fits else "its range is not known to be one"
+    return True if fits else No("its range is not known to be one")
 
 
-def _why_not_normal(bound: Bound, node: Node, value: torch.Tensor) -> str:
+def _may_draw_normal(bound: Bound, node: Node, value: torch.Tensor) -> Literal[True] | No:
     fits = [tensor_of(x) is not None or _is_number(x) for x in (bound["mean"], bound["std"])]
     if not all(fits) or (_is_number(bound["std"]) and bound["std"] < 0):
-        return "its deviation is not known to be one"
-    return ""
+        return No("its deviation is not known to be one")
+    return True
 
 
-def _why_not_exponential(bound: Bound, node: Node, value: torch.Tensor) -> str:
-    return "" if _is_number(bound["lambd"]) and bound["lambd"] > 0 else "its rate is not known to be positive"
+def _may_draw_exponential(bound: Bound, node: Node, value: torch.Tensor) -> Literal[True] | No:
+    return True if _is_number(bound["lambd"]) and bound["lambd"] > 0 else No("its rate is not known to be positive")
 
 
 def _is_number(x: Any) -> bool:
     return isinstance(x, (int, float))
 
 
-_SPECIAL: dict[Any, Callable[[Bound, Node, torch.Tensor], str]] = {
-    **dict.fromkeys((aten.randint, aten.randint_like), _why_not_integers),
-    aten.bernoulli: _why_not_bernoulli,
-    aten.native_dropout: _why_not_dropout,
-    aten.uniform: _why_not_between,
-    aten.exponential: _why_not_exponential,
-    **dict.fromkeys((aten.normal, aten.normal_functional, prims.normal), _why_not_normal),
+_SPECIAL: dict[Any, Callable[[Bound, Node, torch.Tensor], Literal[True] | No]] = {
+    **dict.fromkeys((aten.randint, aten.randint_like), _may_draw_integers),
+    aten.bernoulli: _may_draw_bernoulli,
+    aten.native_dropout: _may_drop,
+    aten.uniform: _may_draw_between,
+    aten.exponential: _may_draw_exponential,
+    **dict.fromkeys((aten.normal, aten.normal_functional, prims.normal), _may_draw_normal),
 }

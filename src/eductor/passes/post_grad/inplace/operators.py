@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Node
 
 from eductor.compat import OpOverload
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.values.meta import difference, tensor_of, value_of
 from eductor.passes.post_grad.inplace.safety import Write
@@ -43,9 +44,9 @@ def write_operand(work: Work, node: Node, bound: Bound) -> None:
     if bound.packet in WHOLE and not work.is_stored(operand):
         work.reject("the engine computes it inside of the kernel that reads it", node)
         return
-    reason = work.safety.why_not(Write(node, operand, [node], tensor))
-    if reason:
-        work.reject(reason, node)
+    verdict = work.safety.may_write(Write(node, operand, [node], tensor))
+    if not verdict:
+        work.reject(verdict, node)
         return
     args, kwargs = bound.call()
     work.insert(op, *args, before=node, **kwargs)
@@ -64,11 +65,14 @@ def write_list(work: Work, node: Node, bound: Bound) -> None:
     for i, operand in enumerate(operands):
         shared = next((other for other in operands[:i] if work.places.share(operand, other)), None)
         part, unlike = tensor_of(operand), difference(value_of(node)[i], value_of(operand))
-        reason = f"{operand.name} and {shared.name} may share memory" if shared is not None else ""
-        reason = reason or (f"result {i} is another tensor: {unlike}" if unlike or part is None else "")
-        reason = reason or work.safety.why_not(Write(node, operand, picks[i], part))  # type: ignore[arg-type]
-        if reason:
-            work.reject(reason, node)
+        if shared is not None:
+            verdict: Literal[True] | No = No(f"{operand.name} and {shared.name} may share memory", operand, shared)
+        elif unlike or part is None:
+            verdict = No(f"result {i} is another tensor: {unlike}", operand)
+        else:
+            verdict = work.safety.may_write(Write(node, operand, picks[i], part))
+        if not verdict:
+            work.reject(verdict, node)
             return
     args, kwargs = bound.call()
     work.insert(op, *args, before=node, **kwargs)

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.graph.effects.node_effects import may_be_tensor, tensors_among
-from eductor.graph.snapshot import attribute
+from eductor.graph.effects.effect import may_be_tensor, tensors_among
+from eductor.graph.snapshot import attribute_or_none
 from eductor.graph.values.meta import difference, tensor_of, value_of
 from eductor.graph.view import GraphView
 
@@ -139,6 +139,6 @@ class Places:
 
     def _memory_of_attribute(self, node: Node) -> Hashable:
         """Attributes under several names may be one tensor, or share its memory."""
-        value = attribute(self._graph.module, str(node.target))
+        value = attribute_or_none(self._graph.module, str(node.target))
         is_stored = isinstance(value, torch.Tensor) and may_be_tensor(node) and value.layout is torch.strided
         return ("storage", value.untyped_storage()._cdata) if is_stored else ("name", str(node.target))

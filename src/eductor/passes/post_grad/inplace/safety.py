@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch.fx import Node, map_arg
 
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.values.meta import difference, known_equal, tensor_of, value_of
 from eductor.graph.view import GraphView
@@ -52,59 +54,62 @@ class Safety:
         self._inputs_apart = inputs_apart
         self._write_backs = {node.args[0]: node for node in graph.nodes if is_write_back(node)}
 
-    def why_not(self, write: Write) -> str:
-        """Why an operand may not be written in place; empty if nothing speaks against it."""
+    def may_write(self, write: Write) -> Literal[True] | No:
+        """Whether an operand may be written in place."""
         tensor = tensor_of(write.operand)
         if tensor is None or not isinstance(write.part, torch.Tensor):
-            return f"{write.operand.name} is not known to be a tensor"
+            return No(f"{write.operand.name} is not known to be a tensor", write.operand)
         return (
-            self._why_not_writable(write)
-            or self._why_operands_forbid(write)
-            or self._why_outside_forbids(write)
-            or self._why_read_later(write)
-            or self._why_results_forbid(write)
+            self._is_writable(write)
+            and self._operands_allow(write)
+            and self._outside_allows(write)
+            and self._is_unread_later(write)
+            and self._results_allow(write)
         )
 
-    def _why_not_writable(self, write: Write) -> str:
+    def _is_writable(self, write: Write) -> Literal[True] | No:
         part = write.part
         if part.layout is not torch.strided or part.is_conj() or part.is_neg():
-            return f"{write.operand.name} does not lie in plain memory"
-        return "" if lies_apart(part) else f"elements of {write.operand.name} may lie in one place"
+            return No(f"{write.operand.name} does not lie in plain memory", write.operand)
+        return True if lies_apart(part) else No(f"elements of {write.operand.name} may lie in one place", write.operand)
 
-    def _why_operands_forbid(self, write: Write) -> str:
+    def _operands_allow(self, write: Write) -> Literal[True] | No:
         """The other operands of the call are read while it writes."""
         given: list[Node] = []
         map_arg((write.call.args, write.call.kwargs), given.append)
         others = [n for n in given if n is not write.operand and n not in write.known]
         shared = next((n for n in others if self._places.share(n, write.operand)), None)
         if given.count(write.operand) > 1:
-            return f"{write.operand.name} is another operand of the call, too"
-        return f"the operand {shared.name} shares its memory" if shared is not None else ""
+            return No(f"{write.operand.name} is another operand of the call, too", write.operand)
+        return No(f"the operand {shared.name} shares its memory", shared) if shared is not None else True
 
-    def _why_outside_forbids(self, write: Write) -> str:
+    def _outside_allows(self, write: Write) -> Literal[True] | No:
         holders = self._places.held_outside(write.operand)
         if not holders:
-            return ""
+            return True
         if len(holders) > 1 or self._graph.effects.of(holders[0]).opaque:
-            return f"the memory of {write.operand.name} may be that of {', '.join(n.name for n in holders[:2])}"
+            return No(
+                f"the memory of {write.operand.name} may be that of {', '.join(n.name for n in holders[:2])}",
+                write.operand,
+            )
         if not self._inputs_apart:
-            return f"{holders[0].name} may share memory with other inputs of the backward"
+            return No(f"{holders[0].name} may share memory with other inputs of the backward", holders[0])
         if self._write_back(write) is None:
-            return f"the graph does not write back to {holders[0].name}"
+            return No(f"the graph does not write back to {holders[0].name}", holders[0])
         if self._graph.is_call(write.call, aten.as_strided_scatter) and not covers(tensor_of(holders[0]), write.part):
-            return f"it may write memory around {holders[0].name}"
-        return ""
+            return No(f"it may write memory around {holders[0].name}", holders[0])
+        return True
 
-    def _why_read_later(self, write: Write) -> str:
-        """Somebody reads the old contents after the write, otherwise than through the result."""
+    def _is_unread_later(self, write: Write) -> Literal[True] | No:
+        """Whether the old contents are read after the write through the result alone."""
         back = self._write_back(write)
         for node, user in self._places.uses_after(write.operand, write.call):
             is_over = back is not None and _is_written_by_then(node, user, back)
             if is_over or not self._reads(user, node) or self._reads_around(user, node, write):
                 continue
             reads = "the graph returns" if user.op == "output" else f"{user.name} reads"
-            return f"{reads} what was in {node.name} before"
-        return ""
+            return No(f"{reads} what was in {node.name} before", node)
+        return True
 
     def _reads(self, user: Node, node: Node) -> bool:
         """Whether a node looks at the contents of another one; what a view shows is read by those who use the view."""
@@ -122,36 +127,35 @@ class Safety:
         written = [write.part, *map(value_of, self._places.views(write.operand))]
         return any(difference(part, inside) is None for inside in written)
 
-    def _why_results_forbid(self, write: Write) -> str:
-        """The results would share memory that they did not share, or lie otherwise than they did."""
+    def _results_allow(self, write: Write) -> Literal[True] | No:
+        """Whether the results share no memory that they did not share, and keep their layout."""
         back = self._write_back(write)
         whole = self._places.views(write.operand)
         for result in write.results:
-            if reason := self._why_unlike(write, result):
-                return reason
+            if not (verdict := self._is_alike(write, result)):
+                return verdict
             for node, user in self._places.uses_after(result, write.call):
                 if user.op == "output" and back is not None:
-                    return f"{node.name} leaves the graph, and would be {back.args[0]}"
+                    return No(f"{node.name} leaves the graph, and would be {back.args[0]}", node)
                 if user.op == "output" and len(whole) > 1:
-                    return f"{node.name} leaves the graph, and would be a part of {whole[-1].name}"
-                reason = self._why_write_back_forbids(write, back, result, node, user) if back is not None else ""
-                if reason:
-                    return reason
-        return ""
+                    return No(f"{node.name} leaves the graph, and would be a part of {whole[-1].name}", node, whole[-1])
+                if back is not None and not (verdict := self._write_back_allows(write, back, result, node, user)):
+                    return verdict
+        return True
 
-    def _why_unlike(self, write: Write, result: Node) -> str:
-        """Only who copies elements one by one may be given a value that lies otherwise in memory."""
+    def _is_alike(self, write: Write, result: Node) -> Literal[True] | No:
+        """Only users that copy elements one by one may be given a value of another layout."""
         unlike = difference(value_of(result), value_of(write.operand))
         if not unlike:
-            return ""
+            return True
         new, old = tensor_of(result), tensor_of(write.operand)
         is_same_kind = new is not None and old is not None and new.dtype == old.dtype
         if not is_same_kind or not known_equal(tuple(new.shape), tuple(old.shape)):  # type: ignore[union-attr]
-            return f"the result is another tensor: {unlike}"
+            return No(f"the result is another tensor: {unlike}")
         copied = all(self._takes_any_form(user, result) for user in result.users)
-        return "" if copied else f"the result would lie otherwise: {unlike}"
+        return True if copied else No(f"the result would lie otherwise: {unlike}")
 
-    def _why_write_back_forbids(self, write: Write, back: Node, result: Node, node: Node, user: Node) -> str:
+    def _write_back_allows(self, write: Write, back: Node, result: Node, node: Node, user: Node) -> Literal[True] | No:
         """After the write-back the memory of a result holds what was written back."""
         place = back.args[0]
         assert isinstance(place, Node)
@@ -161,10 +165,10 @@ class Safety:
         )
         if user is back and node is back.args[1]:
             is_whole = is_itself and self._places.root(write.operand) == (place,)
-            return "" if is_whole else f"{back.name} would copy {place.name} within its own memory"
+            return True if is_whole else No(f"{back.name} would copy {place.name} within its own memory", back, place)
         if back < user and self._reads(user, node) and not (back.args[1] is node and is_itself):
-            return f"{user.name} reads {node.name} after {place.name} is written back"
-        return ""
+            return No(f"{user.name} reads {node.name} after {place.name} is written back", user, node, place)
+        return True
 
     def _takes_any_form(self, user: Node, result: Node) -> bool:
         """Whether a node does the same with a value of other strides: it copies the elements."""

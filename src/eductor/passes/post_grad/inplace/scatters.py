@@ -34,9 +34,9 @@ def write_part(work: Work, node: Node, bound: Bound) -> None:
     if not is_in_place and not work.is_stored(operand):
         work.reject("the engine computes it inside of the kernel that reads it", node)
         return
-    reason = work.safety.why_not(Write(node, operand, [node], part, [source] if is_in_place else []))
-    if reason:
-        work.reject(reason, node)
+    verdict = work.safety.may_write(Write(node, operand, [node], part, [source] if is_in_place else []))
+    if not verdict:
+        work.reject(verdict, node)
         return
     if not is_in_place:
         op, arguments = view_of(bound)

@@ -8,6 +8,7 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import OpOverload
+from eductor.graph.no import No
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 from eductor.passes.post_grad.inplace.places import Places
@@ -35,8 +36,8 @@ class Work:
         self.safety = Safety(graph, self.places, self.parts, inputs_apart=inputs_apart)
         self.fuses = fuses
 
-    def reject(self, reason: str, node: Node) -> None:
-        self.rewrite.reject(reason, node)
+    def reject(self, no: No | str, node: Node) -> None:
+        self.rewrite.reject(no, node)
 
     def insert(self, op: Any, *args: Any, before: Node, **kwargs: Any) -> Node:
         """A new call in front of another one; what it writes is marked as written."""

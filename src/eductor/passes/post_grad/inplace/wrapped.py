@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from torch.fx import Node
 
 from eductor.compat import HigherOrderOperator, OpOverload
+from eductor.graph.no import No
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import known_equal, tensor_of
 from eductor.graph.wrappers.auto_functionalized import (
@@ -35,7 +36,7 @@ def call_in_place(work: Work, node: Node) -> None:
     assert isinstance(node.target, HigherOrderOperator)
     written_of, take_apart = _WRAPPERS[node.target.name()]
     written = written_of(node)
-    if isinstance(written, str):
+    if isinstance(written, No):
         work.reject(written, node)
         return
     if any(user.target is not operator.getitem for user in node.users):
@@ -44,11 +45,10 @@ def call_in_place(work: Work, node: Node) -> None:
     allowed: set[Node] = set()
     for key, operand in written.items():
         picks = [user for user in node.users if user.args[1] == key]
-        reason = _why_not(work, node, operand, picks, allowed)
-        if reason:
-            work.reject(reason, node)
-        else:
+        if verdict := _may_write(work, node, operand, picks, allowed):
             allowed.add(operand)
+        else:
+            work.reject(verdict, node)
     if not allowed:
         return
     made = node.prev
@@ -66,40 +66,40 @@ def call_in_place(work: Work, node: Node) -> None:
         work.places.mark_written(operand)
 
 
-def _why_not(work: Work, node: Node, operand: Any, picks: list[Node], allowed: set[Node]) -> str:
+def _may_write(work: Work, node: Node, operand: Any, picks: list[Node], allowed: set[Node]) -> Literal[True] | No:
     part = tensor_of(operand)
     if not isinstance(operand, Node) or part is None:
-        return "it writes something else than a tensor"
+        return No("it writes something else than a tensor")
     shared = next((other for other in allowed if work.places.share(operand, other)), None)
     if shared is not None:
-        return f"{operand.name} and {shared.name} may share memory"
+        return No(f"{operand.name} and {shared.name} may share memory", operand, shared)
     if any(key.endswith("storage_offset") for key in node.kwargs) and not known_equal(part.storage_offset(), 0):
-        return f"it writes a part of {operand.name} that is told by its place in memory"
-    return work.safety.why_not(Write(node, operand, picks, part))
+        return No(f"it writes a part of {operand.name} that is told by its place in memory", operand)
+    return work.safety.may_write(Write(node, operand, picks, part))
 
 
-def _written_arguments(node: Node) -> Written | str:
+def _written_arguments(node: Node) -> Written | No:
     op = node.args[0]
     if not isinstance(op, OpOverload) or _returns_alias(op):
-        return "it wraps an operator that may return what it writes"
+        return No("it wraps an operator that may return what it writes")
     first = max(len(op._schema.returns), 1)
     return {
         first + i: node.kwargs[name] for i, name in enumerate(written_by(op._schema)) if node.kwargs[name] is not None
     }
 
 
-def _written_bases(node: Node) -> Written | str:
+def _written_bases(node: Node) -> Written | No:
     op = node.args[0]
     if not isinstance(op, OpOverload) or _returns_alias(op):
-        return "it wraps an operator that may return what it writes"
+        return No("it wraps an operator that may return what it writes")
     bases: Any = node.kwargs["_all_bases"]
     if not bases:
-        return "it writes new memory"
+        return No("it writes new memory")
     first = max(len(op._schema.returns), 1)
     return {first + i: base for i, base in enumerate(bases) if base is not None}
 
 
-def _written_by_kernel(node: Node) -> Written | str:
+def _written_by_kernel(node: Node) -> Written | No:
     given: Any = node.kwargs["kwargs"]
     names: Any = node.kwargs["tensors_to_clone"]
     return {name: given[name] for name in given if name in names}
@@ -109,7 +109,7 @@ def _returns_alias(op: OpOverload) -> bool:
     return any(r.alias_info is not None for r in op._schema.returns)
 
 
-_WRAPPERS: dict[str, tuple[Callable[[Node], Written | str], Callable[[Rewriter, Node, Writable], None]]] = {
+_WRAPPERS: dict[str, tuple[Callable[[Node], Written | No], Callable[[Rewriter, Node, Writable], None]]] = {
     "auto_functionalized": (_written_arguments, functional_call),
     "auto_functionalized_v2": (_written_bases, functional_call_on_bases),
     "triton_kernel_wrapper_functional": (_written_by_kernel, functional_kernel),

@@ -85,7 +85,7 @@ def cat_splitwithsizes(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
     stand_in = value if is_all else _narrowed(value, cat.dim, first, length)
     verdict = graph.effects.may_alias(node, operand) and may_lie_otherwise(graph, node, stand_in)
     if not verdict:
-        rewrite.reject(verdict.reason, node, cat.node)
+        rewrite.reject(verdict, node, cat.node)
         return
     taken_from = node.args[0]
     if is_all:

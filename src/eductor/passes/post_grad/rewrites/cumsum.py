@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Node
 
 from eductor.cost import device_of
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import is_row_major, tensor_of, value_of
@@ -34,11 +35,10 @@ def pointless_cumsum(graph: GraphView, rewrite: Rewriter, node: Node, context: C
         return
     # What is added up is the number as the constant has it, brought to the dtype of the sum.
     number = torch.full([], number, dtype=given.dtype).to(result.dtype).item()
-    reason = _why_not(bound, result, number, context)
-    if reason:
-        rewrite.reject(reason, node)
-    else:
+    if verdict := _may_multiply(bound, result, number, context):
         _multiply(rewrite, node, constant["size"], bound["dim"] % result.dim(), number)
+    else:
+        rewrite.reject(verdict, node)
 
 
 def _multiply(rewrite: Rewriter, node: Node, sizes: Any, dim: int, number: float) -> None:
@@ -55,21 +55,21 @@ def _multiply(rewrite: Rewriter, node: Node, sizes: Any, dim: int, number: float
     rewrite.replace(node, aten.clone, insert(aten.expand, along, list(sizes)), memory_format=torch.contiguous_format)
 
 
-def _why_not(bound: Bound, result: torch.Tensor, number: float, context: Context) -> str:
+def _may_multiply(bound: Bound, result: torch.Tensor, number: float, context: Context) -> Literal[True] | No:
     if not device_of(result.device, context.options).fuses:
-        return "without fusing, several kernels would take the place of one"
+        return No("without fusing, several kernels would take the place of one")
     if result.dim() == 0:
-        return "it has no dimensions"
+        return No("it has no dimensions")
     if result.dtype is torch.bool or result.dtype.is_complex:
-        return f"sums of {result.dtype} are left as they are"
+        return No(f"sums of {result.dtype} are left as they are")
     if not is_row_major(result):
-        return "its result does not lie in memory row by row"
+        return No("its result does not lie in memory row by row")
     if not result.dtype.is_floating_point:
-        return ""
+        return True
     if number == 0 and math.copysign(1, number) < 0:
-        return "a sum of -0.0 is 0.0"
+        return No("a sum of -0.0 is 0.0")
     length = result.shape[bound["dim"] % result.dim()]
-    return "" if _is_exact(number, length, result.dtype) else "sums of this number are rounded, step by step"
+    return True if _is_exact(number, length, result.dtype) else No("sums of this number are rounded, step by step")
 
 
 def _is_exact(number: float, length: Any, dtype: torch.dtype) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Node
 
 from eductor.compat import FakeTensor
-from eductor.graph.effects.graph_effects import Verdict
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound, bind
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import known_equal, tensor_of
@@ -52,15 +52,17 @@ class Compress:
         return (*self.inner, self.output)
 
 
-def read_lce(graph: GraphView, node: Node) -> Compress | str | None:
-    """The compress that a node is the end of; why it is none, for one that nearly is; None for anything else."""
-    found = _read_linear(node) or _read_einsum(node)
+def read_lce(graph: GraphView, node: Node) -> Compress | No | None:
+    """The compress that a node is the end of; No for one that nearly is; None for anything else."""
+    found = _read_linear(node)
+    if found is None:
+        found = _read_einsum(node)
     if not isinstance(found, Compress):
         return found
-    return _why_not(graph, found) or found
+    return _may_be_one_product(graph, found) and found
 
 
-def _read_linear(node: Node) -> Compress | str | None:
+def _read_linear(node: Node) -> Compress | No | None:
     """`linear(x.mT, weight, bias).mT`, with rows that may be flattened around the linear, and a relu before the end."""
     result = swapped(node)
     if result is None:
@@ -73,11 +75,11 @@ def _read_linear(node: Node) -> Compress | str | None:
     rows = _through(bound["input"], *_RESHAPES)
     x = swapped(rows[-1]) if rows else None
     if x is None:
-        return f"the input of {linear.name} is no exchange of its last two dims"
+        return No(f"the input of {linear.name} is no exchange of its last two dims", linear)
     relu = any(_is_call(n, aten.relu) for n in steps[:-1])
     reshaped = len(rows) > 1 or any(not _is_call(n, aten.relu) for n in steps[:-1])
     if reshaped and not _keeps_rows(x, bound["weight"], rows[0], result):
-        return f"{linear.name} works on other rows than those of {x.name}"
+        return No(f"{linear.name} works on other rows than those of {x.name}", linear, x)
     return Compress(node, bound["weight"], x, bound["bias"], relu, reshaped, tuple(reversed(steps)), rows[-1])
 
 
@@ -128,28 +130,28 @@ def einsum_terms(bound: Bound) -> tuple[list[tuple[Node, str]], str]:
     return (terms if is_plain else []), result
 
 
-def _why_not(graph: GraphView, found: Compress) -> str:
-    """Why a compress cannot be one product; empty if it can."""
+def _may_be_one_product(graph: GraphView, found: Compress) -> Literal[True] | No:
+    """Whether a compress can be one product."""
     weight, x = tensor_of(found.weight), tensor_of(found.x)
     if weight is None or x is None:
-        return "the values of its operands are not known"
-    if unlike := of_one_kind(*found.operands, found.output):
-        return unlike
+        return No("the values of its operands are not known")
+    if not (alike := are_of_one_kind(*found.operands, found.output)):
+        return alike
     if weight.dim() != 2 or x.dim() < 2 or not known_equal(weight.shape[1], x.shape[-2]):
-        return "its weight is no matrix over the features"
+        return No("its weight is no matrix over the features")
     start = found.start or found.output
-    return used_elsewhere(found.nodes) or undisturbed(graph, start, found.output, found.operands).reason
+    return are_used_here_alone(found.nodes) and undisturbed(graph, start, found.output, found.operands)
 
 
-def of_one_kind(*nodes: Node | None) -> str:
-    """Why operands and results are not of one kind, so that other operators would promote them otherwise; or nothing."""
+def are_of_one_kind(*nodes: Node | None) -> Literal[True] | No:
+    """Whether operands and results are of one kind, so that other operators promote them alike."""
     tensors = [tensor_of(n) for n in nodes if n is not None]
     if any(t is None for t in tensors):
-        return "the values of its operands are not known"
+        return No("the values of its operands are not known")
     if any(type(t) not in (FakeTensor, torch.Tensor, torch.nn.Parameter) for t in tensors):
-        return "an operand is of a subclass of tensors"
+        return No("an operand is of a subclass of tensors")
     kinds = {(t.dtype, t.device, t.layout) for t in tensors if t is not None}
-    return "" if len(kinds) == 1 else "its operands and its result are not of one dtype and device"
+    return True if len(kinds) == 1 else No("its operands and its result are not of one dtype and device")
 
 
 def with_relu(graph: GraphView, found: Compress) -> Compress:
@@ -161,22 +163,22 @@ def with_relu(graph: GraphView, found: Compress) -> Compress:
     return replace(found, output=user, relu=True, inner=found.nodes)
 
 
-def used_elsewhere(nodes: Sequence[Node]) -> str:
-    """Which of the nodes in front of the last one is used by others than them; empty if none is."""
+def are_used_here_alone(nodes: Sequence[Node]) -> Literal[True] | No:
+    """Whether the nodes in front of the last one are used by none but them."""
     for node in nodes[:-1]:
         other = next((user for user in node.users if user not in nodes), None)
         if other is not None:
-            return f"{node.name} is also used by {other.name}"
-    return ""
+            return No(f"{node.name} is also used by {other.name}", node, other)
+    return True
 
 
-def undisturbed(graph: GraphView, first: Node, last: Node, operands: Iterable[Node]) -> Verdict:
+def undisturbed(graph: GraphView, first: Node, last: Node, operands: Iterable[Node]) -> Literal[True] | No:
     """Whether what stands from `first` to `last` may be computed at any place between, from these operands."""
     verdict = graph.effects.same_region((first, last))
     return graph.effects.unwritten(operands, first, last) if verdict else verdict
 
 
-def may_be_product(graph: GraphView, node: Node, operands: Iterable[Node | None]) -> Verdict:
+def may_be_product(graph: GraphView, node: Node, operands: Iterable[Node | None]) -> Literal[True] | No:
     """May a product of these operands stand for a value: may it lie contiguously, and may autograd save the operands?
 
     What a product saves for its backward are the operands themselves, where a linear may have saved a copy.
@@ -212,7 +214,7 @@ def replace_by_kernel(graph: GraphView, rewrite: Rewriter, found: Compress) -> N
     if x is None or x.dtype not in KERNEL_DTYPES:
         rewrite.reject("its kernel takes float32, float16 and bfloat16", found.output)
     elif not (verdict := may_be_product(graph, found.output, found.operands)):
-        rewrite.reject(verdict.reason, found.output)
+        rewrite.reject(verdict, found.output)
     else:
         activation = "relu" if found.relu else "none"
         rewrite.replace(found.output, lce.default, found.weight, found.x, found.bias, activation)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Node, map_arg
 
 from eductor.compat import FakeTensor, enable_python_dispatcher, sort_key
-from eductor.graph.effects.graph_effects import YES, Verdict
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.values.meta import known_equal, tensor_of, value_of
 from eductor.graph.view import GraphView
@@ -30,16 +30,16 @@ _SEES_STRIDES = {
 """What reads the layout of its operand, or its memory past it."""
 
 
-def may_lie_otherwise(graph: GraphView, node: Node, value: torch.Tensor) -> Verdict:
+def may_lie_otherwise(graph: GraphView, node: Node, value: torch.Tensor) -> Literal[True] | No:
     """May a node have this value, which has other strides, without anybody seeing a difference?
 
     Nobody does where all that is computed from it has the layout that it had, sooner or later.
     """
     old = tensor_of(node)
     if old is None or not isinstance(value, FakeTensor):
-        return Verdict(f"the layout of {node.name} is not known")
+        return No(f"the layout of {node.name} is not known")
     if _lies_alike(old, value):
-        return YES
+        return True
     changed: dict[Node, Any] = {node: value}
     pending = set(node.users)
     with value.fake_mode, torch.no_grad(), enable_python_dispatcher():
@@ -49,7 +49,7 @@ def may_lie_otherwise(graph: GraphView, node: Node, value: torch.Tensor) -> Verd
             user = min(pending, key=sort_key)  # in the order of the graph, so that all its operands are known
             pending.remove(user)
             new = _value_with(graph, user, changed)
-            if isinstance(new, Verdict):
+            if isinstance(new, No):
                 return new
             if _lies_alike(value_of(user), new):
                 continue
@@ -58,8 +58,8 @@ def may_lie_otherwise(graph: GraphView, node: Node, value: torch.Tensor) -> Verd
             changed[user] = new
             pending.update(user.users)
             if len(changed) > _MOST:
-                return Verdict(f"too many values follow the layout of {node.name}")
-    return YES
+                return No(f"too many values follow the layout of {node.name}")
+    return True
 
 
 def contiguous_like(tensor: torch.Tensor, shape: Sequence[Any] | None = None) -> torch.Tensor:
@@ -69,38 +69,38 @@ def contiguous_like(tensor: torch.Tensor, shape: Sequence[Any] | None = None) ->
         return torch.empty(tensor.shape if shape is None else shape, dtype=tensor.dtype, device=tensor.device)
 
 
-def _keeps_its_memory(graph: GraphView, node: Node) -> Verdict:
+def _keeps_its_memory(graph: GraphView, node: Node) -> Literal[True] | No:
     """What was a copy of it may become a view, and the other way round: nobody may write, and one at most may leave."""
     effects = graph.effects
     place = effects.place(node)
     if not isinstance(value_of(node), torch.Tensor):
-        return YES
+        return True
     writer = next((m for m in effects.marks_between(node, None) if place in effects.writes(m)), None)
     if writer is not None:
-        return Verdict(f"{writer.name} writes memory of {node.name}, which would lie otherwise")
+        return No(f"{writer.name} writes memory of {node.name}, which would lie otherwise")
     if sum(effects.place(n) is place for n in graph.output.all_input_nodes) > 1:
-        return Verdict(f"several outputs may share memory with {node.name}, which would lie otherwise")
-    return YES
+        return No(f"several outputs may share memory with {node.name}, which would lie otherwise")
+    return True
 
 
 def _value_with(graph: GraphView, user: Node, changed: dict[Node, Any]) -> Any:
     """The value of a user of changed ones, or why it cannot be had."""
     if user.op == "output":
-        return Verdict("its layout is seen outside of the graph")
+        return No("its layout is seen outside of the graph")
     effect = graph.effects.of(user)
     if effect.barrier or effect.writes or effect.ordered or effect.kept:
-        return Verdict(f"{user.name} may see its layout")
+        return No(f"{user.name} may see its layout")
     if user.target is operator.getitem:
         indexed: Any = map_arg(user.args, lambda n: changed.get(n, value_of(n)))
         return operator.getitem(*indexed)
     bound = graph.bind(user)
     if not isinstance(bound, Bound) or bound.op.namespace != "aten" or bound.op._schema.name in _SEES_STRIDES:
-        return Verdict(f"{user.name} may see its layout")
+        return No(f"{user.name} may see its layout")
     args, kwargs = map_arg(bound.call(), lambda n: changed.get(n, value_of(n)))
     try:
         return bound.op(*args, **kwargs)
     except (RuntimeError, ValueError):
-        return Verdict(f"{user.name} works in its layout alone")
+        return No(f"{user.name} works in its layout alone")
 
 
 def _lies_alike(old: Any, new: Any) -> bool:
