@@ -16,6 +16,7 @@ import sys
 from typing import Any
 
 os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "1"  # each set of instructions would be tried by a C++ compile
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # nothing is built: no workers
 
 import torch
 from torch._functorch._aot_autograd import autograd_cache

@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from torch._guards import TracingContext, tracing
-from torch._inductor import compile_fx, graph, ir, lowering, scheduler
+from torch._inductor import compile_fx, decomposition, graph, ir, lowering, scheduler
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.graph import GraphLowering
 from torch._inductor.virtualized import V
@@ -22,6 +22,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import eductor
+from eductor.engines.inductor.engine import decompositions
 from eductor.engines.inductor.patches import active
 
 aten = torch.ops.aten
@@ -91,7 +92,7 @@ def test_the_last_of_several_compiles_removes_the_patches():
 def test_a_compile_that_fails_leaves_nothing(monkeypatch):
     before, table = patched(), dict(lowering.lowerings)
     monkeypatch.setattr(GraphLowering, "run", lambda self, *args: 1 / 0)
-    with torch._inductor.config.patch(force_disable_caches=True), pytest.raises(Exception, match="division by zero"):
+    with torch._inductor.config.patch(fx_graph_cache=False), pytest.raises(Exception, match="division by zero"):
         eductor.compile(lambda x: x.sin() + 4, engine="inductor", strict=True)(torch.ones(3))
     assert patched() == before
     assert lowering.lowerings == table
@@ -115,6 +116,18 @@ def test_fallbacks_that_were_there_stay():
         lowering.needs_realized_inputs.discard(op)
 
 
+@pytest.mark.parametrize("fallback_random", [False, True])
+def test_the_users_decompositions_still_count(fallback_random):
+    """Torch builds the table for its own random numbers once; who asks for ours does not make it do so."""
+    is_cached = decomposition.fast_random_decomps.cache_info().currsize
+    decomposition.fast_random_decomps.cache_clear()
+    table = decompositions(fallback_random=fallback_random)
+    assert (aten.rand_like.default in table) != fallback_random
+    assert decomposition.fast_random_decomps.cache_info().currsize == 0
+    if is_cached:
+        decomposition.fast_random_decomps()
+
+
 def written_whole(x):
     product = x @ x
     return aten.copy_.default(product, x * 2).sum(0), product
@@ -135,7 +148,7 @@ def stock_code() -> str:
         with (
             patch.object(GraphLowering, "save_output_code", codes.append),
             V.set_fake_mode(mode),
-            torch._inductor.config.patch(force_disable_caches=True),
+            torch._inductor.config.patch(fx_graph_cache=False),
         ):
             compile_fx.compile_fx_inner(module, [x])
     return codes[0]
@@ -159,7 +172,7 @@ def test_another_thread_compiles_with_stock_meanwhile(monkeypatch, no_kernels):
     compiled = eductor.compile(lambda x: ((x @ x).softmax(0) + 3, x.cos()), engine="inductor", strict=True)
 
     def ours():
-        with torch._inductor.config.patch(force_disable_caches=True):
+        with torch._inductor.config.patch(fx_graph_cache=False):
             return compiled(x)
 
     with other:

@@ -33,7 +33,10 @@ PROVENANCE: dict[str, Any] = {
 
 @contextmanager
 def configured(mode: FakeTensorMode | None, job: Job, *, graphs: bool) -> Iterator[None]:
-    """Everything that torch's code generator reads from its surroundings; outside, nothing has changed."""
+    """Everything that torch's code generator reads from its surroundings; outside, nothing has changed.
+
+    Torch's settings belong to the thread; those of torch 2.11 to the process, where Dynamo's lock keeps compiles apart.
+    """
     from torch._inductor import config
     from torch._inductor.virtualized import V
 

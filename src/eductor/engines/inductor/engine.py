@@ -42,14 +42,17 @@ def can_compile() -> bool:
 
 def decompositions(*, fallback_random: bool) -> Mapping[Any, Any]:
     """The table that its lowering expects."""
-    from torch._decomp.decompositions_for_rng import extra_random_decomps
     from torch._inductor import (
-        decomposition,
+        config,
         lowering,  # noqa: F401 - that of max_pool2d takes it for loaded
     )
+    from torch._inductor.decomposition import fast_random_decomps, select_decomp_table
 
-    # Not `select_decomp_table`, which keeps what it returns: the user may add to these tables before a compile of torch's.
-    table = dict(decomposition.decompositions) | ({} if fallback_random else extra_random_decomps)
+    is_cached = fast_random_decomps.cache_info().currsize
+    with config.patch(fallback_random=fallback_random):
+        table = dict(select_decomp_table())
+    if not is_cached:  # a user may still add decompositions before the first stock compile
+        fast_random_decomps.cache_clear()
     return table | in_precision_of_parameters(table)
 
 
