@@ -23,7 +23,7 @@ from eductor.cost import bytes_of
 from eductor.engines import INDUCTOR
 from eductor.errors import BadOption, UnknownName
 from eductor.graph.snapshot import copy_of
-from eductor.options import Ban, Options
+from eductor.options import BanName, Options
 from eductor.partition import explain_saved, memory_curve, partition_fn
 from eductor.partition.allowlist import ALLOWED, HEAVY, RANDOM
 from eductor.partition.bans import BANS
@@ -32,7 +32,7 @@ from eductor.partition.node_info import classify
 sys.path.insert(0, str(Path(__file__).parent.parent / "autograd"))
 from tracing import joint_of
 
-ALL = get_args(Ban)
+ALL = get_args(BanName)
 
 
 def compat(**options):

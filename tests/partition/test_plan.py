@@ -16,7 +16,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from eductor.cost import device_of
 from eductor.errors import BadOption
 from eductor.options import Options
-from eductor.partition import Plan, Step, explain_saved, memory_curve, partition_fn
+from eductor.partition import BudgetStep, Plan, explain_saved, memory_curve, partition_fn
 from eductor.partition.curve import step_for
 from eductor.partition.liveness import Liveness
 from eductor.partition.node_info import classify
@@ -228,7 +228,7 @@ def test_with_nothing_saved_the_backward_makes_ahead_what_a_larger_budget_saves(
 
 def test_a_budget_counts_as_the_next_smaller_one_on_the_curve():
     none = Choice(frozenset(), frozenset())
-    steps = [Step(b, none, 0, 0, 0) for b in (1.0, 0.75, 0.5, 0.0)]
+    steps = [BudgetStep(b, none, 0, 0, 0) for b in (1.0, 0.75, 0.5, 0.0)]
     assert [step_for(steps, b).budget for b in (1, 0.9, 0.75, 0.6, 0.1, 0)] == [1, 0.75, 0.75, 0.5, 0, 0]
 
 

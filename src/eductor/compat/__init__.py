@@ -1,12 +1,12 @@
-"""Every difference between torch versions and every private name of torch that the lower rooms need.
+"""Adapters for torch's private names and for differences between its versions.
 
-operators   what torch's operators are, beyond their schemas
-graphs      graphs of torch.fx, their nodes and the metadata of these
-tensors     what a tensor is to autograd and in memory
-symbols     sizes that are not known
-state       what operators depend on besides their arguments
-tracing     what a trace, and a backward that runs, know of themselves
-dynamo      what Dynamo compiles, why, and how to ask it for a graph
+operators   properties of torch's operators beyond their schemas
+graphs      graphs of torch.fx, their nodes and metadata
+tensors     a tensor's state in autograd and its memory layout
+symbols     symbolic and data-dependent sizes
+state       global state that operators depend on
+tracing     the state of a trace, and of a running backward
+dynamo      Dynamo's compiles, their reasons, and its export
 """
 
 from torch._dispatch.python import enable_python_dispatcher as enable_python_dispatcher

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from eductor.observe.table import as_text
-from eductor.partition import Plan, Step
+from eductor.partition import BudgetStep, Plan
 
 PICOSECONDS = 1e12
 
@@ -47,7 +47,7 @@ class MemoryCurve:
     """On the curve, or beside it where a plan was given."""
 
     @staticmethod
-    def of(steps: Sequence[Step], plan: Plan) -> MemoryCurve:
+    def of(steps: Sequence[BudgetStep], plan: Plan) -> MemoryCurve:
         """The curve of these steps, and the plan that was taken."""
         assert plan.peak is not None  # it was not edited, but told of the graph
         points = tuple(Point(s.budget, s.bytes, s.picoseconds / PICOSECONDS, s.peak) for s in steps)
