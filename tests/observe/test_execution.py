@@ -8,7 +8,7 @@ from torch import nn
 from torch.fx import symbolic_trace
 
 from eductor.graph import capture
-from eductor.observe.verify.execution import Manner, observe, why_not_run
+from eductor.observe.verify.execution import RunMode, observe, why_not_run
 from eductor.observe.verify.samples import KINDS, CannotRun, fits, made_up
 from eductor.observe.verify.value_comparison import bits_equal, unlike_bits, unlike_rounding
 
@@ -44,7 +44,7 @@ def test_sharing_is_seen():
 def test_gradients_of_a_captured_graph_with_a_write():
     module = symbolic_trace(lambda x: x.mul_(3).sin())
     x = torch.randn(3, requires_grad=True)
-    assert list(observe(module, [x], Manner(captured=True, gradients=True)).gradients) == ["input 0"]
+    assert list(observe(module, [x], RunMode(captured=True, gradients=True)).gradients) == ["input 0"]
     assert observe(module, [x]).gradients == {}
     assert x.grad is None
 

@@ -15,7 +15,7 @@ from torch import nn
 import eductor
 from eductor import BadOption, EductorWarning, NotVerified, PassFailed, graph_pass
 from eductor.graph import capture
-from eductor.observe.verify.reachable_state import World
+from eductor.observe.verify.reachable_state import ReachableState
 from eductor.observe.verify.verifier import Verifier
 
 aten = torch.ops.aten
@@ -978,6 +978,6 @@ def test_the_state_of_an_optimizer_is_compared():
         optimizer.step()
 
     step(torch.ones(3, 2))
-    names = World(step).tensors
+    names = ReachableState(step).tensors
     assert sum("exp_avg_sq" in name for name in names) == 2, list(names)
     assert verified(step, torch.ones(3, 2)).ok

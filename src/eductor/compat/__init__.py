@@ -26,10 +26,10 @@ from eductor.compat.dynamo import RESUMED as RESUMED
 from eductor.compat.dynamo import CompileState as CompileState
 from eductor.compat.dynamo import code_name as code_name
 from eductor.compat.dynamo import compile_id as compile_id
-from eductor.compat.dynamo import compiled_apart as compiled_apart
 from eductor.compat.dynamo import default_backend as default_backend
 from eductor.compat.dynamo import dynamo_export as dynamo_export
 from eductor.compat.dynamo import is_traced as is_traced
+from eductor.compat.dynamo import isolated_compile as isolated_compile
 from eductor.compat.dynamo import original_of as original_of
 from eductor.compat.dynamo import recompile_reason as recompile_reason
 from eductor.compat.dynamo import trace_artifact as trace_artifact

@@ -82,7 +82,7 @@ def original_of(fn: Callable[..., Any]) -> Callable[..., Any]:
     return original
 
 
-def compiled_apart(fn: Callable[..., Any], **keywords: Any) -> Any:
+def isolated_compile(fn: Callable[..., Any], **keywords: Any) -> Any:
     """torch.compile in an isolated cache: it neither reuses nor counts earlier compiles of the same code.
 
     Before torch 2.13 this resets Dynamo: functions that the user compiled are recompiled when called.

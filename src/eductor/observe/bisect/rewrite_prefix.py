@@ -1,4 +1,4 @@
-"""Lets only the first rewrites of a compile happen, and writes down which they were."""
+"""Limits a compile to its first rewrites, and records them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 from eductor.graph.rewriter import Match
 from eductor.observe.bisect.trial import Trial
 from eductor.observe.verify.samples import CannotRun
-from eductor.observe.verify.user_inputs import Given
+from eductor.observe.verify.user_inputs import UserInputs
 from eductor.pipeline.base import GraphName
 from eductor.pipeline.instruments import Instrument, Numbering, PassRun, StageRun
 
@@ -23,12 +23,12 @@ class Rewrite:
     address: str
     graph: GraphName
     number: int
-    """Which match of the pass on this graph it is."""
+    """The index of the match among those of the pass on this graph."""
 
 
 @dataclass
 class Scene:
-    """Where the last allowed rewrite happens: the pass, the graph before it, values for its inputs, nodes it touches."""
+    """The context of the last allowed rewrite: its pass, the graph before it, values for its inputs, the nodes it touches."""
 
     trial: Trial
     module: GraphModule
@@ -37,15 +37,15 @@ class Scene:
 
 
 class Prefix(Instrument):
-    """All rewrites of a compile, over all its graphs, stand in one row; the first `limit` of them happen."""
+    """An instrument that allows the first `limit` rewrites of a compile, counted over all its graphs."""
 
     def __init__(self, limit: int | None = None) -> None:
         self.limit = limit
         self.made: list[Rewrite] = []
         self.failures: dict[tuple[Any, ...], str] = {}
-        """What failed, by where and how: texts may differ from run to run."""
+        """Failures, by place and error type, as texts may differ from run to run."""
         self.scene: Scene | None = None
-        self._given = Given()
+        self._given = UserInputs()
         self._first = 0
         self._match: Match | None = None
         self._numbering = Numbering()
@@ -77,7 +77,7 @@ class Prefix(Instrument):
     def after_pass(self, run: PassRun) -> None:
         if run.status == "changed" and len(self.made) == self._first:
             self._add(run, run.address)
-        self._look(run)
+        self._keep_scene(run)
 
     def failed_pass(self, run: PassRun, error: Exception) -> None:
         if len(self.made) == self._first:
@@ -85,16 +85,16 @@ class Prefix(Instrument):
         number = self._numbering.number(run.context.graph, run.module)
         key = (run.address, run.context.graph.role, number, type(error).__name__)
         self.failures[key] = f"{run.address} failed: {run.reason}"
-        self._look(run)
+        self._keep_scene(run)
 
     def _add(self, run: PassRun, address: str) -> None:
         name = run.context.graph
-        # Dynamo's own name counts the attempts, so it is left out.
+        # Dynamo's compile id counts attempts, so it is left out.
         graph = GraphName(self._numbering.number(name, run.module), role=name.role)
         self.made.append(Rewrite(address, graph, len(self.made) - self._first))
 
-    def _look(self, run: PassRun) -> None:
-        """Keeps the graph before the pass in which the last allowed rewrite happened."""
+    def _keep_scene(self, run: PassRun) -> None:
+        """Stores the graph before the pass that made the last allowed rewrite."""
         if self.limit is None or len(self.made) != self.limit or self._first == self.limit or self.scene is not None:
             return
         module = run.before.module(run.module)

@@ -1,4 +1,4 @@
-"""What the manual of the passes is made of: the steps as rows, and the examples of passes before and after, by running them."""
+"""The contents of the manual: the steps as rows, and the examples of passes before and after, by running them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from eductor.pipeline.runner import run_steps
 
 @dataclass(frozen=True, slots=True)
 class ExampleRun:
-    """An example after its pass ran over it."""
+    """An example before and after its pass."""
 
     before: str
     after: str
@@ -30,14 +30,14 @@ class ExampleRun:
 def run_example(
     pass_: Pass, stage: Stage, example: Example, *, dynamic: bool = False, inputs: list[Any] | None = None
 ) -> ExampleRun:
-    """Captures an example in the dialect of the stage and runs the pass over it, strictly."""
+    """Captures an example in the dialect of the stage and runs the pass on it; failures raise."""
     return run_pass(
         pass_.configured(**example.options), stage, capture_example(stage, example, dynamic=dynamic, inputs=inputs)
     )
 
 
 def run_pass(pass_: Pass, stage: Stage, module: GraphModule, *instruments: Instrument) -> ExampleRun:
-    """Runs one pass over a graph, strictly, on whichever device the graph is."""
+    """Runs one pass on a graph, on any device; failures raise."""
     before = to_function(module.graph)
     recorder = Recorder()
     context = Context(
@@ -53,7 +53,7 @@ def run_pass(pass_: Pass, stage: Stage, module: GraphModule, *instruments: Instr
 def capture_example(
     stage: Stage, example: Example, *, dynamic: bool = False, inputs: list[Any] | None = None
 ) -> GraphModule:
-    """The graph of an example, as the pass is going to see it."""
+    """The graph of an example, as the pass sees it."""
     dialect = "torch" if stage == "pre_grad" else "aten"
     module = capture(example.fn, inputs or example.make_inputs(), dialect, dynamic=dynamic)  # type: ignore[arg-type]
     if example.prepare is not None:
