@@ -137,7 +137,7 @@ def test_without_matplotlib_the_error_says_how_to_install_it(monkeypatch, tmp_pa
 
 
 def test_a_file_that_cannot_be_drawn_is_refused_before_the_script_runs(tmp_path):
-    with pytest.raises(BadOption, match=r"'train.py' is no name of a picture: it must end in .png, .svg, .pdf"):
+    with pytest.raises(BadOption, match=r"'train.py' is not the name of a picture: it must end in .png, .svg, .pdf"):
         check_can_draw("train.py")
     with pytest.raises(BadOption, match=r"there is no folder .*nowhere' to draw 'curve.png' in"):
         check_can_draw(tmp_path / "nowhere" / "curve.png")

@@ -202,7 +202,7 @@ def test_effects_of_a_draw_made_twice():
     report = verified(program, torch.randn(3), passes=[edited(aten.rand_like, edit, stage="pre_grad")])
     finding = only_finding(report)
     assert finding.check == "effects"
-    assert "draws anew" in finding.text
+    assert "draws again" in finding.text
 
 
 def crashing(graph, rewrite):
