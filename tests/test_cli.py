@@ -188,7 +188,7 @@ def test_explain_shows_what_was_compiled_before_the_script_failed(capsys, tmp_pa
 
 
 BAD_SCRIPTS = {
-    "missing": (None, "", "there is no file"),
+    "missing": (None, "", "no such file"),
     "raises": ("1 / 0", "", "train.py:1 raised ZeroDivisionError: division by zero."),
     "compiles nothing": ("x = 1", "", "compiled nothing with Eductor: "),
     "calls nothing": ("import eductor\neductor.compile(abs)", "", "compiles abs, but calls none of them"),

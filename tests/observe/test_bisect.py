@@ -270,7 +270,7 @@ def test_a_flaky_check(search, xy):
 
 
 def test_nothing_wrong(search, xy):
-    with pytest.raises(NothingWrong, match="nothing to look for"):
+    with pytest.raises(NothingWrong, match="nothing to bisect"):
         search(chain, *xy)
 
 

@@ -197,7 +197,7 @@ def test_bisect_what_is_never_called(run):
 def test_bisect_right(run):
     code, out, _ = run("bisect", RIGHT)
     assert code == 1
-    assert "nothing to look for" in out
+    assert "nothing to bisect" in out
 
 
 def test_bisect_wrong(run):

@@ -261,7 +261,7 @@ MISTAKES = {
     "no function, none near": (
         "def step(): 0",
         ":other",
-        "'other' does not exist in script.py. Functions there: step.",
+        "'other' does not exist in script.py. Its functions: step.",
     ),
     "no function but a value": ("stop = 3", ":stop", "'stop' is not a function, but of type int, in script.py"),
     "arguments": ("def step(x, y, z=1): 0", ":step", "'step' needs the arguments x, y: give them defaults.*or wrap it"),
