@@ -188,7 +188,7 @@ def test_explain_shows_what_was_compiled_before_the_script_failed(capsys, tmp_pa
 
 
 BAD_SCRIPTS = {
-    "missing": (None, "", "there is no file"),
+    "missing": (None, "", "no such file"),
     "raises": ("1 / 0", "", "train.py:1 raised ZeroDivisionError: division by zero."),
     "compiles nothing": ("x = 1", "", "compiled nothing with Eductor: "),
     "calls nothing": ("import eductor\neductor.compile(abs)", "", "compiles abs, but calls none of them"),
@@ -215,7 +215,7 @@ def test_explain_tells_mistakes_in_one_line(capsys, tmp_path, case):
 def test_a_mistake_ends_the_process_with_2(tmp_path):
     done = subprocess.run([sys.executable, "-m", "eductor", "explain", "no.py"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("eductor: there is no file 'no.py'.")
+    assert done.stderr.startswith("eductor: no such file: 'no.py'.")
 
 
 # ------------------------------------------------------------------------------------------------------------- why-not
@@ -294,7 +294,7 @@ def test_why_not_of_other_passes_shows_their_reasons(capsys, tmp_path):
     assert "left alone: sin: a sine is a sine\n" in out
     assert LINE in out
     assert main(["why-not", scales(tmp_path), "remove_noop_ops"]) == 0
-    assert "  found nothing to look at: full_slice, " in capsys.readouterr().out
+    assert "  found no candidates: full_slice, " in capsys.readouterr().out
 
 
 def test_why_not_of_what_matched(capsys, script):
@@ -306,7 +306,7 @@ def test_why_not_of_a_pass_that_did_not_run(capsys, tmp_path):
     assert main(["why-not", scales(tmp_path, when="not today"), "fold_scales"]) == 0
     assert capsys.readouterr().out == "joint/fold_scales in graph 1 (joint): skipped, not today\n"
     assert main(["why-not", scales(tmp_path, disable="fold_scales"), "fold_scales"]) == 0
-    assert capsys.readouterr().out == "joint/fold_scales did not run: the option `disable` leaves it out\n"
+    assert capsys.readouterr().out == "joint/fold_scales did not run: the option `disable` disables it\n"
 
 
 def test_why_not_of_what_does_not_exist(capsys, tmp_path):

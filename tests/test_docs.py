@@ -154,7 +154,7 @@ def means_table() -> str:
 
 
 def bans_table() -> str:
-    return as_markdown(("ban", "why it must not be computed again"), [(f"`{row.name}`", row.reason) for row in BANS])
+    return as_markdown(("ban", "why it must not be recomputed"), [(f"`{ban.name}`", ban.reason) for ban in BANS])
 
 
 TABLES = {

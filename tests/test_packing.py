@@ -16,7 +16,7 @@ from torch import nn
 import eductor
 from eductor.graph.reading.static import pack
 from eductor.graph.values.evaluate import propagate
-from eductor.packing.packed_values import Kept
+from eductor.packing.packed_values import PackedValues
 from eductor.pipeline.base import Context, graph_pass
 
 aten = torch.ops.aten
@@ -48,13 +48,13 @@ class Two(nn.Module):
 def computed(monkeypatch):
     """The number of times that packed values were computed."""
     calls = []
-    plain = Kept._computed
+    plain = PackedValues._computed
 
     def counting(self, sources):
         calls.append(len(sources))
         return plain(self, sources)
 
-    monkeypatch.setattr(Kept, "_computed", counting)
+    monkeypatch.setattr(PackedValues, "_computed", counting)
     return calls
 
 
@@ -281,7 +281,7 @@ def test_nothing_is_kept_alive():
     run = compiled(model)
     with torch.no_grad():
         run(torch.randn(2, 4))
-    kept = [o for o in gc.get_objects() if type(o) is Kept]
+    kept = [o for o in gc.get_objects() if type(o) is PackedValues]
     alive = [weakref.ref(model.a.weight), weakref.ref(kept[-1])]
     del kept
     del model, run
@@ -292,7 +292,7 @@ def test_nothing_is_kept_alive():
 
 def test_parameters_are_not_kept_alive_by_what_is_kept():
     weight = torch.randn(3)
-    kept = Kept(lambda w: (w * 2,))
+    kept = PackedValues(lambda w: (w * 2,))
     storage = weakref.ref(weight.untyped_storage())
     kept([weight])
     alive = weakref.ref(weight)
@@ -539,7 +539,7 @@ def test_verified_and_explained(model):
 
 def test_looking_is_cheap():
     sources = [torch.randn(2) for _ in range(100)]
-    kept = Kept(lambda *given: (given[0] * 2,))
+    kept = PackedValues(lambda *given: (given[0] * 2,))
     kept(sources)
     seconds = min(timeit.repeat(lambda: kept(sources), number=20, repeat=5)) / 20
     assert seconds / len(sources) < 1e-6  # a third of it on a quiet machine

@@ -39,7 +39,7 @@ from eductor.version import __version__
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; a user's mistake is one line on stderr and the exit code 2."""
     given = list(sys.argv[1:] if argv is None else argv)
-    # What stands behind `--` belongs to the script; argparse would take it apart.
+    # Arguments after `--` belong to the script; argparse must not parse them.
     own, script = (given[: given.index("--")], given[given.index("--") + 1 :]) if "--" in given else (given, [])
     args = _parser().parse_args(own)
     args.arguments = script
@@ -63,9 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     passes.add_argument("name", nargs="?", help="a pass: shows its contract, and its examples before and after")
     passes.add_argument("--stage", choices=STAGES, help="only this stage")
     form = passes.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="as a list of objects")
+    form.add_argument("--json", action="store_true", help="as a JSON list of objects")
     form.add_argument("--markdown", action="store_true", help="as Markdown")
-    explain = _script_parser(commands, "explain", "run a script, and tell what each pass did to each of its graphs")
+    explain = _script_parser(commands, "explain", "run a script, and show what each pass did to each of its graphs")
     form = explain.add_mutually_exclusive_group()
     form.add_argument("--diff", metavar="PASS", help="the graphs before and after this pass")
     form.add_argument("--saved", action="store_true", help="what each graph saves for its backward, and why")
@@ -74,10 +74,10 @@ def _parser() -> argparse.ArgumentParser:
         "--backend",
         choices=("eductor", "inductor"),
         default="eductor",
-        help="inductor: compile with torch's own instead, and tell what its passes do",
+        help="inductor: compile with stock Inductor instead, and show what its passes do",
     )
-    explain.add_argument("--verify", action="store_true", help="check each pass, too, and tell what was found")
-    explain.add_argument("--html", metavar="FILE", help="the whole report, as one HTML file to look around in")
+    explain.add_argument("--verify", action="store_true", help="also check each pass, and report what was found")
+    explain.add_argument("--html", metavar="FILE", help="the whole report, as one interactive HTML file")
     explain.add_argument(
         "--chrome-trace", metavar="FILE", help="when each stage and pass ran, for Perfetto or chrome://tracing"
     )
@@ -86,30 +86,36 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         const="",
         metavar="FILE.png",
-        help="memory against time of each graph, as a table, or drawn in a file; with --json, in the JSON, too",
+        help="memory over time in each graph, as a table, or plotted to a file; with --json, also in the JSON",
     )
-    diff = commands.add_parser("diff", help="two records of `eductor explain SCRIPT.py --json`, side by side")
+    diff = commands.add_parser("diff", help="compare two records of `eductor explain SCRIPT.py --json`")
     for name in ("a", "b"):
-        diff.add_argument(name, metavar=f"{name.upper()}.json", help="a record: of another version, options or backend")
-    diff.add_argument("--html", metavar="FILE", help="as an HTML file, instead of here")
+        diff.add_argument(
+            name, metavar=f"{name.upper()}.json", help="a record of one version, set of options or backend"
+        )
+    diff.add_argument("--html", metavar="FILE", help="write an HTML file instead of printing")
     verify = _script_parser(commands, "verify", "run a script, and check each pass and each compiled function in it")
-    verify.add_argument("--strict", action="store_true", help="stop at the first thing that is wrong")
+    verify.add_argument("--strict", action="store_true", help="stop at the first failure")
     bisect = _script_parser(commands, "bisect", "run a script, and find the rewrite that makes it wrong")
-    bisect.add_argument("--repeats", type=_positive, default=1, help="run so often, if it does not always fail")
-    why = _script_parser(commands, "why-not", "run a script, and tell why a pass, or a rule of it, did not match")
+    bisect.add_argument(
+        "--repeats", type=_positive, default=1, help="runs per trial, for a failure that is not deterministic"
+    )
+    why = _script_parser(commands, "why-not", "run a script, and show why a pass, or one of its rules, did not match")
     why.add_argument("asked", metavar="PASS[:RULE]", help="a pass by its name or address, and one of its rules")
-    why.add_argument("--json", action="store_true", help="the same as plain data")
-    bench.add_arguments(commands.add_parser("bench", help="models in eager, with Inductor and Eductor, side by side"))
-    cache = commands.add_parser("cache", help="the graphs that compiles left on disk: where, how many, how large")
-    cache.add_argument("--clear", action="store_true", help="remove all of them")
+    why.add_argument("--json", action="store_true", help="as JSON")
+    bench.add_arguments(
+        commands.add_parser("bench", help="run models in eager, with Inductor and with Eductor, side by side")
+    )
+    cache = commands.add_parser("cache", help="show where compiled graphs are cached on disk, how many, and their size")
+    cache.add_argument("--clear", action="store_true", help="remove all entries")
     return parser
 
 
 def _script_parser(
     commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, help: str
 ) -> argparse.ArgumentParser:
-    """A command that looks at what a script compiles."""
-    parser = commands.add_parser(name, help=help, epilog="What stands behind `--` is given to the script.")
+    """A subcommand that runs a script and inspects what it compiles."""
+    parser = commands.add_parser(name, help=help, epilog="Arguments after `--` are passed to the script.")
     parser.add_argument("where", metavar="SCRIPT.py[:function]", help="a script, or a function without arguments in it")
     return parser
 
@@ -127,7 +133,7 @@ def _cache(args: argparse.Namespace) -> int:
 
 def _positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
     return int(text)
 
 
@@ -161,13 +167,13 @@ def _explain(args: argparse.Namespace) -> int:
         check_can_write(file)
     if args.html:
         explorer()
-    # What the script prints must not stand between the braces.
+    # Keep what the script prints out of the JSON.
     aside = contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
     names: list[str] = []
     takes_stock = args.backend == "inductor"
     if takes_stock and (args.verify or args.memory_curve is not None):
         raise BadOption(
-            "--verify and --memory-curve ask Eductor's own passes and partitioner: leave out --backend inductor."
+            "--verify and --memory-curve need Eductor's passes and partitioner: leave out --backend inductor."
         )
 
     def compiled(found: CompiledFunction) -> Callable[..., object]:
@@ -180,34 +186,34 @@ def _explain(args: argparse.Namespace) -> int:
             run_script(args.where, compiled, args.arguments, takes_stock=takes_stock)
     except BadScript:
         if explanation.graphs and not args.json:
-            print(explanation)  # what was compiled until then may be the reason
+            print(explanation)  # what was compiled so far may explain the failure
         raise
     finally:
         progress.clear()
     if not explanation.graphs:
         raise BadScript(
-            f"{args.where} compiles {', '.join(names)}, but calls none of them: call what is to be looked at."
+            f"{args.where} compiles {', '.join(names)}, but calls none of them: call what you want to inspect."
         )
     if args.json:
         print(json.dumps(explanation.to_json(), indent=2))
-    elif told := _told(explanation, args):
-        print(told)
+    elif text := _as_text(explanation, args):
+        print(text)
     _write(explanation, args, progress)
     if args.memory_curve and explanation.memory_curve():
         explanation.draw_memory_curve().savefig(args.memory_curve)
     return 0
 
 
-def _told(explanation: Explanation, args: argparse.Namespace) -> str:
-    """What was asked for, or else the whole explanation."""
-    told = [explanation.diff(args.diff)] if args.diff is not None else []
-    told += _by_graph(explanation.explain_saved()) if args.saved else []
-    told += _by_graph(explanation.memory_curve()) if args.memory_curve is not None else []
-    return "\n\n".join(told) or ("" if args.html or args.chrome_trace else str(explanation))
+def _as_text(explanation: Explanation, args: argparse.Namespace) -> str:
+    """The parts that the options select, or the whole explanation."""
+    parts = [explanation.diff(args.diff)] if args.diff is not None else []
+    parts += _by_graph(explanation.explain_saved()) if args.saved else []
+    parts += _by_graph(explanation.memory_curve()) if args.memory_curve is not None else []
+    return "\n\n".join(parts) or ("" if args.html or args.chrome_trace else str(explanation))
 
 
 def _write(explanation: Explanation, args: argparse.Namespace, progress: Progress) -> None:
-    """Writes the files that were asked for, and says where they are."""
+    """Writes the requested files, and prints their paths."""
     if args.html:
         progress.say(f"writing {args.html}")
         written = write(args.html, explanation.to_html())
@@ -219,8 +225,8 @@ def _write(explanation: Explanation, args: argparse.Namespace, progress: Progres
 
 
 def _by_graph(values: Mapping[int, object]) -> list[str]:
-    told = [f"graph {graph}\n\n{value}" for graph, value in values.items()]
-    return told or ["No graph has a backward: nothing is saved."]
+    parts = [f"graph {graph}\n\n{value}" for graph, value in values.items()]
+    return parts or ["No graph has a backward: nothing is saved."]
 
 
 def _diff(args: argparse.Namespace) -> int:
@@ -235,7 +241,7 @@ def _diff(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    """1 where anything is wrong."""
+    """Returns 1 if any check fails."""
     progress, reports = Progress(sys.stderr), list[Report]()
     try:
         verify_script(args.where, args.arguments, progress, reports, strict=args.strict)
@@ -249,7 +255,7 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _bisect(args: argparse.Namespace) -> int:
-    """1 where nothing is wrong."""
+    """Returns 1 if nothing fails."""
     progress = Progress(sys.stderr)
     try:
         culprit = bisect_script(args.where, args.arguments, progress, args.repeats)
@@ -270,12 +276,12 @@ def _why_not(args: argparse.Namespace) -> int:
             run_script(args.where, lambda found: inquiry.compile(found, progress), args.arguments)
     except BadScript:
         if inquiry.answers and not args.json:
-            print(inquiry)  # what was compiled until then
+            print(inquiry)  # what was compiled so far
         raise
     finally:
         progress.clear()
     if not inquiry.explanation.graphs:
-        raise BadScript(f"{args.where} calls nothing that it compiles: call what is to be looked at.")
+        raise BadScript(f"{args.where} calls nothing that it compiles: call what you want to inspect.")
     inquiry.finished()
     print(json.dumps(inquiry.to_json(), indent=2) if args.json else inquiry)
     return 0
@@ -294,7 +300,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
 
 
 def _show(markdown: str, *, raw: bool) -> None:
-    """Rendered where somebody reads it in a terminal and rich is installed; as it is otherwise."""
+    """Prints Markdown; rendered if stdout is a terminal and rich is installed."""
     if raw or not sys.stdout.isatty() or find_spec("rich") is None:
         print(markdown)
         return

@@ -16,7 +16,7 @@ class EductorError(Exception):
 
 
 class UnknownName(EductorError):
-    """A name that nothing here has; the message suggests the nearest one."""
+    """An unknown name; the message suggests the nearest one."""
 
     def __init__(self, kind: str, given: object, known: Iterable[str]) -> None:
         super().__init__(kind, given, sorted(set(known)))
@@ -37,7 +37,7 @@ class BadPass(EductorError):
 
 
 class BadPattern(EductorError):
-    """A pattern or a replacement that cannot be what its author meant."""
+    """A pattern or a replacement that contradicts itself or can never match."""
 
 
 class OrderConflict(EductorError):
@@ -65,15 +65,15 @@ class NothingWrong(EductorError):
 
 
 class Unsupported(EductorError):
-    """A construct that a stage cannot handle; the compile takes a simpler way and says so."""
+    """A construct that a stage cannot handle; the compile falls back to a simpler path and warns."""
 
 
 class BadScript(EductorError):
-    """A script that cannot be run, or has nothing to look at."""
+    """A script that cannot be run, or compiles nothing."""
 
 
 class NotInstalled(EductorError):
-    """A package that an extra of Eductor installs, and that somebody's wish needs."""
+    """A missing package that an extra of Eductor installs."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(package, extra, purpose)
@@ -97,7 +97,7 @@ def warn(message: str, stacklevel: int = 2) -> None:
 
 
 def warnings_until_now() -> int:
-    """How many there were in this thread; a filter may have silenced them."""
+    """How many warnings this thread raised; a filter may have silenced them."""
     return _warnings.get()
 
 

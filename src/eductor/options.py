@@ -14,7 +14,7 @@ Profile = Literal["fast", "exact"]
 Verify = Literal["each"]
 Solver = Literal["cuts", "greedy", "integer"]
 Policy = Literal["priced", "compat"]
-Ban = Literal[
+BanName = Literal[
     "not_in_allowlist",
     "compute_heavy",
     "materialized_backward",
@@ -32,16 +32,18 @@ def _why(text: str, default: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of one compile. They are valid for that compile alone."""
+    """The options of one compile. They hold for that compile alone."""
 
-    profile: Profile = _why("`fast` allows other roundings and other random draws; `exact` is bitwise eager", "fast")
+    profile: Profile = _why(
+        "`fast` allows different rounding and different random draws; `exact` is bitwise equal to eager", "fast"
+    )
     engine: str | Callable[..., Any] | None = _why(
-        "what makes kernels: a name or a function; default: inductor where it can compile, else aten", None
+        "what compiles graphs: a name or a function; default: inductor where it can compile, else aten", None
     )
     mode: str = _why("what the engine optimizes for; `reduce-overhead` is CUDA graphs", "default")
-    decompositions: Mapping[Any, Any] | None = _why("operators taken apart in the trace; default: the engine's", None)
+    decompositions: Mapping[Any, Any] | None = _why("decompositions used in the trace; default: the engine's", None)
     memory_budget: float | Mapping[str, float] = _why(
-        "what may be saved for the backward: from 0 (inputs alone) to 1 (no limit), or bytes above 1; for all of the "
+        "what may be saved for the backward: from 0 (inputs only) to 1 (no limit), or bytes above 1; for all of the "
         "model, or a dictionary of modules",
         1,
     )
@@ -50,17 +52,19 @@ class Options:
         "greedy",
     )
     recompute: bool = _why(
-        "compute again in the backward what is cheaper than saving; writes through `.data` until then are not seen",
+        "recompute in the backward what is cheaper than saving; writes through `.data` until then are not seen",
         True,
     )
     partition_policy: Policy = _why(
         "what is saved: `priced`, as `recompute` and the budget say; `compat`, what torch's partitioner would, to compare",
         "priced",
     )
-    bans: Sequence[Ban] = _why("what `compat` does not compute again, by the names of its table of bans", get_args(Ban))
+    bans: Sequence[BanName] = _why(
+        "what `compat` does not recompute, by the names in its table of bans", get_args(BanName)
+    )
     aggressive_recomputation: bool = _why("of the bans of `compat`, keep `compute_heavy` and `reductions` only", False)
     plans: Sequence[Any] = _why(
-        "what to save and what to compute again, as plans that earlier compiles gave: each graph takes the one that fits",
+        "what to save and what to recompute, as plans of earlier compiles: each graph takes the one that fits",
         (),
     )
     double_backward: bool = _why("keep inputs until the backward, so that gradients can be differentiated", True)
@@ -78,9 +82,9 @@ class Options:
     pack_weights: bool = _why(
         "compute what depends on parameters alone once in inference; writes through `.data` are not seen", True
     )
-    cache: bool = _why("keep the final graphs on disk: a later process that compiles the same runs no pass", True)
+    cache: bool = _why("cache the final graphs on disk: a later process that compiles the same runs no pass", True)
     strict: bool = _why(
-        "what fails or is not supported is an error, not a warning: a pass, an engine, a construct", False
+        "raise an error instead of a warning if a pass or an engine fails or a construct is not supported", False
     )
     verify: Verify | None = _why(
         "`each` checks every pass against its contract, by running the graph before and after it", None
@@ -101,7 +105,7 @@ class Options:
                 raise BadOption(f"option {name}={getattr(self, name)!r}: it must be True or False.")
         if not _is_budget(self.memory_budget):
             raise BadOption(
-                f"option memory_budget={self.memory_budget!r}: it must be a number from 0 (save inputs alone) to 1 (save "
+                f"option memory_budget={self.memory_budget!r}: it must be a number from 0 (save inputs only) to 1 (save "
                 "what is fastest), or a whole number of bytes above 1; or a dictionary of such numbers by the names of "
                 "modules, as in {'layers.*': 0.5}."
             )
@@ -127,17 +131,17 @@ class Options:
             raise BadOption(f"option partition_policy={policy!r}: it must be one of {', '.join(get_args(Policy))}.")
         object.__setattr__(self, "bans", _names("bans", self.bans, "bans"))
         for name in self.bans:
-            if name not in get_args(Ban):
-                raise UnknownName("ban", name, get_args(Ban))
+            if name not in get_args(BanName):
+                raise UnknownName("ban", name, get_args(BanName))
         if policy == "compat" and budget != 1:
             raise BadOption(
-                f"option memory_budget={budget!r} with partition_policy='compat': where computing again is free or banned, "
-                "less memory takes fewer bans. Leave some out of bans, or take partition_policy='priced'."
+                f"option memory_budget={budget!r} with partition_policy='compat': where recomputing is free or banned, "
+                "less memory needs fewer bans. Leave some out of bans, or use partition_policy='priced'."
             )
-        if policy != "compat" and (self.aggressive_recomputation or self.bans != get_args(Ban)):
+        if policy != "compat" and (self.aggressive_recomputation or self.bans != get_args(BanName)):
             raise BadOption(
-                f"options bans={self.bans!r}, aggressive_recomputation={self.aggressive_recomputation!r}: they say what "
-                "partition_policy='compat' does, and this is partition_policy='priced'."
+                f"options bans={self.bans!r}, aggressive_recomputation={self.aggressive_recomputation!r}: they apply to "
+                "partition_policy='compat', but this is partition_policy='priced'."
             )
 
     @classmethod
@@ -155,7 +159,7 @@ class Options:
 
 
 def _is_budget(given: Any) -> bool:
-    """Whether this is a budget of memory: a part, a number of bytes, or one of these for each of some modules."""
+    """Whether this is a memory budget: a fraction, a number of bytes, or a dictionary of these by module."""
     if isinstance(given, Mapping):
         return all(isinstance(name, str) and not isinstance(b, Mapping) and _is_budget(b) for name, b in given.items())
     if isinstance(given, bool) or not isinstance(given, (int, float)):
@@ -185,7 +189,7 @@ _SWITCHES = (
 
 
 def _names(option: str, given: Any, of: str) -> tuple[str, ...]:
-    """Names one by one, or as one string with commas."""
+    """Names from an iterable or from one string with commas."""
     names = given.split(",") if isinstance(given, str) else _several(given)
     if not all(isinstance(n, str) for n in names):
         raise BadOption(f"option {option}={given!r}: it must be names of {of}.")
@@ -193,7 +197,7 @@ def _names(option: str, given: Any, of: str) -> tuple[str, ...]:
 
 
 def _several(given: Any) -> tuple[Any, ...]:
-    """One thing or several; None is none."""
+    """A value or an iterable of values as a tuple; None is empty."""
     if given is None:
         return ()
     alone = callable(given) or isinstance(given, str) or not isinstance(given, Iterable)

@@ -34,12 +34,12 @@ def pre_grad_passes(
     correct_captured(gm)
     differentiates = _differentiates(gm)
     if differentiates and not any(requires_grad(value_of(n)) for n in gm.graph.nodes if n.op.startswith("call")):
-        propagate(gm)  # the values of an exported graph do not say what autograd follows
+        propagate(gm)  # the values of an exported graph do not say what requires a gradient
     return _run("pre_grad", gm, chosen, is_inference=not differentiates)
 
 
 def joint_graph_passes(gm: GraphModule, *, options: Mapping[str, Any] | Options | None = None) -> GraphModule:
-    """Runs the joint-graph passes over an ATen graph, in place; a Torch-level graph is brought to ATen first."""
+    """Runs the joint-graph passes over an ATen graph, in place; a Torch-level graph is lowered to ATen first."""
     _bring_to_aten(gm)
     return _run("joint", gm, Options.of(options), is_inference=False)
 
@@ -47,7 +47,7 @@ def joint_graph_passes(gm: GraphModule, *, options: Mapping[str, Any] | Options 
 def post_grad_passes(
     gm: GraphModule, is_inference: bool, *, options: Mapping[str, Any] | Options | None = None
 ) -> GraphModule:
-    """Runs the post-grad passes over a forward or backward ATen graph, in place; a Torch-level one is brought to ATen first."""
+    """Runs the post-grad passes over a forward or backward ATen graph, in place; a Torch-level one is lowered to ATen first."""
     _bring_to_aten(gm)
     return _run("post_grad", gm, Options.of(options), is_inference=is_inference)
 
@@ -58,7 +58,7 @@ def _run(stage: Stage, gm: GraphModule, options: Options, *, is_inference: bool)
 
 
 def _differentiates(gm: GraphModule) -> bool:
-    """Whether autograd follows a run of the graph: it does, and an input or a tensor of the module wants a gradient."""
+    """Whether autograd is enabled and an input or a tensor of the module requires a gradient."""
     inputs = map(value_of, gm.graph.find_nodes(op="placeholder"))
     return torch.is_grad_enabled() and any(map(requires_grad, (*tensors_of(gm).values(), *inputs)))
 

@@ -1,6 +1,6 @@
-"""Checks of passes against what they promise: for the tests of this package, and for yours.
+"""Checks of passes against their contracts: for the tests of this package, and for yours.
 
-`check_contract` takes everything from the pass itself: each example fires, the result is right, a second run changes
+`check_contract` takes everything from the pass itself: each example fires, the result is correct, a second run changes
 nothing, each refusal is refused for the stated reason. `assert_pass` and `assert_refused` do the same for a program.
 """
 
@@ -24,7 +24,7 @@ from eductor.verification.verifier import Verifier
 
 
 def check_contract(pass_: Pass, stage: Stage) -> None:
-    """Checks a pass against its own examples, refusals and contract; raises AssertionError with what does not hold."""
+    """Checks a pass against its own examples, refusals and contract; raises AssertionError with what fails."""
     where = f"{stage}/{pass_.name}"
     assert pass_.purpose, f"{where} has no docstring, which is its entry in the manual"
     assert pass_.examples, f"{where} has no example: declare one with @{pass_.name}.example"
@@ -43,7 +43,7 @@ def check_contract(pass_: Pass, stage: Stage) -> None:
 
 
 def check_example(pass_: Pass, stage: Stage, example: Example) -> None:
-    """The pass fires on the example as it is; with dynamic sizes and in bfloat16 it is right, whether it fires or not."""
+    """The pass fires on the example, and is correct there, with dynamic sizes and in bfloat16, whether it fires there or not."""
     where = f"{stage}/{pass_.name} on {example.name}"
     run = check_run(pass_, stage, example, where)
     assert run.record.changed, (
@@ -56,7 +56,7 @@ def check_example(pass_: Pass, stage: Stage, example: Example) -> None:
 
 
 def check_refusal(pass_: Pass, stage: Stage, example: Example) -> None:
-    """The pass leaves the example as it is, and says the stated reason."""
+    """The pass leaves the example unchanged, and gives the stated reason."""
     where = f"{stage}/{pass_.name} on {example.name}"
     run = run_example(pass_, stage, example)
     assert not run.record.changed, f"{where}: it must refuse this, but changed it to\n{run.after}"
@@ -89,7 +89,7 @@ def assert_pass(
     *,
     stage: Stage | None = None,
 ) -> None:
-    """The pass turns one program into another one, and does it right. The two are compared as they are spelled."""
+    """The pass rewrites one program into another, correctly. Graphs are compared by structure."""
     stage = stage or pass_.stages[0]
     example = Example(getattr(before, "__name__", "before"), before, tuple(inputs))
     run = run_example(pass_, stage, example)
@@ -102,7 +102,7 @@ def assert_pass(
 def assert_refused(
     pass_: Pass, program: Callable[..., Any], inputs: Sequence[TensorSpec], because: str, *, stage: Stage | None = None
 ) -> None:
-    """The pass leaves a program as it is, and says why."""
+    """The pass leaves a program unchanged, and gives the reason."""
     example = Example(getattr(program, "__name__", "program"), program, tuple(inputs), because)
     check_refusal(pass_, stage or pass_.stages[0], example)
 
@@ -112,5 +112,5 @@ def _as_bfloat16(x: torch.Tensor) -> torch.Tensor:
 
 
 def _differentiable(x: torch.Tensor, stage: Stage) -> torch.Tensor:
-    """Before autograd, gradients are part of the result; later graphs contain their backward, or are one."""
+    """Before autograd, gradients are part of the result; later graphs contain their backward or are one."""
     return x.requires_grad_() if stage == "pre_grad" and x.dtype.is_floating_point else x

@@ -9,7 +9,7 @@ import pytest
 import eductor
 from eductor.cache import Store
 
-FROM_DISK = "comes from disk"
+FROM_DISK = "is loaded from disk"
 
 
 @pytest.fixture

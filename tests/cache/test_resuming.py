@@ -304,7 +304,7 @@ def test_what_an_entry_calls_is_known_or_it_is_left_alone(store, resumed, edit):
     data["parts"]["forward"]["code"] = code.replace(before, after)
     store.put(key, data)
     torch._dynamo.reset()
-    with pytest.warns(eductor.EductorWarning, match=f"leaves {path} alone: it cannot be read"):
+    with pytest.warns(eductor.EductorWarning, match=f"ignores {path}: it cannot be read"):
         assert torch.equal(eductor.compile(torch.sin, engine="aten")(x), x.sin())
     assert resumed() == 1  # when it was asked for the key
 
@@ -390,7 +390,7 @@ def test_another_process_runs_no_pass(store):
         return done.stdout
 
     cold, warm = run(), run("no passes")
-    assert "comes from disk" in warm
+    assert "is loaded from disk" in warm
     assert cold.splitlines()[-1] == warm.splitlines()[-1]
 
 

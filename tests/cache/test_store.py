@@ -44,7 +44,7 @@ def test_a_damaged_entry_is_left_alone_with_a_warning(store, spoil):
     store.put("a", "first")
     path = only_file(store)
     path.write_bytes(spoil(path.read_bytes()))
-    with pytest.warns(eductor.EductorWarning, match=f"leaves {path} alone: it is damaged"):
+    with pytest.warns(eductor.EductorWarning, match=f"ignores {path}: it is damaged"):
         assert store.get("a") is None
     store.put("a", "again")
     assert store.get("a") == "again"
@@ -56,7 +56,7 @@ def test_an_entry_of_another_key_is_left_alone_with_a_warning(store):
     store.put("b", "of b")
     other = next(p for p, _ in store.entries() if p != path)
     path.write_bytes(other.read_bytes())
-    with pytest.warns(eductor.EductorWarning, match="it was made for something else"):
+    with pytest.warns(eductor.EductorWarning, match="it belongs to another key"):
         assert store.get("a") is None
 
 

@@ -152,7 +152,7 @@ def test_an_error_is_seen():
 
 
 BAD = {
-    "there is no such file": ["nothing.py"],
+    "no such file": ["nothing.py"],
     "no dictionary MODELS": ["EMPTY"],
     "unknown model": ["MODELS", "--only", "other"],
     "unknown model of": ["MODELS:other"],

@@ -238,7 +238,7 @@ def test_slowness_by_a_check(search, xy):
 
     found = search(chain, check=check, passes=[sleeps])
     assert found.address == "post_grad/sleeps@3"
-    assert "the check says so" in found.reason
+    assert "the check returned false" in found.reason
     assert any("was not reduced" in note for note in found.notes)
     again = reproduced(found)
     assert "slow" in again.stdout
@@ -270,7 +270,7 @@ def test_a_flaky_check(search, xy):
 
 
 def test_nothing_wrong(search, xy):
-    with pytest.raises(NothingWrong, match="nothing to look for"):
+    with pytest.raises(NothingWrong, match="nothing to bisect"):
         search(chain, *xy)
 
 

@@ -11,7 +11,7 @@ from torch.fx import Interpreter
 
 import eductor
 from eductor.observe.verify.call_outcome import Arguments, observe_call, unlike_calls
-from eductor.observe.verify.reachable_state import World
+from eductor.observe.verify.reachable_state import ReachableState
 from eductor.verification.run_tensors import own_copies
 
 
@@ -228,7 +228,7 @@ def test_random_programs_are_compared_with_the_draws_of_eager():
 def test_eager_against_itself():
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout())
     arguments = Arguments([torch.randn(4, 3)])
-    world = World(model)
+    world = ReachableState(model)
     assert not unlike_calls(observe_call(model, arguments, world), observe_call(model, arguments, world), exact=True)
     wide = observe_call(model, arguments, world, wide=True)
     assert wide.facts["output 0"][0].dtype == torch.float64

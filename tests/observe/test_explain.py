@@ -69,7 +69,7 @@ def test_the_text_says_what_each_pass_did():
     assert re.search(r"remove_noop_ops +changed +1 +\d+ -> \d+", text)
     assert re.search(r"replace_random_passes +skipped .*fallback_random", text)
     assert re.search(
-        r"partition: \d+ nodes parted into \d+ forward and \d+ backward; saved: 1 input, 1 value of 16 bytes", text
+        r"partition: \d+ nodes split into \d+ forward and \d+ backward; saved: 1 input, 1 value of 16 bytes", text
     )
     assert re.search(r"engine, backward: aten", text)
     assert re.search(r"^Total: 1 graph in .*slowest pass: \w+/\w+ .*failed: nothing\.$", text, flags=re.MULTILINE)
@@ -118,7 +118,7 @@ def test_a_recompile_is_told_apart():
     caller(explanation.compile(found))
     first, second = explanation.graphs.values()
     assert (first.kind, second.kind, second.recompile_of) == ("first", "recompile", 1)
-    assert "twice, compiled again, for no earlier graph fits (tensor 'x' rank mismatch. expected 1, actual 2)" in str(
+    assert "twice, recompiled, as no earlier graph fits (tensor 'x' rank mismatch. expected 1, actual 2)" in str(
         explanation
     )
 

@@ -14,7 +14,7 @@ import eductor
 from eductor.errors import BadOption, NotInstalled
 from eductor.observe.explain import curve_plot
 from eductor.observe.explain.curve_plot import PANELS, check_can_draw, draw
-from eductor.observe.explain.memory_curve import MemoryCurve, Point
+from eductor.observe.explain.memory_curve import CurvePoint, MemoryCurve
 
 needs_matplotlib = pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib")
 
@@ -33,7 +33,7 @@ def explained(**options):
 def point(budget, bytes=None, microseconds=None):
     """A point of a curve on which a byte costs a microsecond."""
     bytes = int(4096 * budget) if bytes is None else bytes
-    return Point(budget, bytes, 1e-6 * (5000 - bytes if microseconds is None else microseconds), 2 * bytes)
+    return CurvePoint(budget, bytes, 1e-6 * (5000 - bytes if microseconds is None else microseconds), 2 * bytes)
 
 
 def curve(*budgets, chosen=None):
@@ -49,7 +49,7 @@ def test_each_budget_has_its_bytes_its_time_and_its_peak_and_the_plan_is_the_cho
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] > sizes[-1] == 0
     assert times == sorted(times)
-    assert found.chosen == Point(0.5, plan.bytes, plan.seconds, plan.peak)
+    assert found.chosen == CurvePoint(0.5, plan.bytes, plan.seconds, plan.peak)
     assert found.chosen.place in {p.place for p in found.points}
 
 
@@ -85,7 +85,7 @@ def test_what_was_chosen_beside_the_curve_has_a_row_of_its_own():
     ("budget", "text"), [({"Linear": 0.5}, "by modules"), (123456, "123,456 bytes"), (0.333333, "0.333")]
 )
 def test_every_kind_of_budget_is_told(budget, text):
-    lines = str(curve(1, 0, chosen=Point(budget, 4096, 0.9e-3, 8192))).splitlines()
+    lines = str(curve(1, 0, chosen=CurvePoint(budget, 4096, 0.9e-3, 8192))).splitlines()
     assert sum(line.endswith(f"<- chosen: {text}") for line in lines) == 1
 
 
@@ -137,7 +137,7 @@ def test_without_matplotlib_the_error_says_how_to_install_it(monkeypatch, tmp_pa
 
 
 def test_a_file_that_cannot_be_drawn_is_refused_before_the_script_runs(tmp_path):
-    with pytest.raises(BadOption, match=r"'train.py' is no name of a picture: it must end in .png, .svg, .pdf"):
+    with pytest.raises(BadOption, match=r"'train.py' is not the name of a picture: it must end in .png, .svg, .pdf"):
         check_can_draw("train.py")
     with pytest.raises(BadOption, match=r"there is no folder .*nowhere' to draw 'curve.png' in"):
         check_can_draw(tmp_path / "nowhere" / "curve.png")

@@ -32,6 +32,7 @@ def test_elsewhere_each_stage_is_a_line():
         "graph 1, partition",
         "graph 1, post_grad (forward)",
         "graph 1, engine (forward)",
+        "graph 1, link",
     ]
 
 

@@ -137,7 +137,7 @@ def test_records_of_the_same_name_are_told_apart(records, capsys):
 def test_what_is_no_record_is_said_to_be_none(tmp_path):
     (tmp_path / "text.json").write_text("{")
     (tmp_path / "other.json").write_text('{"schema": "other/1"}')
-    for name, reason in (("none", "No such file"), ("text", "is no JSON"), ("other", "the schema 'other/1'")):
+    for name, reason in (("none", "No such file"), ("text", "is not JSON"), ("other", "the schema 'other/1'")):
         with pytest.raises(BadOption, match=reason):
             read_record(str(tmp_path / f"{name}.json"))
 

@@ -184,7 +184,7 @@ UNCALLED = "f = eductor.compile(program)"
 def test_verify_what_is_never_called(run):
     code, _, err = run("verify", UNCALLED)
     assert code == 2
-    assert "call what is to be looked at" in err
+    assert "call what you want to inspect" in err
 
 
 def test_bisect_what_is_never_called(run):
@@ -197,7 +197,7 @@ def test_bisect_what_is_never_called(run):
 def test_bisect_right(run):
     code, out, _ = run("bisect", RIGHT)
     assert code == 1
-    assert "nothing to look for" in out
+    assert "nothing to bisect" in out
 
 
 def test_bisect_wrong(run):

@@ -249,7 +249,7 @@ MISTAKES = {
     "raises below": ("def f():\n    {}['key']\nf()", "", "script.py:3 raised KeyError: 'key'"),
     "says nothing": ("assert False", "", "script.py:2 raised AssertionError. Run"),
     "no python": ("x = = 1", "", "script.py:2 raised SyntaxError: invalid syntax"),
-    "exits": ("sys.exit(3)", "", "script.py exited with status 3: it must end well"),
+    "exits": ("sys.exit(3)", "", "script.py exited with status 3: it must succeed to be inspected"),
     "exits with words": ("sys.exit('no data')", "", "script.py exited with the message 'no data'"),
     "nothing": ("", "", r"compiled nothing with Eductor: .*backend=\"eductor\"\) or eductor.compile"),
     "others": (
@@ -261,9 +261,9 @@ MISTAKES = {
     "no function, none near": (
         "def step(): 0",
         ":other",
-        "'other' does not exist in script.py. Functions there: step.",
+        "'other' does not exist in script.py. Its functions: step.",
     ),
-    "no function but a value": ("stop = 3", ":stop", "'stop' is no function, but of type int, in script.py"),
+    "no function but a value": ("stop = 3", ":stop", "'stop' is not a function, but of type int, in script.py"),
     "arguments": ("def step(x, y, z=1): 0", ":step", "'step' needs the arguments x, y: give them defaults.*or wrap it"),
     "function raises": ("def step():\n    1 / 0", ":step", "script.py:3 raised ZeroDivisionError"),
     "import raises": ("import nothing_of_this_name", ":step", "script.py:2 raised ModuleNotFoundError"),
@@ -287,9 +287,9 @@ def test_mistakes_are_told_in_one_line(script, mistake):
 
 def test_files_that_are_not_there(script, tmp_path):
     script("", "train.py")
-    with pytest.raises(BadScript, match=r"there is no file '.*trian.py'. Did you mean 'train.py'\?"):
+    with pytest.raises(BadScript, match=r"no such file: '.*trian.py'. Did you mean 'train.py'\?"):
         run(str(tmp_path / "trian.py"))
-    with pytest.raises(BadScript, match=r"there is no file .*Give the path of a script"):
+    with pytest.raises(BadScript, match=r"no such file: .*Give the path of a script"):
         run(str(tmp_path / "nowhere" / "x.py") + ":main")
     for where in ("model.onnx", str(tmp_path), "script"):
         with pytest.raises(

@@ -15,7 +15,7 @@ from torch import nn
 import eductor
 from eductor import BadOption, EductorWarning, NotVerified, PassFailed, graph_pass
 from eductor.graph import capture
-from eductor.observe.verify.reachable_state import World
+from eductor.observe.verify.reachable_state import ReachableState
 from eductor.verification.verifier import Verifier
 
 aten = torch.ops.aten
@@ -202,7 +202,7 @@ def test_effects_of_a_draw_made_twice():
     report = verified(program, torch.randn(3), passes=[edited(aten.rand_like, edit, stage="pre_grad")])
     finding = only_finding(report)
     assert finding.check == "effects"
-    assert "draws anew" in finding.text
+    assert "draws again" in finding.text
 
 
 def crashing(graph, rewrite):
@@ -978,6 +978,6 @@ def test_the_state_of_an_optimizer_is_compared():
         optimizer.step()
 
     step(torch.ones(3, 2))
-    names = World(step).tensors
+    names = ReachableState(step).tensors
     assert sum("exp_avg_sq" in name for name in names) == 2, list(names)
     assert verified(step, torch.ones(3, 2)).ok

@@ -23,7 +23,7 @@ from eductor.cost import bytes_of
 from eductor.engines import INDUCTOR
 from eductor.errors import BadOption, UnknownName
 from eductor.graph.snapshot import copy_of
-from eductor.options import Ban, Options
+from eductor.options import BanName, Options
 from eductor.partition import explain_saved, memory_curve, partition_fn
 from eductor.partition.allowlist import ALLOWED, HEAVY, RANDOM
 from eductor.partition.bans import BANS
@@ -32,7 +32,7 @@ from eductor.partition.node_info import classify
 sys.path.insert(0, str(Path(__file__).parent.parent / "autograd"))
 from tracing import joint_of
 
-ALL = get_args(Ban)
+ALL = get_args(BanName)
 
 
 def compat(**options):
@@ -177,12 +177,12 @@ def test_bad_values_are_errors_that_name_the_allowed_ones():
 
 @pytest.mark.parametrize("options", [{"bans": ["reductions"]}, {"aggressive_recomputation": True}], ids=str)
 def test_bans_without_the_policy_are_an_error(options):
-    with pytest.raises(BadOption, match=r"what partition_policy='compat' does"):
+    with pytest.raises(BadOption, match=r"they apply to partition_policy='compat'"):
         Options(**options)
 
 
 def test_a_budget_is_an_error_that_says_how_to_save_less():
-    with pytest.raises(BadOption, match=r"less memory takes fewer bans.*partition_policy='priced'"):
+    with pytest.raises(BadOption, match=r"less memory needs fewer bans.*partition_policy='priced'"):
         compat(memory_budget=0.5)
     with pytest.raises(BadOption, match="fewer bans"):
         memory_curve(joint_of(chain, leaf(8, 8), leaf(8, 8)), options=compat())

@@ -146,7 +146,7 @@ def test_a_value_that_can_neither_be_kept_nor_made_again_is_named_with_the_way_t
     stuck = Problem((Value("pair", keep=None), *CHAIN.values[1:3], replace(CHAIN.values[3], keep=None)))
     assert cheapest(Problem((*stuck.values[:3], CHAIN.values[3]))).kept == {3}
     stuck = Problem((stuck.values[0], replace(stuck.values[1], keep=None), *stuck.values[2:]))
-    with pytest.raises(NoChoice, match="pair can neither be kept nor made again, and the backward needs exp") as error:
+    with pytest.raises(NoChoice, match="pair can neither be saved nor recomputed, and the backward needs exp") as error:
         cheapest(stuck)
     assert "from view, from sin, from pair" in str(error.value)
     assert isinstance(error.value, Unsupported)
@@ -202,7 +202,7 @@ def test_names_do_not_matter_and_the_same_problem_gives_the_same_choice():
 
 
 def test_a_negative_price_is_refused():
-    with pytest.raises(BadOption, match="-1/2 picoseconds a byte"):
+    with pytest.raises(BadOption, match="-1/2 picoseconds per byte"):
         cheapest(CHAIN, Fraction(-1, 2))
 
 

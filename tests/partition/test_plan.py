@@ -16,7 +16,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from eductor.cost import device_of
 from eductor.errors import BadOption
 from eductor.options import Options
-from eductor.partition import Plan, Step, explain_saved, memory_curve, partition_fn
+from eductor.partition import BudgetStep, Plan, explain_saved, memory_curve, partition_fn
 from eductor.partition.curve import step_for
 from eductor.partition.liveness import Liveness
 from eductor.partition.node_info import classify
@@ -62,7 +62,7 @@ def test_each_value_has_its_bytes_and_a_reason():
     assert all(e.instead is None for e in random)
     assert plan.bytes == sum(e.bytes for e in plan.saved)
     text = str(plan)
-    assert "not computed twice: draws random numbers" in text
+    assert "must not be recomputed: draws random numbers" in text
     assert f"{plan.bytes:,} bytes are saved" in text
 
 
@@ -76,7 +76,7 @@ def test_less_budget_computes_more_again_and_says_why():
     plans = [explain_saved(joint, options=Options(engine="aten", memory_budget=b)) for b in (1, 0.5, 0)]
     assert plans[0].bytes > plans[1].bytes > plans[2].bytes
     assert plans[0].seconds < plans[1].seconds < plans[2].seconds
-    assert "for the sake of memory" in {e.reason for e in plans[2].again}
+    assert "to save memory" in {e.reason for e in plans[2].again}
 
 
 def test_a_plan_goes_to_json_and_back_and_is_replayed():
@@ -94,9 +94,9 @@ def test_a_plan_goes_to_json_and_back_and_is_replayed():
 
 def test_a_plan_of_another_graph_is_an_error():
     plan = explain_saved(network_joint(), options=PLAIN)
-    with pytest.raises(BadOption, match=r"the plan has .*made for another one"):
+    with pytest.raises(BadOption, match=r"the plan has .*made for another graph"):
         partition_fn(joint_of(lambda x: x.sin().sum(), leaf(3)), plan=plan)
-    with pytest.raises(BadOption, match="no plan of the format 1"):
+    with pytest.raises(BadOption, match="not a plan of the format 1"):
         Plan.from_json("{}")
 
 
@@ -106,7 +106,7 @@ def test_a_pointwise_value_is_computed_again_where_it_fuses_and_kept_where_it_do
 
     joint = joint_of(program, leaf(8, 8), leaf(8, 8))
     fused, plain = (explain_saved(joint, options=o) for o in (FUSING, PLAIN))
-    assert by_operator(joint, fused.again)[aten.mul.Tensor].reason == "fuses into what reads it"
+    assert by_operator(joint, fused.again)[aten.mul.Tensor].reason == "fuses into its reader"
     assert aten.mul.Tensor in by_operator(joint, plain.saved)
     assert fused.bytes < plain.bytes
 
@@ -142,8 +142,8 @@ def test_the_input_of_a_region_is_saved_and_what_is_inside_is_not():
     for options in (FUSING, PLAIN, Options(engine="aten", memory_budget=0.5)):
         plan = explain_saved(joint, options=options)
         reasons = [e.reason for e in plan.saved if e.bytes]
-        assert reasons == ["what a checkpointed region is computed from"] * 2
-        assert "asked for by its checkpointing" in {e.reason for e in plan.again}
+        assert reasons == ["an input of a checkpointed region"] * 2
+        assert "requested by its checkpointing" in {e.reason for e in plan.again}
 
 
 def checkpointed_joint(saves):
@@ -175,7 +175,7 @@ def test_selective_checkpointing_is_honoured_at_each_budget():
     for budget in (1, 0.3, 0):
         plan = explain_saved(joint, options=Options(engine="inductor", memory_budget=budget))
         saved = [e.reason for e in plan.saved if e.bytes]
-        assert saved == ["asked for by its checkpointing"] * len(saved)
+        assert saved == ["requested by its checkpointing"] * len(saved)
         assert len(saved) == 2
         assert aten.sin.default in by_operator(joint, plan.again)
 
@@ -228,7 +228,7 @@ def test_with_nothing_saved_the_backward_makes_ahead_what_a_larger_budget_saves(
 
 def test_a_budget_counts_as_the_next_smaller_one_on_the_curve():
     none = Choice(frozenset(), frozenset())
-    steps = [Step(b, none, 0, 0, 0) for b in (1.0, 0.75, 0.5, 0.0)]
+    steps = [BudgetStep(b, none, 0, 0, 0) for b in (1.0, 0.75, 0.5, 0.0)]
     assert [step_for(steps, b).budget for b in (1, 0.9, 0.75, 0.6, 0.1, 0)] == [1, 0.75, 0.75, 0.5, 0, 0]
 
 

@@ -28,7 +28,7 @@ def widened(x, row):
 
 @pytest.mark.parametrize(
     ("budget", "size", "reason"),
-    [(1, 8 * 4, "cheaper to keep"), (0, 8, "a copy of an input that may be written before the backward")],
+    [(1, 8 * 4, "cheaper to save"), (0, 8, "a copy of an input that may be written before the backward")],
     ids=["the least time", "the fewest bytes"],
 )
 def test_an_input_that_eager_does_not_save_may_be_written(budget, size, reason):

@@ -12,7 +12,7 @@ from torch import nn
 import eductor
 from eductor.graph.values.evaluate import propagate
 from eductor.observe.manual.manual import run_pass
-from eductor.packing.packed_values import Kept
+from eductor.packing.packed_values import PackedValues
 from eductor.passes.pre_grad.batch_norm_folding import with_parameters
 from eductor.passes.pre_grad.efficient_conv_bn_eval_pass import efficient_conv_bn_eval_pass
 from eductor.passes.pre_grad.fuse_conv_bn import fuse_conv_bn
@@ -192,8 +192,8 @@ def test_with_the_engine_inductor():
 @pytest.fixture
 def computed(monkeypatch):
     calls = []
-    plain = Kept._computed
-    monkeypatch.setattr(Kept, "_computed", lambda self, sources: (calls.append(1), plain(self, sources))[1])
+    plain = PackedValues._computed
+    monkeypatch.setattr(PackedValues, "_computed", lambda self, sources: (calls.append(1), plain(self, sources))[1])
     return calls
 
 

@@ -1,6 +1,6 @@
-"""What one compile finds on disk and leaves there.
+"""The cache on disk as one compile uses it: loads an entry, or stores one.
 
-The cache saves time and nothing else: whatever is wrong with it, a compile goes on without it.
+No failure of the cache fails a compile: it goes on without.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _log = logging.getLogger("eductor")
 
 @dataclass(frozen=True, slots=True)
 class CompileCache:
-    """The entries of one captured graph with its inputs; `question` is None where they are not to be kept, or cannot be."""
+    """The cache entries of a captured graph and its inputs; `question` is None if they cannot or must not be cached."""
 
     name: GraphName
     question: Question | None
@@ -49,7 +49,7 @@ class CompileCache:
         *,
         warned_before: int,
     ) -> CompileCache:
-        """For the captured graph as Dynamo gives it. Instruments want to see a compile, so they get no stored one."""
+        """The cache for a graph that Dynamo captured. With instruments it reads nothing, as they must see a compile."""
         question = None
         is_on = options.cache and options.verify is None and not options.debug and not options.plans
         if is_on and Store.default().limit:
@@ -58,7 +58,7 @@ class CompileCache:
         return CompileCache(name, question, not options.instruments, warned_before)
 
     def resumed(self, resume: Callable[[Entry], Callable[..., Any] | None]) -> Callable[..., Any] | None:
-        """What `resume` makes of an earlier compile's entry; None where there is none, or it cannot be run."""
+        """What `resume` makes of a cached entry; None if there is none, or it cannot be run."""
         if self.question is None or not self.reads:
             return None
         try:
@@ -68,11 +68,11 @@ class CompileCache:
             self.question.give_up(Store.default(), error)
             return None
         if run is not None:
-            _log.info("the %s comes from disk: no pass runs", self.name)
+            _log.info("the %s is loaded from disk: no pass runs", self.name)
         return run
 
     def keep(self, program: Program, packed: Hoisted | None) -> None:
-        """Stores a program, unless the user was warned of something that a warm start would not repeat."""
+        """Stores a program, unless its compile raised a warning, which a warm start would not repeat."""
         if self.question is None or warnings_until_now() > self.warned_before:
             return
         with _without_cache_on_failure(self.name):
@@ -84,7 +84,7 @@ class CompileCache:
         defined: Sequence[bool],
         prune: Callable[[], tuple[GraphModule, list[bool]]],
     ) -> tuple[GraphModule, list[bool]]:
-        """A backward without some tangents: from disk, or made by `prune` and stored."""
+        """A backward pruned of undefined tangents: from disk, or made by `prune` and stored."""
         if self.question is None:
             return prune()
         known = self.question.cut(whole, defined, Store.default())
@@ -103,6 +103,6 @@ def _without_cache_on_failure(name: GraphName) -> Iterator[None]:
     try:
         yield
     except NotKept as reason:
-        _log.info("the %s is not kept on disk: it has %s", name, reason)
+        _log.info("the %s is not cached on disk: it has %s", name, reason)
     except Exception as error:
-        warnings.warn(f"the {name} is not kept on disk: {error!r}", EductorWarning, stacklevel=3)
+        warnings.warn(f"the {name} is not cached on disk: {error!r}", EductorWarning, stacklevel=3)

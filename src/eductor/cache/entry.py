@@ -1,4 +1,4 @@
-"""A program as plain data, and back."""
+"""Serializes a compiled program to plain data, and reads it back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from eductor.program.program import Program, ReplayNeeds
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """What is computed once from parameters alone, by the numbers of inputs; what it gives are further inputs."""
+    """The prologue that computes packed values, with the indices of the inputs that it reads and that the graph writes."""
 
     prologue: GraphModule
     uncounted: tuple[int, ...]
@@ -37,13 +37,13 @@ class Packing:
 
 def _number(source: int | torch.Tensor) -> int:
     if not isinstance(source, int):
-        raise NotKept("a packed value of a tensor that the module holds")
+        raise NotKept("a packed value computed from a tensor that the module holds")
     return source
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a compile leaves: what is packed before each call, the program, and what it assumes of sizes."""
+    """A cached compile: its program, packing, and guards on sizes."""
 
     program: Program
     packing: Packing | None
@@ -54,13 +54,13 @@ class Entry:
         return Entry(program, Packing.of(hoisted) if hoisted is not None else None, guards)
 
     def hoisted(self, module: GraphModule) -> Hoisted | None:
-        """A captured graph with what is packed before its calls."""
+        """A captured graph with the cached prologue; None without packing."""
         p = self.packing
         return with_prologue(module, p.prologue, p.uncounted, p.sources, p.written) if p is not None else None
 
 
 def write(entry: Entry, symbols: Symbols) -> dict[str, Any]:
-    """Raises `NotKept` where some of it cannot be told as data."""
+    """An entry as plain data; raises `NotKept` if a part cannot be serialized."""
     program = entry.program
     if program.function_graph is not None:
         raise NotKept("a torch.autograd.Function")
@@ -74,7 +74,7 @@ def write(entry: Entry, symbols: Symbols) -> dict[str, Any]:
 
 
 def read(data: dict[str, Any], fakes: Fakes, symbols: Symbols) -> Entry | None:
-    """What was written, for these inputs; None where it assumes other sizes. Sizes are guarded as they were."""
+    """Reads an entry for these inputs, and installs its guards; None if they do not hold for the inputs' sizes."""
     conditions = [symbols.read(guard) for guard in data["guards"]]
     if not all(_holds(condition) for condition in conditions):
         return None
@@ -94,7 +94,7 @@ def _replay_from_data(data: dict[str, Any]) -> ReplayNeeds:
 
 
 def _holds(condition: Any) -> bool:
-    """Whether a condition holds for the sizes of this call; no guard is installed."""
+    """Whether a condition holds for the sizes of this call; installs no guard."""
     return bool(condition.node.hint if isinstance(condition, torch.SymBool) else condition)
 
 

@@ -1,4 +1,4 @@
-"""A graph as Python text with the types of its values beside it, and back."""
+"""Serializes a graph to Python text and the types of its values, and reads it back."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from eductor.graph.values.meta import AHEAD, UNKNOWN, value_of
 from eductor.graph.values.module_tensors import attribute_at
 
 HOMES = ("torch", "operator", "math")
-"""Where the functions that an entry calls are looked for."""
+"""The modules in which the functions that an entry calls are looked up."""
 
 
 def graph_to_data(module: GraphModule, symbols: Symbols) -> dict[str, Any]:
-    """A graph of known calls on tensors and sizes as plain data."""
+    """A graph as plain data; raises `NotKept` unless it only makes known calls on tensors and sizes."""
     graph = without_shadows(module.graph)
     kinds: dict[str, int] = {}
     values = []
@@ -52,7 +52,7 @@ def graph_to_data(module: GraphModule, symbols: Symbols) -> dict[str, Any]:
 
 
 def graph_from_data(data: dict[str, Any], symbols: Symbols, mode: FakeTensorMode) -> GraphModule:
-    """The graph again, with fake values in a mode. What it calls is known, or the text is not taken."""
+    """Reads a graph, with fake values in a mode; raises `NotKept` for an unknown call."""
     root = torch.nn.Module()
     for path, constant in data["constants"].items():
         root.register_buffer(path, constant_from_data(constant), persistent=False)
@@ -64,7 +64,7 @@ def graph_from_data(data: dict[str, Any], symbols: Symbols, mode: FakeTensorMode
     ahead = set(data["ahead"])
     for node, k in zip(nodes, data["values"], strict=False):
         _check(node)
-        # An input is nobody else's value; what is computed is only looked at.
+        # Inputs must not share a fake value; nodes may, as theirs are only read.
         value = value_from_data(data["kinds"][k], symbols, mode) if node.op == "placeholder" else shared[k]
         if value is not UNKNOWN:
             node.meta["val"] = value

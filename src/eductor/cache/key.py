@@ -1,4 +1,4 @@
-"""What the result of a compile depends on, as text: two compiles with the same key give the same graphs."""
+"""The cache key: all that the result of a compile depends on, as text. Equal keys give equal graphs."""
 
 from __future__ import annotations
 
@@ -57,24 +57,24 @@ _ELSEWHERE = frozenset(
         "lower_custom_pass",
     }
 )
-"""Options that change no graph, or that the pipeline and the engine stand for."""
+"""Options that change no graph, or that the keys of the pipeline and the engine cover."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A compile that may have been made before: its key, and its inputs as fake tensors."""
+    """A lookup of a compile in the cache: its key, and its inputs as fake tensors."""
 
     key: str
     fakes: Fakes
     symbols: Symbols
     assumed: int
-    """How many guards on sizes there were when it began."""
+    """How many guards on sizes there were before."""
 
     @staticmethod
     def of(
         module: GraphModule, inputs: Sequence[Any], options: Options, pipeline: Pipeline, engine: Engine
     ) -> Question:
-        """Raises `NotKept` for a graph that no text tells all of, and for passes and tables that no version does."""
+        """Raises `NotKept` for a graph that text cannot fully describe, and for passes and tables without a version."""
         pipeline = Pipeline(
             tuple(s for s in pipeline.steps if s.stage != "lower")
         )  # graphs are kept as they come there
@@ -86,7 +86,7 @@ class Question:
         except Unsupported as construct:
             raise NotKept(str(construct)) from None
         symbols, env = Symbols.of(fakes.values), fakes.mode.shape_env
-        told = {
+        facts = {
             "versions": [*_versions(), pipeline.cache_key()],
             "machine": [platform.machine(), torch.backends.cpu.get_cpu_capability(), *_devices(given, options)],
             "torch": compat.global_state(),
@@ -97,21 +97,21 @@ class Question:
             "static": sorted(captured.static_inputs()),
             "sizes": _sizes(env, symbols),
         }
-        return Question(json.dumps(told), fakes, symbols, len(env.guards) if env is not None else 0)
+        return Question(json.dumps(facts), fakes, symbols, len(env.guards) if env is not None else 0)
 
     def answer(self, store: Store) -> Entry | None:
-        """What an earlier compile left."""
+        """The entry of an earlier compile, if any."""
         return self._found(store, self.key, lambda data: read(data, self.fakes, self.symbols))
 
     def give_up(self, store: Store, error: Exception) -> None:
-        """Where an entry could be read, but what it holds cannot be made to run."""
+        """Removes an entry that was read but cannot be run, with a warning."""
         store.give_up(self.key, f"it cannot be run: {type(error).__name__}: {error}")
 
     def keep(self, entry: Entry, store: Store) -> None:
         store.put(self.key, write(entry, self.symbols))
 
     def cut(self, whole: GraphModule, defined: Sequence[bool], store: Store) -> tuple[GraphModule, list[bool]] | None:
-        """A backward for calls in which only these gradients are defined, and which it gives."""
+        """The cached backward for calls in which only these tangents are defined, and which gradients it returns."""
         key = self._key_of_cut(whole, defined)
         return self._found(
             store, key, lambda data: (graph_from_data(data["graph"], self.symbols, self.fakes.mode), data["present"])
@@ -124,11 +124,11 @@ class Question:
         store.put(self._key_of_cut(whole, defined), data)
 
     def _key_of_cut(self, whole: GraphModule, defined: Sequence[bool]) -> str:
-        """With the graph that is cut: what it takes is what this very forward saves."""
+        """The key includes the whole backward, as the pruned one takes what its forward saves."""
         return f"{self.key} {structural_hash(whole.graph)} cut to {list(defined)}"
 
     def _found(self, store: Store, key: str, read: Callable[[Any], T]) -> T | None:
-        """What is under a key; what cannot be read is left alone, with a warning."""
+        """The data under a key; None with a warning if it cannot be read."""
         try:
             data = store.get(key)
             return None if data is None else read(data)
@@ -137,7 +137,7 @@ class Question:
             return None
 
     def guards(self) -> tuple[Any, ...]:
-        """What was assumed of sizes since."""
+        """The guards on sizes that the compile added."""
         env = self.fakes.mode.shape_env
         if env is None:
             return ()
@@ -148,7 +148,7 @@ class Question:
 
 @functools.cache
 def _versions() -> tuple[str, ...]:
-    """Of Python, of torch, and of this package: a hash of its whole source, for helpers count as well as passes."""
+    """The versions of Python, torch and Eductor, with a hash of Eductor's whole source."""
     digest = hashlib.sha256()
     for path in sorted(HOME.rglob("*.py")):
         digest.update(str(path.relative_to(HOME)).encode())
@@ -158,10 +158,10 @@ def _versions() -> tuple[str, ...]:
 
 
 def _check_passes(pipeline: Pipeline) -> None:
-    """What other packages write may depend on anything, unless its author says by a version when it changes.
+    """Raises `NotKept` for passes of other packages that have no version, as they may depend on anything.
 
-    Before autograd not even that is enough: gradients of gradients come from the captured graph, which no pass of a warm
-    start rewrites; so what those passes do must not change what it computes.
+    Before autograd a version is not enough: a warm start computes gradients of gradients from the captured graph without
+    running those passes, so they must not change what it computes.
     """
     for step in pipeline.steps:
         if step.is_slot:
@@ -208,7 +208,7 @@ def _named(fn: Any) -> str:
 
 
 def _graph(module: GraphModule) -> Iterator[str]:
-    """A captured graph and those that its operators run, with the contents of constants."""
+    """The text of a captured graph and its subgraphs, with the contents of constants."""
     text = to_function(module.graph)
     if "unprintable(" in text:
         raise NotKept("an argument or a function that has no text")
@@ -225,7 +225,7 @@ def _attribute(module: GraphModule, node: Node) -> Iterator[str]:
     yield str(node.target)
     if isinstance(value, GraphModule):
         if compat.has_checkpoint_policy(value):
-            raise NotKept("a checkpointed region with a policy of its own")
+            raise NotKept("a checkpointed region with its own policy")
         yield from _graph(value)
     elif isinstance(value, torch.nn.Parameter):
         yield type_of(value)
@@ -251,7 +251,7 @@ def _input(value: Any, fake: Any, symbols: Symbols) -> list[Any]:
 
 
 def _sizes(env: ShapeEnv | None, symbols: Symbols) -> list[str]:
-    """What is known of the symbols of sizes, and what they are now: costs are reckoned with that."""
+    """The ranges, guards and hints of symbolic sizes; costs depend on the hints."""
     if env is None:
         return []
     ranges = [

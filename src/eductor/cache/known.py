@@ -1,4 +1,4 @@
-"""What may be called by a graph that is kept: of it, the versions of torch and of this package tell what it does."""
+"""The functions that a cached graph may call: those that the versions of torch and Eductor fully determine."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch.utils import _pytree as pytree
 from eductor.compat import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 NAMESPACES = ("aten", "prim", "prims", "eductor")
-"""Operators of torch and of ours: those of other packages may change what they do, and no version tells."""
+"""Namespaces of torch's and Eductor's operators; those of other packages may change without a version that shows it."""
 BUILTINS = ("torch", "torch._C._nn")
 WRITTEN = ("torch.functional", "torch.nn.functional")
-"""The modules of the functions that a final graph may call, those in C++ and those in Python."""
+"""Modules whose functions a final graph may call: C++ builtins, and Python functions."""
 ARITHMETIC = frozenset(
     [
         "abs",
@@ -49,14 +49,14 @@ ARITHMETIC = frozenset(
         "xor",
     ]
 )
-"""Of the modules `operator` and `math`."""
+"""Allowed functions of the modules `operator` and `math`."""
 TOUCHES_FILES = frozenset({"from_file"})
 REGIONS = (torch.ops.higher_order.tag_activation_checkpoint,)
 _HOMES = ("torch", "_operator", "math", "builtins")
 
 
 def is_known(node: Node) -> bool:
-    """Whether a node of a final graph computes something of values, sizes and numbers, as this version of torch says."""
+    """Whether a node of a final graph calls a function of values, sizes and numbers that this version of torch determines."""
     target: Any = node.target
     if not all(map(_is_plain, pytree.tree_leaves((node.args, node.kwargs)))):
         return False
@@ -77,7 +77,7 @@ def _is_plain(argument: Any) -> bool:
 
 
 def is_told_by_torch(target: Any) -> bool:
-    """Whether a function that a captured graph calls is torch's own; bodies that operators run are looked at as well."""
+    """Whether a function that a captured graph calls is torch's own."""
     if isinstance(target, OpOverload):
         return target.namespace in NAMESPACES
     if isinstance(target, OpOverloadPacket):

@@ -1,4 +1,4 @@
-"""Entries as files: written at once or not at all, checked when they are read, the oldest removed when they are too many."""
+"""Cache entries as files: written atomically, checked when read, the least recently used removed above a size limit."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from eductor.errors import BadOption, EductorWarning
 
 FORMAT = "eductor.cache/1"
 FOLDER, SIZE = "EDUCTOR_CACHE_DIR", "EDUCTOR_CACHE_MIB"
-"""The environment variables that say where entries are kept, and how many MiB of them; 0 keeps none."""
+"""Environment variables: the folder of entries, and the limit of their size in MiB; 0 disables the cache."""
 DEFAULT_MIB = 512
 _SUFFIX, _UNFINISHED = ".entry", ".unfinished-"
 _GIVEN_UP = 3600.0
-"""After so many seconds a file that nobody finished is one of a process that died."""
+"""Seconds after which an unfinished file belongs to a dead process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A folder of entries that holds so many bytes at most. Any number of processes may use it at the same time."""
+    """A folder of entries, limited in bytes. Processes may use it concurrently."""
 
     folder: Path
     limit: int
@@ -37,11 +37,11 @@ class Store:
         home = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
         given = os.environ.get(SIZE) or str(DEFAULT_MIB)
         if not given.isdecimal():
-            raise BadOption(f"{SIZE}={given}: it must be a number of MiB, 0 to keep nothing.")
+            raise BadOption(f"{SIZE}={given}: it must be a number of MiB, or 0 to cache nothing.")
         return Store(Path(os.environ.get(FOLDER) or home / "eductor" / "graphs"), int(given) << 20)
 
     def get(self, key: str) -> Any | None:
-        """What was kept under a key; what is damaged or belongs to another key is left alone, with a warning."""
+        """The data under a key; what is damaged or belongs to another key is ignored, with a warning."""
         path = self._path(key)
         try:
             packed = path.read_bytes()
@@ -52,21 +52,21 @@ class Store:
             return None
         try:
             header, _, body = zlib.decompress(packed).partition(b"\n")
-            told = json.loads(header)
-            if told != {"format": FORMAT, "key": _digest(key.encode()), "contents": _digest(body)}:
-                is_damaged = told.get("contents") != _digest(body)
-                _ignored(path, "it is damaged" if is_damaged else "it was made for something else")
+            stated = json.loads(header)
+            if stated != {"format": FORMAT, "key": _digest(key.encode()), "contents": _digest(body)}:
+                is_damaged = stated.get("contents") != _digest(body)
+                _ignored(path, "it is damaged" if is_damaged else "it belongs to another key")
                 return None
             found = json.loads(body)
         except (zlib.error, ValueError, AttributeError) as error:
             _ignored(path, f"it is damaged: {error}")
             return None
         with suppress(OSError):
-            os.utime(path)  # it was used just now
+            os.utime(path)  # marks it as recently used
         return found
 
     def put(self, key: str, data: Any) -> None:
-        """Keeps something under a key; a folder that cannot be written is warned of."""
+        """Stores data under a key; warns if the folder cannot be written."""
         body = json.dumps(data, separators=(",", ":")).encode()
         header = json.dumps({"format": FORMAT, "key": _digest(key.encode()), "contents": _digest(body)}).encode()
         packed = zlib.compress(header + b"\n" + body, level=1)
@@ -84,14 +84,14 @@ class Store:
         self._make_room()
 
     def give_up(self, key: str, reason: str) -> None:
-        """Removes the entry of a key, and says why."""
+        """Removes the entry of a key, with a warning that gives the reason."""
         path = self._path(key)
         _ignored(path, reason)
         with suppress(OSError):
             path.unlink(missing_ok=True)
 
     def entries(self) -> list[tuple[Path, os.stat_result]]:
-        """The files with their sizes and times, the one that was used longest ago first."""
+        """The files with their sizes and times, least recently used first."""
         found = []
         for path in self.folder.glob(f"*{_SUFFIX}"):
             with suppress(OSError):  # another process may have removed it
@@ -99,7 +99,7 @@ class Store:
         return sorted(found, key=lambda entry: entry[1].st_mtime)
 
     def clear(self) -> int:
-        """Removes all entries; how many there were."""
+        """Removes all entries; returns how many."""
         entries = self.entries()
         for path, _ in entries:
             path.unlink(missing_ok=True)
@@ -128,4 +128,4 @@ def _digest(text: bytes) -> str:
 
 
 def _ignored(path: Path, reason: str) -> None:
-    warnings.warn(f"the cache of compiled graphs leaves {path} alone: {reason}.", EductorWarning, stacklevel=3)
+    warnings.warn(f"the cache of compiled graphs ignores {path}: {reason}.", EductorWarning, stacklevel=3)

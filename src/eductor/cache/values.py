@@ -1,4 +1,4 @@
-"""Fake values, constants and symbols as plain data, and back."""
+"""Serializes fake values, constants and symbols to plain data, and reads them back."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from eductor.graph.text.symbolic_sizes import read_size, spell_size
 from eductor.graph.values.meta import UNKNOWN
 
 LARGEST_CONSTANT = 1 << 16
-"""Bytes of a constant that may lie in an entry."""
+"""The largest constant, in bytes, that an entry may contain."""
 
 
 class NotKept(Exception):
-    """Why a compile is not kept on disk."""
+    """Raised if a compile cannot be cached on disk; the message completes "it has ..."."""
 
 
 @dataclass(frozen=True, slots=True)
 class Symbols:
-    """The symbols of the inputs' sizes, numbered as they appear: the same in every process."""
+    """The symbols of the inputs' sizes, numbered by first appearance, so equal in every process."""
 
     names: Mapping[str, str] = field(default_factory=dict)
     known: Mapping[str, Any] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Symbols:
         return Symbols(names, known)
 
     def spell(self, size: Any) -> int | str:
-        """A size as a number, or as text that is read back as the same."""
+        """A size as a number, or as text that reads back equal."""
         if type(size) is int:
             return size
         text = spell_size(size, self.names)
@@ -50,7 +50,7 @@ class Symbols:
         except BadGraph:
             is_same = False
         if not is_same:
-            raise NotKept(f"the size {size}, which the sizes of the inputs do not tell")
+            raise NotKept(f"the size {size}, which does not follow from the sizes of the inputs")
         return text
 
     def read(self, size: int | str) -> Any:
@@ -67,7 +67,7 @@ def sizes_of(values: Sequence[Any]) -> Iterator[Any]:
 
 
 def value_to_data(value: Any, symbols: Symbols) -> Any:
-    """A fake value, or several of them."""
+    """A fake value, or a sequence of them, as plain data."""
     if value is UNKNOWN or value is None:
         return None
     if isinstance(value, (list, tuple)):
@@ -93,7 +93,7 @@ def value_to_data(value: Any, symbols: Symbols) -> Any:
 
 
 def value_from_data(data: Any, symbols: Symbols, mode: FakeTensorMode) -> Any:
-    """The same, with the symbols that sizes have in this compile."""
+    """Reads a fake value, with this compile's symbols for sizes."""
     if data is None:
         return UNKNOWN
     if isinstance(data, dict):
@@ -120,10 +120,10 @@ def value_from_data(data: Any, symbols: Symbols, mode: FakeTensorMode) -> Any:
 
 
 def constant_to_data(value: torch.Tensor) -> Any:
-    """A tensor with its contents."""
+    """A small tensor with its contents as plain data."""
     is_plain = type(value) is torch.Tensor and value.layout is torch.strided and value.is_contiguous()
     if not is_plain or isinstance(value, FakeTensor) or value.is_conj() or value.is_neg():
-        raise NotKept(f"a constant of type {type(value).__name__} that does not lie plainly in memory")
+        raise NotKept(f"a constant of type {type(value).__name__} that is not plain and contiguous")
     if value.nbytes > LARGEST_CONSTANT:
         raise NotKept(f"a constant of {value.nbytes} bytes")
     contents = bytes(value.detach().cpu().reshape(-1).view(torch.uint8).tolist())
@@ -144,5 +144,5 @@ def constant_from_data(data: Any) -> torch.Tensor:
 def dtype_called(name: str) -> torch.dtype:
     found = getattr(torch, name)
     if not isinstance(found, torch.dtype):
-        raise BadGraph(f"{name} is no dtype")
+        raise BadGraph(f"{name} is not a dtype")
     return found

@@ -1,12 +1,12 @@
-"""Every difference between torch versions and every private name of torch that the lower rooms need.
+"""Adapters for torch's private names and for differences between its versions.
 
-operators   what torch's operators are, beyond their schemas
-graphs      graphs of torch.fx, their nodes and the metadata of these
-tensors     what a tensor is to autograd and in memory
-symbols     sizes that are not known
-state       what operators depend on besides their arguments
-tracing     what a trace, and a backward that runs, know of themselves
-dynamo      what Dynamo compiles, why, and how to ask it for a graph
+operators   properties of torch's operators beyond their schemas
+graphs      graphs of torch.fx, their nodes and metadata
+tensors     a tensor's state in autograd and its memory layout
+symbols     symbolic and data-dependent sizes
+state       global state that operators depend on
+tracing     the state of a trace, and of a running backward
+dynamo      Dynamo's compiles, their reasons, and its export
 """
 
 from torch._dispatch.python import enable_python_dispatcher as enable_python_dispatcher
@@ -26,10 +26,10 @@ from eductor.compat.dynamo import RESUMED as RESUMED
 from eductor.compat.dynamo import CompileState as CompileState
 from eductor.compat.dynamo import code_name as code_name
 from eductor.compat.dynamo import compile_id as compile_id
-from eductor.compat.dynamo import compiled_apart as compiled_apart
 from eductor.compat.dynamo import default_backend as default_backend
 from eductor.compat.dynamo import dynamo_export as dynamo_export
 from eductor.compat.dynamo import is_traced as is_traced
+from eductor.compat.dynamo import isolated_compile as isolated_compile
 from eductor.compat.dynamo import original_of as original_of
 from eductor.compat.dynamo import recompile_reason as recompile_reason
 from eductor.compat.dynamo import trace_artifact as trace_artifact

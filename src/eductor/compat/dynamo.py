@@ -1,4 +1,4 @@
-"""Dynamo: what it compiles, why, and how to ask it for a graph."""
+"""Adapters for Dynamo: its compiles, their reasons, and its export."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from torch._logging._internal import trace_log, trace_structured
 
 
 class CompileState:
-    """What Dynamo knows of the compile that goes on, to be entered again when a backward is compiled later.
+    """Dynamo's context of the current compile, to be re-entered when a backward is compiled later.
 
-    No other thread compiles meanwhile: neither traces nor code generators bear that.
+    It holds Dynamo's compile lock: neither traces nor code generators are thread-safe.
     """
 
     def __init__(self) -> None:
@@ -47,13 +47,13 @@ def dynamo_export(fn: Callable[..., Any], args: tuple[Any, ...], *, dynamic: boo
 
 
 def compile_id() -> str:
-    """Dynamo's name of the graph that is being compiled, `frame/compile`; empty outside of a compile."""
+    """Dynamo's id of the current compile, `frame/compile`; empty outside of a compile."""
     found = CompileContext.current_compile_id()
     return "" if found is None else str(found)
 
 
 def code_name() -> str:
-    """The name of the Python code whose graph Dynamo hands over; empty outside of a compile."""
+    """The name of the Python code that Dynamo compiles; empty outside of a compile."""
     from torch._dynamo.symbolic_convert import InstructionTranslator
 
     if CompileContext.current_compile_id() is None:
@@ -62,7 +62,7 @@ def code_name() -> str:
 
 
 def recompile_reason() -> str:
-    """Why Dynamo compiles code again that it has compiled before: the guard that failed; empty where it does not say."""
+    """Why Dynamo recompiles: the guard that failed; empty if unknown."""
     from torch._dynamo.utils import get_metrics_context
 
     found = get_metrics_context()._metrics.get("recompile_reason") or ""
@@ -71,21 +71,21 @@ def recompile_reason() -> str:
 
 
 RESUMED = r"torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)"
-"""How Dynamo calls the code of a function behind a graph break."""
+"""Dynamo's names of resume functions, which run the code after a graph break."""
 
 
 def original_of(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """What was given to torch.compile, where a function or a module is what that made of it."""
+    """The function or module that was passed to torch.compile, of one that it returned."""
     from torch._dynamo.eval_frame import OptimizedModule, innermost_fn
 
     original: Callable[..., Any] = fn._orig_mod if isinstance(fn, OptimizedModule) else innermost_fn(fn)
     return original
 
 
-def compiled_apart(fn: Callable[..., Any], **keywords: Any) -> Any:
-    """torch.compile that neither reuses nor counts what was compiled of the same code before.
+def isolated_compile(fn: Callable[..., Any], **keywords: Any) -> Any:
+    """torch.compile in an isolated cache: it neither reuses nor counts earlier compiles of the same code.
 
-    Before torch 2.13 that is only to be had by forgetting it: what the user compiled is compiled anew when it is called.
+    Before torch 2.13 this resets Dynamo: functions that the user compiled are recompiled when called.
     """
     compile: Any = torch.compile
     if "isolate_recompiles" in inspect.signature(compile).parameters:
@@ -95,21 +95,21 @@ def compiled_apart(fn: Callable[..., Any], **keywords: Any) -> Any:
 
 
 def default_backend() -> Any:
-    """What torch.compile compiles with where it is given no backend, which newer versions of torch let one choose."""
+    """The default backend of torch.compile, which newer versions of torch let the user set."""
     chosen = getattr(torch.compiler, "get_default_backend", None)
     return "inductor" if chosen is None else chosen()
 
 
 def is_traced() -> bool:
-    """Whether torch writes its structured trace, as TORCH_TRACE asks for it."""
+    """Whether torch writes its structured trace (TORCH_TRACE)."""
     return bool(os.environ.get("TORCH_TRACE") and trace_log.handlers)
 
 
 def trace_artifact(name: str, encoding: str, payload: Callable[[], Any]) -> None:
-    """Puts something of our own into torch's structured trace, where tlparse shows it under this name."""
+    """Adds an artifact to torch's structured trace, where tlparse shows it under this name."""
     trace_structured(
         "artifact",
         metadata_fn=lambda: {"name": name, "encoding": encoding},
         payload_fn=payload,
-        expect_trace_id=False,  # a backward is compiled when it first runs, outside of a compile of Dynamo
+        expect_trace_id=False,  # a backward is compiled when it first runs, outside of Dynamo's compile
     )

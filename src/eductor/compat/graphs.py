@@ -1,4 +1,4 @@
-"""Graphs of torch.fx, their nodes, and what others wrote into the metadata of these."""
+"""Adapters for torch.fx graphs, their nodes and metadata."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.proxy import _COPY_META_FIELDS
 
-# What a node made in place of another inherits: torch's own list, and what Dynamo and export add.
+# Metadata that a replacement node inherits: torch's own list, and what Dynamo and export add.
 INHERITED_META: tuple[str, ...] = (*_COPY_META_FIELDS, "stack_trace", "seq_nr")
 
 EXPORTED_CHECKS = "_guards_fn"
-"""The module by which an exported graph checks what it assumes of its inputs."""
+"""The submodule in which an exported graph checks guards on its inputs."""
 
 
 def codegen_of(graph: Graph) -> Any:
-    """How a graph takes its inputs apart and puts its outputs together."""
+    """The code generator of a graph, which flattens its inputs and unflattens its outputs."""
     return graph._codegen
 
 
@@ -33,18 +33,18 @@ _CALL = operator.attrgetter("op", "target", "_args", "_kwargs")
 
 
 def sort_key(node: Node) -> Any:
-    """The place of a node in its graph, comparable with that of its neighbours and kept by torch.fx at each insertion."""
+    """A key that orders nodes as in their graph; torch.fx maintains it at each insertion."""
     return node._sort_key
 
 
 def is_erased(node: Node) -> bool:
-    """Whether a node was taken out of its graph."""
+    """Whether a node was erased from its graph."""
     return node._erased
 
 
 @contextmanager
 def created_nodes(module: GraphModule) -> Iterator[list[Node]]:
-    """Collects the nodes that are created in the graph of a module meanwhile, those that are erased again, too."""
+    """Collects the nodes created in a module's graph during the context, including those erased again."""
     made: list[Node] = []
     module.graph.owning_module = module  # another module may have the same graph: the owner's hooks are called
     module._register_create_node_hook(made.append)
@@ -55,7 +55,7 @@ def created_nodes(module: GraphModule) -> Iterator[list[Node]]:
 
 
 def lazy_module(root: torch.nn.Module, graph: Graph) -> torch.fx.GraphModule:
-    """A module whose code is generated when somebody reads or runs it; passes and engines look at the graph."""
+    """A module whose code is generated on first use; passes and engines only read its graph."""
     from torch.fx._lazy_graph_module import _LazyGraphModule
 
     return _LazyGraphModule(root, graph)
@@ -67,12 +67,12 @@ def has_hooks(module: torch.nn.Module) -> bool:
 
 
 def has_checkpoint_policy(region: GraphModule) -> bool:
-    """Whether a checkpointed region has a function that says of each operator whether to save it."""
+    """Whether a checkpointed region has a selective-checkpoint policy."""
     return "_checkpoint_context_fn" in region.meta
 
 
 def wants_recompute(node: Node) -> bool:
-    """Whether the user's checkpointing asks that the value of a node be computed again in the backward."""
+    """Whether the user's checkpointing requires or prefers recomputing a node in the backward."""
     from torch.utils.checkpoint import CheckpointPolicy
 
     policy = node.meta.get("recompute")
@@ -80,14 +80,14 @@ def wants_recompute(node: Node) -> bool:
 
 
 def must_be_saved(node: Node) -> bool:
-    """Whether the user's checkpointing asks that the value of a node be kept for the backward."""
+    """Whether the user's checkpointing requires saving a node's value."""
     from torch.utils.checkpoint import CheckpointPolicy
 
     return node.meta.get("recompute") is CheckpointPolicy.MUST_SAVE
 
 
 def prefers_saving(node: Node) -> bool:
-    """Whether the user's checkpointing would rather have the value of a node kept, if there is room for it."""
+    """Whether the user's checkpointing prefers saving a node's value."""
     from torch.utils.checkpoint import CheckpointPolicy
 
     return node.meta.get("recompute") is CheckpointPolicy.PREFER_SAVE

@@ -1,4 +1,4 @@
-"""What torch's operators are, beyond their schemas."""
+"""Properties of torch's operators beyond their schemas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import make_fx
 
-# Operators whose schema does not tell everything: they may return an input, or write one.
+# Operators that may return or write an input although their schema does not say so.
 MAYBE_ALIASING_TAG: Any = getattr(torch.Tag, "maybe_aliasing_or_mutating", None)
 
 SIZE_CHECKS: frozenset[Any] = frozenset({torch._check, torch._check_is_size, torch._check_value})
@@ -22,18 +22,18 @@ TENSOR_BASE: type = torch._C.TensorBase
 
 
 def operator_bindings() -> tuple[Any, ...]:
-    """The modules whose builtin functions are bindings of operators of their own names."""
+    """The modules whose builtin functions are bindings of the operators with the same names."""
     c: Any = torch._C
     return (torch, c._VariableFunctions, c._nn, c._fft, c._linalg, c._special)
 
 
 def is_dispatched(op: OpOverload) -> bool:
-    """Whether the dispatcher knows the operator; TorchScript has others of its own (`aten::cpu`, `aten::add.int`)."""
+    """Whether the dispatcher knows the operator; TorchScript has some that it does not (`aten::cpu`, `aten::add.int`)."""
     return bool(torch._C._dispatch_has_kernel(op.name()))
 
 
 def is_composite(op: OpOverload) -> bool:
-    """Whether the operator is written in terms of others, so that its schema need not say what it aliases."""
+    """Whether the operator is CompositeImplicit, so that its schema may omit aliases."""
     return bool(op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd))
 
 
@@ -50,7 +50,7 @@ def changes_geometry(op: OpOverload) -> bool:
 
 
 def quantized_operators() -> Any:
-    """The operators by which exported graphs quantize; they are there only once their module is loaded."""
+    """The quantization operators of exported graphs; importing their module registers them."""
     import torch.ao.quantization.fx._decomposed  # registers them
 
     return torch.ops.quantized_decomposed
@@ -62,31 +62,31 @@ def is_random(target: Any) -> bool:
 
 
 def gets_tokens(target: Any) -> bool:
-    """Whether functionalization orders an operator by tokens, checks of ATen included."""
+    """Whether functionalization orders an operator by effect tokens; true for ATen's checks as well."""
     from torch._higher_order_ops import effects
 
     return bool(effects.has_effects(target))
 
 
 def has_effects(target: Any) -> bool:
-    """Whether an operator does something besides computing: it prints, or talks to other processes."""
+    """Whether an operator has effects besides computing: it prints, or communicates with other processes."""
     namespace = getattr(target, "namespace", "")
     return namespace == "_c10d_functional" or (namespace != "aten" and gets_tokens(target))
 
 
 def is_transform(target: Any) -> bool:
-    """Whether a call enters or leaves a transform of torch.func, whose tensors mean nothing outside of it."""
+    """Whether a call enters or leaves a transform of torch.func, whose tensors are invalid outside of it."""
     home = str(getattr(target, "__module__", ""))
     return home.startswith(("torch._functorch", "torch._C._functorch")) or "_nesting" in getattr(target, "__name__", "")
 
 
 def has_inductor_table() -> bool:
-    """Whether anybody asked for the decompositions of torch's code generator: otherwise no graph was made with them."""
+    """Whether Inductor's decompositions are loaded; if not, no graph was traced with them."""
     return "torch._inductor.decomposition" in sys.modules
 
 
 def check_one_hot(input: torch.Tensor, num_classes: int = -1) -> None:
-    """The check that eager's one_hot makes on a CPU: torch 2.11 leaves it out of a trace, later versions do not."""
+    """The check that eager's one_hot makes on a CPU; torch 2.11 omits it from a trace, later versions do not."""
     key = torch._C.DispatchKey.CompositeImplicitAutograd
     if key in torch.ops.aten.one_hot.default.py_kernels or input.device.type != "cpu":
         return

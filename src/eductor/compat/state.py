@@ -1,4 +1,4 @@
-"""What operators depend on besides their arguments: grad mode, autocast, random generators, settings."""
+"""Global state that operators depend on: grad mode, autocast, random generators, settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def autocast_step(target: Any) -> int:
 
 
 def switch_context(target: Any, *args: Any) -> Any:
-    """Makes a switch; inference mode as no-grad mode, which can be undone even if its end is never reached."""
+    """Runs a context switch; inference mode as no-grad mode, which can be undone even if its exit is never reached."""
     if target is _INFERENCE[0]:
         before = torch.is_grad_enabled()
         torch._C._set_grad_enabled(before and not args[0])
@@ -40,7 +40,7 @@ def switch_context(target: Any, *args: Any) -> Any:
 
 @contextmanager
 def autocast_cache(*, enabled: bool) -> Iterator[None]:
-    """Lets autocast keep what it casted, or not; nothing is kept before and after."""
+    """Enables or disables autocast's cache of casts, and clears it before and after."""
     before = torch.is_autocast_cache_enabled()
     torch.clear_autocast_cache()
     torch.set_autocast_cache_enabled(enabled)
@@ -52,7 +52,7 @@ def autocast_cache(*, enabled: bool) -> Iterator[None]:
 
 
 def without_autocast() -> Any:
-    """A context in which no device casts."""
+    """A context that disables autocast on all devices."""
     return torch._C._DisableAutocast()
 
 
@@ -63,7 +63,7 @@ def any_autocast() -> bool:
 
 @contextmanager
 def keeping_dispatch_state() -> Iterator[None]:
-    """Restores grad mode and autocast afterwards, whatever the body switches."""
+    """Restores grad mode and autocast on exit."""
     grad = torch.is_grad_enabled()
     autocast = {d: (torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _autocast_devices()}
     cache = torch.is_autocast_cache_enabled()
@@ -78,7 +78,7 @@ def keeping_dispatch_state() -> Iterator[None]:
 
 
 class DispatchState:
-    """Grad mode and autocast as they were at some time, to be entered again."""
+    """A snapshot of grad mode and autocast, to be re-entered."""
 
     def __init__(self) -> None:
         self._grad = torch.is_grad_enabled()
@@ -109,7 +109,7 @@ def random_state() -> RandomState:
 
 @contextmanager
 def replayed_randomness(state: RandomState) -> Iterator[None]:
-    """Draws from an earlier state, and leaves the generators as if nothing had been drawn."""
+    """Replays random draws from an earlier state, then restores the generators."""
     now = random_state()
     _set_random_state(state)
     try:
@@ -125,7 +125,7 @@ def _set_random_state(state: RandomState) -> None:
 
 
 def global_state() -> list[Any]:
-    """What torch's operators, their autograd and their kernels on CUDA depend on besides their arguments."""
+    """All global state that torch's operators, their autograd and their CUDA kernels depend on."""
     cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
     return [
         torch.is_grad_enabled(),
@@ -150,9 +150,9 @@ def global_state() -> list[Any]:
 
 
 def float32_precisions() -> list[str]:
-    """In what precision products and convolutions of float32 are computed, by all settings that torch has for it.
+    """All of torch's settings for the precision of float32 products and convolutions.
 
-    `torch.get_float32_matmul_precision` raises where somebody used the settings of a single backend.
+    `torch.get_float32_matmul_precision` raises if the user set the precision of a single backend.
     """
     backends: Any = torch.backends
     cudnn, mkldnn = backends.cudnn, backends.mkldnn
@@ -171,7 +171,7 @@ def float32_precisions() -> list[str]:
 
 
 def uses_tf32() -> bool:
-    """Whether products of float32 may be computed by the matrix units of a CUDA device."""
+    """Whether float32 products may use TF32 on CUDA."""
     own = _precision(torch.backends.cuda.matmul)
     return (own if own != "none" else _precision(torch.backends)) not in ("none", "ieee")
 

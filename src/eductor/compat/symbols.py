@@ -1,4 +1,4 @@
-"""Sizes that are not known, and those that depend on data."""
+"""Symbolic sizes, backed and unbacked (data-dependent)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 
 def is_symbolic(value: torch.Tensor) -> bool:
-    """Whether a size, a stride or the offset of a tensor is no plain number."""
+    """Whether a size, a stride or the offset of a tensor is symbolic."""
     return bool(value._has_symbolic_sizes_strides)
 
 
 def new_symbol(env: ShapeEnv, name: str, hint: int) -> torch.SymInt:
-    """A size that is not known, with the value it had in an example."""
+    """A new symbolic size with a hint."""
     from torch._dynamo.source import ConstantSource
     from torch.fx.experimental.symbolic_shapes import DimDynamic
 
@@ -29,7 +29,7 @@ def new_symbol(env: ShapeEnv, name: str, hint: int) -> torch.SymInt:
 
 
 def symbol_of(value: Any) -> Any:
-    """The symbol that a size is, or None where it is a number or an expression."""
+    """The symbol of a size, or None if it is a number or an expression."""
     expression = value.node.expr if isinstance(value, torch.SymInt) else None
     return expression if expression is not None and expression.is_symbol else None
 
@@ -52,7 +52,7 @@ def has_unbacked_symbols(value: Any) -> bool:
 
 @contextmanager
 def forgetting_unbacked(mode: FakeTensorMode) -> Iterator[None]:
-    """Lets a trial run make sizes that depend on data; a later trace on the same mode makes its own."""
+    """Lets a trial run create unbacked symbols; a later trace on the same mode creates its own."""
     if mode.shape_env is None:
         yield
         return
@@ -62,7 +62,7 @@ def forgetting_unbacked(mode: FakeTensorMode) -> Iterator[None]:
 
 
 def made_of(given: Sequence[Any], mode: FakeTensorMode, make: Callable[[], torch.Tensor]) -> torch.Tensor | None:
-    """A fake value that needs no symbols but those of what it is made of; None if it does, and they are forgotten."""
+    """A fake value whose unbacked symbols all occur in `given`; None if it needs new ones, which are discarded."""
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
     with mode, nullcontext() if mode.shape_env is None else mode.shape_env.ignore_fresh_unbacked_symbols():
@@ -71,7 +71,7 @@ def made_of(given: Sequence[Any], mode: FakeTensorMode, make: Callable[[], torch
 
 
 def same_unbacked(seen: Any, now: Any) -> None:
-    """Lets sizes that depend on data, made anew by a second run, be those of the first."""
+    """Renames unbacked symbols that a second run created to those of the first."""
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
     if not isinstance(seen, torch.Tensor) or not free_unbacked_symbols(now):
@@ -83,7 +83,7 @@ def same_unbacked(seen: Any, now: Any) -> None:
 
 
 def size_as_node(graph: Graph, size: Any, known: Mapping[Any, Node]) -> Any:
-    """A size as a number or as a node that computes it from the nodes whose values its symbols are."""
+    """A size as a number, or as a node that computes it from the nodes of its symbols."""
     if not isinstance(size, torch.SymInt):
         return size
     from torch.utils._sympy.interp import sympy_interp
@@ -96,7 +96,7 @@ def size_as_node(graph: Graph, size: Any, known: Mapping[Any, Node]) -> Any:
 
 
 def number_at(size: Any, sizes: Mapping[Any, int]) -> Any:
-    """A symbolic number where its symbols have these values, or those of the capture; None where it depends on data."""
+    """A symbolic number evaluated at these values of its symbols, or else its hint; None if data-dependent."""
     if not isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return size
     if sizes and size.node.expr.free_symbols <= sizes.keys():
@@ -105,7 +105,7 @@ def number_at(size: Any, sizes: Mapping[Any, int]) -> Any:
 
 
 def other_sizes(values: Sequence[Any]) -> dict[Any, int]:
-    """Other values than those of the capture for the symbols among some values; none where a guard forbids them."""
+    """Values that differ from the hints, for the symbols among some values; empty if a guard forbids them."""
     sizes = [
         s for v in values for s in (v.shape if isinstance(v, torch.Tensor) else [v]) if isinstance(s, torch.SymInt)
     ]
@@ -113,7 +113,7 @@ def other_sizes(values: Sequence[Any]) -> dict[Any, int]:
         return {}
     env = sizes[0].node.shape_env
     symbols = {symbol for s in sizes for symbol in s.node.expr.free_symbols}
-    # Another number for each: sizes that were equal by chance are not so any more.
+    # A different number for each, so that sizes that were equal by chance differ.
     others = {
         symbol: int(env.backed_var_to_val[symbol]) + 3 + 2 * i for i, symbol in enumerate(sorted(symbols, key=str))
     }

@@ -1,4 +1,4 @@
-"""What a tensor is to autograd and in memory, beyond what it says itself."""
+"""A tensor's state in autograd and its memory layout, beyond its public attributes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 def made_without_grad_mode(value: torch.Tensor) -> bool:
-    """Whether a tensor is a view that was made while no gradients were recorded."""
+    """Whether a tensor is a view made under no_grad."""
     autograd: Any = torch._C._autograd
     return value._is_view() and autograd._get_creation_meta(value) == autograd.CreationMeta.NO_GRAD_MODE
 
 
 def must_not_be_written(value: torch.Tensor) -> bool:
-    """Whether autograd forbids to write a tensor: one of several views of one call, or one made without grad mode."""
+    """Whether autograd forbids writing to a tensor: a view of a multi-output call, or one made under no_grad."""
     if not value.requires_grad or not value._is_view():
         return False
     autograd: Any = torch._C._autograd
@@ -24,17 +24,17 @@ def must_not_be_written(value: torch.Tensor) -> bool:
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """How often a tensor was written; nobody counts for tensors of inference mode."""
+    """The version counter of a tensor; -1 for inference tensors, which have none."""
     return -1 if tensor.is_inference() else tensor._version
 
 
 def set_versions(tensors: list[torch.Tensor], versions: list[int]) -> None:
-    """Sets what autograd takes for the number of writes to a tensor."""
+    """Sets the version counters of tensors."""
     torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
 
 
 def with_history(value: Any) -> Any:
-    """A value from which others can be computed, though its base was written since, which autograd may not follow."""
+    """A value that autograd can differentiate from, of a view whose base was written since it was made."""
     if not isinstance(value, torch.Tensor) or not must_not_be_written(value) or not value._version:
         return value
     leaf = value.detach().requires_grad_()
@@ -45,12 +45,12 @@ def with_history(value: Any) -> Any:
 
 
 def is_wrapper_subclass(tensor: torch.Tensor) -> bool:
-    """Whether a tensor wraps others (DTensor, nested, quantized), so that it is more than its data."""
+    """Whether a tensor is a wrapper subclass (DTensor, nested, quantized)."""
     return type(tensor) is not FakeTensor and bool(is_traceable_wrapper_subclass(tensor))
 
 
 def is_batched(value: Any) -> bool:
-    """Whether a tensor stands for a batch of tensors inside of a vmap."""
+    """Whether a tensor is a batched tensor inside of a vmap."""
     if value is None:
         return False
     functorch: Any = torch._C._functorch
@@ -58,7 +58,7 @@ def is_batched(value: Any) -> bool:
 
 
 def plain_strides(value: torch.Tensor) -> tuple[int, ...] | None:
-    """The strides of a tensor, where they are numbers and no two elements share memory."""
+    """The strides of a tensor; None if symbolic, or if elements may overlap."""
     sizes = (*value.shape, *value.stride())
     if not all(type(x) is int for x in sizes) or torch._debug_has_internal_overlap(value) != 0:
         return None
@@ -66,7 +66,7 @@ def plain_strides(value: torch.Tensor) -> tuple[int, ...] | None:
 
 
 def memory_format_of(value: torch.Tensor) -> torch.memory_format:
-    """The memory format that a tensor's strides are in, or the contiguous one."""
+    """The memory format of a tensor's strides; contiguous if they have none."""
     from torch._prims_common import suggest_memory_format
 
     return suggest_memory_format(value)

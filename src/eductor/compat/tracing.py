@@ -1,4 +1,4 @@
-"""What a trace, and a backward that runs, know of themselves."""
+"""The state of a trace, and of a running backward."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch.fx import Node
 
 @contextmanager
 def taking_real_tensors(mode: FakeTensorMode) -> Iterator[None]:
-    """Lets parameters and constants of a module into a trace on fake inputs; they become attributes of its graph."""
+    """Allows a module's real parameters and constants in a trace on fake inputs; they become attributes of its graph."""
     strict, mode.allow_non_fake_inputs = mode.allow_non_fake_inputs, True
     try:
         with enable_python_dispatcher():
@@ -28,7 +28,7 @@ def taking_real_tensors(mode: FakeTensorMode) -> Iterator[None]:
 
 @contextmanager
 def tracing_autograd(mode: FakeTensorMode) -> Iterator[None]:
-    """What a trace of a backward needs: all on this thread, no hooks of the user."""
+    """Sets up the trace of a backward: on this thread, without the user's hooks."""
     hooks: Any = torch._C._autograd
     before = hooks._saved_tensors_hooks_set_tracing(True)
     compiled_autograd: Any = sys.modules.get("torch._dynamo.compiled_autograd")
@@ -47,13 +47,13 @@ def tracing_autograd(mode: FakeTensorMode) -> Iterator[None]:
 
 @contextmanager
 def without_tracing_context() -> Iterator[None]:
-    """Hides the ambient tracing context, so that a nested capture does not meet the outer compile's fake mode."""
+    """Hides the ambient tracing context, so that a nested capture does not use the outer compile's fake mode."""
     with tracing(None):
         yield
 
 
 def last_traced_node() -> Node:
-    """The newest node of the trace that goes on."""
+    """The newest node of the current trace."""
     from torch.fx.experimental.proxy_tensor import get_innermost_proxy_mode
 
     mode = get_innermost_proxy_mode()
@@ -63,15 +63,15 @@ def last_traced_node() -> Node:
 
 
 def sequence_number() -> int:
-    """The number that autograd gives to the next step it records on this thread."""
+    """The sequence number of the next autograd node on this thread."""
     return int(torch._C._autograd._get_sequence_nr())
 
 
 def keeps_graph() -> bool:
-    """Whether the backward that runs was asked to leave saved values for another one."""
+    """Whether the running backward was called with retain_graph."""
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())
 
 
 def has_saved_tensors_hooks() -> bool:
-    """Whether the user looks at saved tensors."""
+    """Whether the user set hooks on saved tensors."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None

@@ -1,7 +1,7 @@
-"""What an operator costs on a device: bytes, flops, launches, and from these a time.
+"""Cost model of operators on a device: bytes, flops and launches, and an estimated time.
 
-The figures are for choosing between two forms of the same computation, not for predicting a run: what both forms share
-cancels, so that a launch, the bandwidth and the rate of the matrix units need only be of the right size.
+The estimates compare two forms of the same computation; they do not predict a run. What both forms share cancels, so
+launch time, bandwidth and matrix-unit throughput need only be of the right magnitude.
 """
 
 from eductor.cost.device import VECTOR, Device, cuda_device, device_of

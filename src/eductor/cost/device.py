@@ -1,4 +1,4 @@
-"""What a device can do: seconds per launch, bytes and flops per second, how many things at once."""
+"""Device descriptions for the cost model: launch time, bandwidth, flops per second, parallelism."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ from eductor.options import Options
 TERA, GIB = 1e12, 1 << 30
 
 VECTOR = 16
-"""Matrix units are fed by loads of so many bytes, and lose much of their speed where rows begin elsewhere."""
+"""Bytes per vector load of matrix units, which lose much of their speed if rows are not aligned to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device as far as the cost of an operator depends on it."""
+    """The properties of a device that the cost of an operator depends on."""
 
     name: str
     launch: float
-    """Seconds that a kernel costs before it computes anything."""
+    """Seconds of overhead per kernel launch."""
     bandwidth: float
     """Bytes per second between memory and the processor."""
     flops: Mapping[torch.dtype, float]
     """Flops per second of a matrix product that fills the device; matrix units included, where a dtype may use them."""
     units: int
-    """How many tiles of a matrix product are computed at the same time."""
+    """How many tiles of a matrix product run in parallel."""
     tile: int
-    """The side of such a tile."""
+    """The side length of a tile."""
     fuses: bool
-    """Whether pointwise operators become one kernel with their neighbours."""
+    """Whether the engine fuses pointwise operators with their neighbours."""
     packs_bits: bool = False
-    """Whether eight flags in a byte are written and read faster than eight bytes, in kernels that fuse."""
+    """Whether fused kernels read and write eight flags packed in a byte faster than eight bytes."""
     memory: float = math.inf
-    """Bytes that it can hold, where that is known."""
+    """Memory in bytes, if known."""
     aligned: frozenset[torch.dtype] = frozenset()
     """Dtypes whose products run on matrix units, which want rows that begin at multiples of `VECTOR` bytes."""
 
     def rate(self, dtype: torch.dtype) -> float:
-        """Flops per second in a dtype; one without a figure is computed in float32."""
+        """Flops per second in a dtype; a dtype without a figure is assumed to run in float32."""
         return self.flops.get(dtype, self.flops[torch.float32])
 
     def alignment(self, dtype: torch.dtype) -> int:
-        """Of how many elements the rows of a matrix should begin at multiples; 1 where it does not matter."""
+        """The row alignment, in elements, that matrix units want; 1 if alignment does not matter."""
         return VECTOR // dtype.itemsize if dtype in self.aligned else 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Chip:
-    """A data sheet: bytes and dense flops per second."""
+    """Data-sheet figures: bytes and dense flops per second."""
 
     bandwidth: float
     half: float
@@ -77,14 +77,14 @@ _OTHER_CHIP = _Chip(1.0 * TERA, 150 * TERA, 40 * TERA, 20 * TERA, 1 * TERA)
 _OTHER_UNITS, _OTHER_MEMORY = 108, 16 * GIB
 
 _ACHIEVED = 0.7
-"""The part of a data sheet's figures that good kernels reach."""
+"""The fraction of data-sheet figures that good kernels reach."""
 
 _CUDA_LAUNCH, _GRAPH_LAUNCH, _CPU_LAUNCH = 5e-6, 1.5e-6, 3e-6
 _CORE_BANDWIDTH, _CPU_BANDWIDTH, _CORE_FLOPS = 8e9, 2e11, 5e10
 
 
 def device_of(device: torch.device, options: Options | None = None) -> Device:
-    """What is known of a device, under the options of a compile: CUDA graphs make launches cheap, engines fuse or not."""
+    """The description of a device under the options of a compile: CUDA graphs make launches cheap, engines fuse or not."""
     options = options or Options()
     engine = options.engine
     fuses = engine != "aten" if engine is None or isinstance(engine, str) else bool(getattr(engine, "fuses", False))
@@ -96,7 +96,7 @@ def device_of(device: torch.device, options: Options | None = None) -> Device:
 def cuda_device(
     name: str, units: int, memory: int, *, graphs: bool = False, fuses: bool = True, tf32: bool = False
 ) -> Device:
-    """A CUDA device by its name, with so many multiprocessors; `tf32` says that float32 may use the matrix units."""
+    """A CUDA device by name, with `units` multiprocessors; `tf32`: float32 may use the matrix units."""
     chip = next((chip for key, chip in _CHIPS.items() if key in name), _OTHER_CHIP)
     single = chip.tf32 if tf32 else chip.single
     rates = {
@@ -140,7 +140,7 @@ def _cuda(index: int | None, graphs: bool, fuses: bool, tf32: bool) -> Device:
 
 
 def _read(index: int | None) -> tuple[str, int, int]:
-    """Name, multiprocessors and memory of a device; a graph may also name one that is not in this machine."""
+    """Name, multiprocessors and memory of a device, which this machine may not have."""
     if not torch.cuda.is_available() or (index or 0) >= torch.cuda.device_count():
         return "an unknown CUDA device", _OTHER_UNITS, _OTHER_MEMORY
     found: Any = torch.cuda.get_device_properties(torch.cuda.current_device() if index is None else index)

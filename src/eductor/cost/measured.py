@@ -1,4 +1,4 @@
-"""Seconds that candidates take on a device, measured side by side, and kept on disk for the next compile."""
+"""Benchmarks candidates on a device side by side, and caches the times on disk for later compiles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WARM_UP, _ROUNDS, _CALLS = 3, 11, 5
 
 
 def seconds(candidates: Sequence[Callable[[], Any]], device: torch.device) -> list[float]:
-    """The median time of each candidate. They take turns, so that what disturbs one of them disturbs all."""
+    """The median time of each candidate. They take turns, so that noise affects all of them alike."""
     for _ in range(_WARM_UP):
         for run in candidates:
             run()
@@ -31,7 +31,7 @@ def seconds(candidates: Sequence[Callable[[], Any]], device: torch.device) -> li
 def kept(
     key: Mapping[str, Any], count: int, measure: Callable[[], list[float]], folder: Path | None = None
 ) -> list[float]:
-    """So many times on disk under a key, or those that are measured now, and kept. The key names all they depend on."""
+    """The `count` times cached under a key, measured and stored if missing. The key names all that they depend on."""
     text = json.dumps(key, sort_keys=True)
     path = (folder or default_folder()) / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
     times = _read(path, text, count)
@@ -42,7 +42,7 @@ def kept(
 
 
 def default_folder() -> Path:
-    """Where times are kept."""
+    """The folder of cached times."""
     return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "eductor" / "measured"
 
 
@@ -64,7 +64,7 @@ def _time(run: Callable[[], Any], device: torch.device) -> float:
 
 
 def _read(path: Path, key: str, count: int) -> list[float] | None:
-    """The times of a key; None where there are none, or none that can be used."""
+    """The cached times of a key; None if missing or unusable."""
     try:
         found = json.loads(path.read_text())
         times = [float(seconds) for seconds in found["seconds"]]
@@ -74,16 +74,16 @@ def _read(path: Path, key: str, count: int) -> list[float] | None:
         return None
     except (OSError, ValueError, TypeError, KeyError):
         pass
-    warn(f"{path} is damaged, so its times are measured anew.")
+    warn(f"{path} is damaged, so its times are measured again.")
     return None
 
 
 def _write(path: Path, key: str, times: list[float]) -> None:
-    """Writes a file whole or not at all, whoever else writes it at the same time."""
+    """Writes a file atomically, as other processes may write it at the same time."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
             json.dump({"key": key, "seconds": times}, file)
         os.replace(file.name, path)
     except OSError as error:
-        warn(f"measured times cannot be kept in {path.parent}: {error}.")
+        warn(f"measured times cannot be stored in {path.parent}: {error}.")

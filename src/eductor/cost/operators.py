@@ -1,4 +1,4 @@
-"""What an operator costs: bytes, flops and launches from fake values, and the time that these take on a device."""
+"""Cost of an operator: bytes, flops and launches from fake values, and the time they take on a device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from eductor.graph.values.meta import hint_of, tensor_of, value_of
 aten = torch.ops.aten
 
 _UNKNOWN_SIZE = 1024
-"""Stands for a size that depends on data: neither small nor large."""
+"""Assumed value of a data-dependent size: neither small nor large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Gemm:
     dtype: torch.dtype
     batch: int = 1
     aligned_factors: bool = True
-    """Whether the rows of both factors begin where matrix units want them; see `Device.alignment`."""
+    """Whether the rows of both factors are aligned for matrix units; see `Device.alignment`."""
     aligned_result: bool = True
 
     @property
@@ -53,7 +53,7 @@ class Gemm:
 
 
 def size_of(size: Any) -> int:
-    """A size as a number; of a symbolic one, the number it had when the graph was captured. No guard is installed."""
+    """A size as a number; for a symbolic one, its hint from capture. Installs no guard."""
     hint = hint_of(value_of(size))
     return hint if isinstance(hint, int) else _UNKNOWN_SIZE
 
@@ -64,7 +64,7 @@ def elements_of(value: torch.Tensor) -> int:
 
 
 def bytes_of(value: Any) -> int:
-    """The bytes of a value, or of all values in a sequence: of a node, of its fake value. What is no tensor has none."""
+    """The bytes of a value, of a node's fake value, or of all values in a sequence; 0 for what is no tensor."""
     value = value_of(value)
     if isinstance(value, torch.Tensor):
         return elements_of(value) * value.dtype.itemsize
@@ -73,13 +73,13 @@ def bytes_of(value: Any) -> int:
 
 def is_pointwise(node: Node) -> bool:
     """Whether each element of the result depends on one element of each operand: where pointwise operators fuse,
-    computing it again in a kernel that reads it is nearly free."""
+    recomputing it in a kernel that reads it is nearly free."""
     bound = bind(node)
     return isinstance(bound, Bound) and torch.Tag.pointwise in bound.op.tags
 
 
 def launches_of(node: Node) -> int:
-    """How many kernels a node is on its own: views, elements of sequences and inputs are none."""
+    """How many kernels a node launches if nothing fuses: none for views, elements of sequences and inputs."""
     if node.op in ("placeholder", "get_attr", "output"):
         return 0
     effect = effect_of(node)
@@ -87,7 +87,7 @@ def launches_of(node: Node) -> int:
 
 
 def gemm_of(node: Node) -> Gemm | None:
-    """The matrix product that a node is; None for any other operator."""
+    """The dimensions of a node that is a matrix product; None for any other operator."""
     bound = bind(node)
     if not isinstance(bound, Bound) or bound.packet not in _FACTORS:
         return None
@@ -139,20 +139,20 @@ _CONVOLUTIONS = frozenset({"aten::convolution", "aten::conv1d", "aten::conv2d", 
 
 
 def gemm_time(gemm: Gemm, device: Device) -> float:
-    """Seconds of a matrix product: its flops or its bytes, whichever take longer, and a launch."""
+    """Seconds of a matrix product: its flops or its bytes, whichever take longer, plus a launch."""
     return max(_computing(gemm, device), gemm.bytes / device.bandwidth) + device.launch
 
 
 def is_bound_by_memory(gemm: Gemm, device: Device) -> bool:
-    """Whether a product waits for its bytes, so that it gains nothing from computing faster."""
+    """Whether a product is memory-bound, so that it gains nothing from computing faster."""
     return _computing(gemm, device) <= gemm.bytes / device.bandwidth
 
 
 def _computing(gemm: Gemm, device: Device) -> float:
     """Seconds of the flops of a product.
 
-    The result is computed in tiles, as many at a time as the device has units; the last round may fill only some. Where
-    all tiles together are fewer than the units, the inner dimension is split among those that are left.
+    The result is computed in tiles, one per unit at a time; the last round may leave units idle. With fewer tiles than
+    units, the inner dimension is split among the idle units.
     """
     high, wide = (min(device.tile, _in_steps(size)) for size in (gemm.rows, gemm.columns))
     tiles = gemm.batch * -(-gemm.rows // high) * -(-gemm.columns // wide)
@@ -163,20 +163,19 @@ def _computing(gemm: Gemm, device: Device) -> float:
 
 
 def _reached(gemm: Gemm, device: Device) -> float:
-    """The part of the device's rate that a product reaches, by where the rows of its matrices begin."""
+    """The fraction of the device's rate that a product reaches, by the alignment of its rows."""
     if gemm.dtype not in device.aligned or (gemm.aligned_factors and gemm.aligned_result):
         return 1.0
     return UNALIGNED_RESULT if gemm.aligned_factors else UNALIGNED_FACTOR
 
 
 UNALIGNED_FACTOR, UNALIGNED_RESULT = 0.4, 0.4
-"""The part of the rate of matrix units that is left where the rows of a factor, or those of the result alone, begin
-between two vectors of `VECTOR` bytes: the kernels then load or store element by element, and without the units that copy
-whole blocks. `bench/pad_mm.py` measures it."""
+"""The fraction of the matrix units' rate that is left if the rows of a factor, or of the result alone, are not aligned to
+`VECTOR` bytes: the kernels then load or store element by element, without block copies. `bench/pad_mm.py` measures it."""
 
 
 _STEP, _SPLIT = 16, 256
-"""Matrix units take so many rows at once; the inner dimension is not split any finer."""
+"""The rows that matrix units take at once; the smallest split of the inner dimension."""
 
 
 def _in_steps(size: int) -> int:
@@ -189,7 +188,7 @@ def copy_time(size: float, device: Device) -> float:
 
 
 def time_of(node: Node, device: Device) -> float:
-    """Seconds of a node as a kernel of its own; nothing for one that is no kernel."""
+    """Seconds of a node as a separate kernel; 0 if it launches none."""
     gemm = gemm_of(node)
     if gemm is not None:
         return gemm_time(gemm, device)
@@ -202,7 +201,7 @@ def time_of(node: Node, device: Device) -> float:
 
 
 def pays(what: str, saves: float, costs: float) -> Literal[True] | No:
-    """Whether a rewrite pays; No has its figures. A gain within the error of the figures is none."""
+    """Whether a rewrite pays; No has its figures. A gain within the error of the figures does not count."""
     if saves > _MARGIN * costs:
         return True
     return No(f"{what} saves {microseconds(saves)} and costs {microseconds(costs)}")
@@ -212,21 +211,21 @@ _MARGIN = 1.2
 
 
 def microseconds(seconds: float) -> str:
-    """A time as a reason states it."""
+    """Formats a time for a reason."""
     return f"{seconds * 1e6:.3g} us"
 
 
-# ------------------------------------------------------------------------------------------- inside of other kernels
+# ------------------------------------------------------------------------------------------- inside other kernels
 
 
 def fuses(node: Node) -> bool:
-    """Whether a compiler computes a node element by element, wherever its result is read: it needs no kernel of its own."""
+    """Whether a compiler computes a node element by element where its result is read, without a separate kernel."""
     op = _operator(node)
     return op is not None and _fuses(op)
 
 
 def reduces(node: Node) -> bool:
-    """Whether a node reads many elements for each one of its result; what it reads may be computed inside of its kernel."""
+    """Whether a node reads many elements per result element; its operands may be computed inside its kernel."""
     op = _operator(node)
     return op is not None and op.overloadpacket._qualified_op_name in _REDUCTIONS
 
@@ -244,7 +243,7 @@ def _fuses(op: OpOverload) -> bool:
 
 
 def fused_time_of(node: Node, device: Device) -> float:
-    """Seconds of a node inside of a kernel that reads its operands anyway: its arithmetic, or what it fetches."""
+    """Seconds of a node fused into a kernel that reads its operands anyway: its arithmetic, or its gather."""
     bound, result = bind(node), tensor_of(node)
     if not isinstance(bound, Bound) or result is None:
         return time_of(node, device)
@@ -269,9 +268,9 @@ _CONSTRUCTED = _named(
     *("full", "full_like", "zeros", "zeros_like", "ones", "ones_like", "scalar_tensor", "arange", "prims::iota"),
     *("_to_copy", "tril", "triu", "prims::_low_memory_max_pool_offsets_to_indices"),
 )
-"""They compute each element from its index, or from the one at its place."""
+"""Operators that compute each element from its index, or from the operand's element at that index."""
 _MOVED = _named("embedding", "index", "gather", "constant_pad_nd", "flip", "cat", "slice_scatter", "select_scatter")
-"""They fetch each element from elsewhere."""
+"""Operators that copy each element from another index."""
 _REDUCTIONS = _named(
     *("sum", "mean", "amax", "amin", "max", "min", "var", "var_mean", "std", "prod", "any", "all", "argmax", "argmin"),
     *("_softmax", "_log_softmax", "native_layer_norm", "linalg_vector_norm"),

@@ -1,4 +1,4 @@
-"""Measures models in all ways: the first step cold and warm, each in a process of its own; then all in turns in one."""
+"""Runs the bench: the first step, cold and warm, in a separate process each; then steady steps of all ways in one process."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Bench:
     rounds: int = 20
     compile_times: bool = True
     beside: Sequence[str] = ()
-    """The ways to compare; all of them where none is named. Eager, Inductor and Eductor are always there."""
+    """The ways to compare; all if empty. Eager, Inductor and Eductor are always included."""
     jobs: int = 1
-    """So many first steps are taken at a time."""
+    """How many first steps run in parallel."""
     say: Callable[[str], None] = lambda text: None
 
     def names(self) -> list[str]:
@@ -51,18 +51,18 @@ class Bench:
         return list(self.only) or known
 
     def run(self, keep: Callable[[Measured], None] = lambda measured: None) -> Measured:
-        """Row by row; `keep` is called after each, with all that there are: what takes long may be cut off."""
+        """Measures row by row; `keep` receives all figures so far after each row, as a long run may be interrupted."""
         pairs = [(name, kind) for name in self.names() for kind in self.kinds]
-        rows = [Row(name, kind, f"{i} of {len(pairs)}") for i, (name, kind) in enumerate(pairs, 1)]
+        rows = [BenchRow(name, kind, f"{i} of {len(pairs)}") for i, (name, kind) in enumerate(pairs, 1)]
         measured, compared = Measured(self.device), self.ways()
-        # As installing does, and was done to torch: no first step is to compile the package's own sources.
+        # As installing does: no first step may pay for compiling the package's own sources to bytecode.
         compileall.compile_dir(HOME, quiet=2)
         for start in range(0, len(rows), self.jobs):
             some = rows[start : start + self.jobs]
             with tempfile.TemporaryDirectory(prefix="eductor-bench-") as folder:
                 firsts = self._first_steps(some, compared, Path(folder))
                 for row in some:
-                    try:  # a crash of one way is no reason to lose all other figures
+                    try:  # a crash of one way must not lose all other figures
                         measured.rows[row.name] = self._measure(row, compared, firsts, Path(folder))
                     except BadScript as error:
                         measured.failures[row.name] = str(error)
@@ -78,8 +78,8 @@ class Bench:
                 raise UnknownName(f"way on {self.device}", way, known)
         return [way for way in known if not self.beside or way in (EAGER, STOCK, OURS, *self.beside)]
 
-    def _first_steps(self, rows: Sequence[Row], compared: Sequence[str], folder: Path) -> FirstSteps:
-        """Those of all ways, so many at a time; each way comes first as often as last, when others are done already."""
+    def _first_steps(self, rows: Sequence[BenchRow], compared: Sequence[str], folder: Path) -> FirstSteps:
+        """First steps of all ways, `jobs` at a time; rows alternate the order of the ways."""
         ways = [way for way in compared if way != EAGER and self.compile_times]
         tasks = [(row, way) for i, row in enumerate(rows) for way in ways[:: -1 if i % 2 else 1]]
         pool = ThreadPoolExecutor(self.jobs)
@@ -88,9 +88,9 @@ class Bench:
             wait(firsts.values())
             return firsts
         finally:
-            pool.shutdown(cancel_futures=True)  # of an interrupted bench, nothing more is begun
+            pool.shutdown(cancel_futures=True)  # an interrupted bench starts nothing more
 
-    def _first_step(self, row: Row, way: str, folder: Path) -> dict[str, Any]:
+    def _first_step(self, row: BenchRow, way: str, folder: Path) -> dict[str, Any]:
         own, job = row.caches(folder, way), {**self._job(row), "way": way}
         self.say(f"{row}: first step with {way}, cold")
         first = _child({**job, "records": way == OURS}, own)
@@ -98,7 +98,7 @@ class Bench:
         return first | {"warm": _child({**job, "records": False}, own)["seconds"]}
 
     def _measure(
-        self, row: Row, compared: Sequence[str], firsts: FirstSteps, folder: Path
+        self, row: BenchRow, compared: Sequence[str], firsts: FirstSteps, folder: Path
     ) -> dict[str, dict[str, Any]]:
         own = {way: first.result() for (of, way), first in firsts.items() if of == row}
         for way in own:
@@ -112,14 +112,14 @@ class Bench:
                 found[way] |= {"stages": first["stages"], "nodes": first["nodes"]}
         return found
 
-    def _job(self, row: Row) -> dict[str, Any]:
+    def _job(self, row: BenchRow) -> dict[str, Any]:
         training = row.kind == "training"
         return {"source": self.source, "model": row.model, "device": self.device, "training": training}
 
 
 @dataclass(frozen=True)
-class Row:
-    """A model, trained or not."""
+class BenchRow:
+    """A model, for inference or training."""
 
     model: str
     kind: str
@@ -133,24 +133,24 @@ class Row:
         return f"{self.place}: {self.name}"
 
     def caches(self, folder: Path, way: str) -> Path:
-        """Where its first steps leave what they compiled."""
+        """The folder of caches that its first steps with a way fill."""
         return folder / f"{self.name}, {way}".replace(", ", "-")
 
 
-FirstSteps = dict[tuple[Row, str], Future[dict[str, Any]]]
+FirstSteps = dict[tuple[BenchRow, str], Future[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The figures of each way, for each model and kind; and what they come to."""
+    """The figures of each way, for each model and kind, and their means."""
 
     device: str
     rows: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
-    """Rows that could not be measured, and why."""
+    """Rows that could not be measured, with the reason."""
 
     def ratios(self, figure: str, way: str = OURS, beside: str = STOCK) -> dict[str, float]:
-        """One way's figure as a part of another's, for each row that has both."""
+        """The ratio of one way's figure to another's, for each row that has both."""
         pairs = {name: (row[way].get(figure), row[beside].get(figure)) for name, row in self.rows.items()}
         return {name: a / b for name, (a, b) in pairs.items() if a is not None and b}
 
@@ -180,7 +180,7 @@ def _processor() -> str:
 
 
 def _child(job: dict[str, Any], cache: Path) -> dict[str, Any]:
-    """A measurement in another process, which keeps its compiled kernels in a folder."""
+    """Runs a measurement in another process, with its caches in a folder."""
     cache.mkdir(parents=True, exist_ok=True)
     named = {
         "TORCHINDUCTOR_CACHE_DIR": cache / "inductor",
@@ -198,7 +198,7 @@ def _child(job: dict[str, Any], cache: Path) -> dict[str, Any]:
         check=False,
     )
     if ran.returncode or not result.is_file():
-        last = (ran.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        last = (ran.stderr.strip().splitlines() or ["no output"])[-1]
         way = "all ways" if job["way"] is None else job["way"]
         raise BadScript(f"{job['model']} with {way}, on {job['device']}, ended with code {ran.returncode}: {last}")
     found: dict[str, Any] = json.loads(result.read_text())

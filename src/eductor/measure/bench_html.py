@@ -1,4 +1,4 @@
-"""The figures of a bench as one HTML page with plots, which needs nothing else."""
+"""The figures of a bench as one self-contained HTML page with plots."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums } td, th {
 td:first-child, td:nth-child(2), th:first-child, th:nth-child(2) { text-align: left }
 """
 COLORS = ("#8a94a6", "#e0913a", "#2f7de1", "#c56f1c", "#1c57a5")
-"""Of the ways in their order."""
+"""Colors of the ways, in their order."""
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure of all ways, a group of bars for each model."""
+    """A plot of one figure, with a group of bars for each model."""
 
     figure: str
     title: str
@@ -43,7 +43,7 @@ PLOTS = (
 
 
 def as_page(measured: Measured) -> str:
-    """The page."""
+    """The figures as an HTML page."""
     data = measured.to_json()
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     plots = "".join(_drawn(plot, measured) for plot in PLOTS)
@@ -51,7 +51,7 @@ def as_page(measured: Measured) -> str:
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>eductor bench</title><style>{STYLE}</style>'
         f"<h1>Eductor beside Inductor and eager</h1><p>{escape(means(measured))}</p>"
         f'<p class="faint">{escape(data["machine"])}, torch {escape(data["torch"])}, Eductor {escape(data["eductor"])}, {when}. '
-        "Bars are drawn for each model on a scale of its own; shorter is better.</p>"
+        "The bars of each model have their own scale; shorter is better.</p>"
         f"{plots}<h2>Figures</h2>{_table(measured)}</html>\n"
     )
 

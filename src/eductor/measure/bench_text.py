@@ -12,7 +12,7 @@ HEADER = ("model", "way", "ms", "speed", "cold, s", "warm, s", "MiB", "error")
 
 
 def as_table(measured: Measured) -> str:
-    """A line for each way of each model, Inductor's speed being 1; then the geometric means beside Inductor."""
+    """A line for each way of each model, with speed relative to Inductor; then the geometric means beside Inductor."""
     rows = []
     for name, row in measured.rows.items():
         stock = row[STOCK]["milliseconds"]
@@ -31,15 +31,15 @@ def as_table(measured: Measured) -> str:
 
 
 def means(measured: Measured) -> str:
-    """What it comes to, in words."""
-    time, said = measured.mean("milliseconds"), list[str]()
+    """The geometric means, in words."""
+    time, parts = measured.mean("milliseconds"), list[str]()
     if time is not None:
-        said.append(f"{1 / time:.2f} times the speed")
+        parts.append(f"{1 / time:.2f} times the speed")
     for figure, text in (("cold", "cold compile time"), ("warm", "warm compile time"), ("memory", "memory")):
         mean = measured.mean(figure)
         if mean is not None:
-            said.append(f"{mean:.2f} of the {text}")
-    return f"Geometric means of {OURS} beside {STOCK}: {', '.join(said)}."
+            parts.append(f"{mean:.2f} of the {text}")
+    return f"Geometric means of {OURS} beside {STOCK}: {', '.join(parts)}."
 
 
 def _number(value: Any, form: str, unit: float = 1) -> str:

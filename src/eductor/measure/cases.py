@@ -1,4 +1,4 @@
-"""What is measured: a model, what it is called with, and whether it is trained."""
+"""Cases of the bench: a model, its arguments, and whether it is trained."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from eductor.errors import BadScript, UnknownName
 from eductor.measure.models import BUILT_IN
 
 Make = Callable[[str], tuple[nn.Module, tuple[Any, ...]]]
-"""A model and its arguments, on a device."""
+"""Makes a model and its arguments on a device."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Case:
     training: bool
 
     def step(self, fn: Callable[..., Any], model: nn.Module, inputs: tuple[Any, ...]) -> list[torch.Tensor]:
-        """One step of a function that computes what the model does: its results; gradients stay in the model."""
+        """Runs one step of the compiled model and returns its results; gradients stay in the model."""
         with torch.set_grad_enabled(self.training):
             found = [x for x in tree_leaves(fn(*inputs)) if isinstance(x, torch.Tensor)]
         if self.training:
@@ -51,7 +51,7 @@ def makers(source: str | None) -> Mapping[str, Make]:
         return BUILT_IN
     path, _, name = source.partition(":")
     if not Path(path).is_file():
-        raise BadScript(f"{path}: there is no such file. `eductor bench FILE.py` takes one with a dictionary MODELS.")
+        raise BadScript(f"{path}: no such file. `eductor bench FILE.py` takes one with a dictionary MODELS.")
     models = runpy.run_path(path).get("MODELS")
     if not isinstance(models, dict) or not models or not all(callable(make) for make in models.values()):
         raise BadScript(
@@ -64,7 +64,7 @@ def makers(source: str | None) -> Mapping[str, Make]:
 
 
 def case(make: Make, device: str, *, training: bool) -> Case:
-    """The same model and arguments in each process."""
+    """Makes a case; the same one in each process."""
     torch.manual_seed(0)
     model, inputs = make(device)
     return Case(model.train(training), tuple(inputs), training)

@@ -17,7 +17,7 @@ from eductor.observe.scripts.output_files import check_can_write, write
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command takes."""
+    """Adds the command's arguments."""
     parser.add_argument(
         "source",
         nargs="?",
@@ -26,18 +26,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "default: the built-in models",
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--only", default="", metavar="MODEL,…", help="these models alone")
+    parser.add_argument("--only", default="", metavar="MODEL,…", help="only these models")
     parser.add_argument("--kinds", default=",".join(KINDS), metavar="KIND,…", help=f"of {', '.join(KINDS)}")
     parser.add_argument(
         "--way",
         action="append",
         default=[],
         metavar="WAY",
-        help="only this way beside eager, inductor and eductor, as `inductor, reduce-overhead`; may be given again",
+        help="only this way beside eager, inductor and eductor, as `inductor, reduce-overhead`; may be repeated",
     )
-    parser.add_argument("--rounds", type=int, default=20, help="steps of each way; the median counts")
+    parser.add_argument("--rounds", type=int, default=20, help="measured steps of each way, of which the median counts")
     parser.add_argument(
-        "--jobs", type=int, default=1, help="first steps at a time, which slow each other down; default: 1"
+        "--jobs", type=int, default=1, help="first steps that run in parallel, and slow each other down; default: 1"
     )
     parser.add_argument("--no-compile-times", action="store_true", help="leave out the first steps, which take longest")
     parser.add_argument("--json", metavar="FILE", help="all figures, as JSON")

@@ -1,4 +1,4 @@
-"""The models that `eductor bench` measures unless it is given others: small on a CPU, of a real size on a GPU."""
+"""The built-in models of `eductor bench`: small on a CPU, of realistic size on a GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 
 class Decoder(nn.Module):
-    """A block of a language model: norms by root mean squares, fewer heads of keys than of queries, a gated layer."""
+    """A decoder block of a language model: RMS norms, grouped-query attention, a gated feed-forward layer."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Decoder(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A block of an encoder whose attention is written by hand, with a mask, and whose gelu is, too."""
+    """An encoder block with hand-written masked attention and gelu."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Encoder(nn.Module):
 
 
 class Language(nn.Module):
-    """Tokens to logits, by blocks of one of the two kinds."""
+    """A language model, from tokens to logits, with blocks of either kind."""
 
     def __init__(self, block: type[nn.Module], words: int, width: int, heads: int, layers: int) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Language(nn.Module):
 
 
 class Ranking(nn.Module):
-    """Many small towers, one for each feature, then a tower for all of them."""
+    """A ranking model: a small tower for each feature, then one for all of them."""
 
     offsets: torch.Tensor
 
@@ -94,7 +94,7 @@ class Ranking(nn.Module):
 
 
 class Residual(nn.Module):
-    """Two convolutions with norms, and a way around them."""
+    """A residual block: two convolutions with norms, and a skip connection."""
 
     def __init__(self, channels: int, out: int, stride: int = 1) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class Residual(nn.Module):
 
 
 class UNet(nn.Module):
-    """Images to images: down, up, and what was on the way down beside it."""
+    """A U-Net, from images to images: down, then up with skip connections."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a way costs once it is compiled: time, memory, and how far its results are from those in float64."""
+"""Steady-state figures of a way: time, memory, and error against float64."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Results = tuple[list[torch.Tensor], list[torch.Tensor]]
 
 @dataclass
 class Runner:
-    """One way to run a model of its own."""
+    """A copy of the model, run one way."""
 
     case: Case
     compile: Compile
@@ -46,7 +46,7 @@ class Runner:
         self.milliseconds.append(1e3 * (time.perf_counter() - started))
 
     def memory(self) -> int | None:
-        """On a GPU the most that a step allocates; on a CPU what training holds for the backward; in bytes."""
+        """In bytes: on a GPU the peak allocation of a step, on a CPU what training saves for the backward."""
         if torch.cuda.is_available() and any(p.is_cuda for p in self.model.parameters()):
             self.model.zero_grad(set_to_none=True)
             synchronize()
@@ -61,12 +61,12 @@ class Runner:
         return held_for_the_backward(self.run, [x for x in given if isinstance(x, torch.Tensor)])[0]
 
     def results(self) -> Results:
-        """The results of a step and its gradients, copied: a CUDA graph writes them anew."""
+        """The results of a step and its gradients, copied, as a CUDA graph overwrites them."""
         return [x.detach().clone() for x in self.run()], [g.clone() for g in _gradients(self.model)]
 
 
 def held_for_the_backward(run: Callable[[], T], given: Sequence[torch.Tensor]) -> tuple[int, T]:
-    """The bytes of the memory that autograd holds for the backward of a result, what was given aside; and the result."""
+    """The bytes of storages that autograd saves for the backward, without those of `given`; and the result."""
     held: dict[int, int] = {}
 
     def pack(value: torch.Tensor) -> torch.Tensor:
@@ -92,12 +92,12 @@ def _gradients(model: nn.Module) -> list[torch.Tensor]:
 
 
 def error(got: Results, exact: Results) -> float:
-    """How far results are from the exact ones, relative to their size: all results together, or all gradients."""
+    """The relative error of all results, or of all gradients if larger."""
     return max(_distance(a, b) for a, b in zip(got, exact, strict=True))
 
 
 def _distance(got: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
-    """A gradient that is zero but for roundings has no size of its own, so that they count as one vector."""
+    """The relative distance of all tensors as one vector, as a gradient may be zero but for rounding."""
     pairs = [(a, b) for a, b in zip(got, exact, strict=True) if b.is_floating_point()]
     far, size = (
         sum(float(x.square().sum()) for x in xs) for xs in ([a.double() - b for a, b in pairs], [b for _, b in pairs])
@@ -106,7 +106,7 @@ def _distance(got: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
 
 
 def steady(case: Case, compilers: dict[str, Compile], rounds: int) -> dict[str, dict[str, Any]]:
-    """All ways in turns, each after the others as often as before them."""
+    """Measures all ways in turns, in alternating order."""
     torch.manual_seed(0)
     exact = truth(case)
     runners = {name: Runner(case, compile) for name, compile in compilers.items()}

@@ -16,12 +16,12 @@ EAGER, STOCK, OURS = "eager", "inductor", "eductor"
 WITH_GRAPHS = "reduce-overhead"
 
 
-def ways(device: str, *looking_on: Instrument) -> dict[str, Compile]:
-    """Each way by its name; CUDA graphs only where there are any."""
+def ways(device: str, *instruments: Instrument) -> dict[str, Compile]:
+    """Each way by its name; those with CUDA graphs on CUDA only."""
     found: dict[str, Compile] = {
         EAGER: lambda model: model,
         STOCK: torch.compile,
-        OURS: lambda model: compiler.compile(model, engine="inductor", instruments=looking_on),
+        OURS: lambda model: compiler.compile(model, engine="inductor", instruments=instruments),
     }
     if device == "cuda":
         found[f"{STOCK}, {WITH_GRAPHS}"] = lambda model: torch.compile(model, mode=WITH_GRAPHS)

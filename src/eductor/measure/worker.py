@@ -1,4 +1,4 @@
-"""One measurement in a process of its own, so that nothing that another one left behind counts."""
+"""One measurement in a separate process, free of state that others leave."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from eductor.pipeline.recorder import Recorder
 
 
 def first(of: Case, way: str, device: str, *, records: bool) -> dict[str, Any]:
-    """From the model to the end of its first step; on record, which takes nothing from disk, with the time in each stage."""
+    """Times the compile and first step; `records` adds the time in each stage, and bypasses the cache on disk."""
     recorder = Recorder()
     synchronize()
     started = time.perf_counter()

@@ -1,3 +1,3 @@
-"""What people look at: tables of what passes did, and the manual made from the registry."""
+"""Tools that show and check what a compile does, and the manual of the passes."""
 
 from eductor.observe.table import pass_table as pass_table

@@ -1,4 +1,4 @@
-"""Rows as aligned text, or as Markdown."""
+"""Formats tables as aligned text or as Markdown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from eductor.pipeline.recorder import PassRecord
 
 
 def as_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Aligned columns; numbers to the right."""
+    """A table with aligned columns; numbers are right-aligned."""
     cells = [[str(c) for c in row] for row in rows]
     widths = [max([len(h), *(len(row[i]) for row in cells)]) for i, h in enumerate(header)]
     numeric = [bool(cells) and all(_is_number(row[i]) for row in cells) for i in range(len(header))]
@@ -29,12 +29,12 @@ def as_markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def pass_table(records: Iterable[PassRecord]) -> str:
-    """What each pass did, in the order of execution; those that found nothing to look at, or were skipped, are counted."""
+    """What each pass did, in order of execution; passes without candidates or often-skipped ones are only counted."""
     return _table(records, ("graph", "pass", "result", "matches", "nodes", "ms", "why"), _row)
 
 
 def stage_table(records: Iterable[PassRecord]) -> str:
-    """The same for the passes of one stage over one graph, which both stand above it."""
+    """Like `pass_table`, without the columns for graph and stage."""
     header = ("pass", "result", "matches", "nodes", "ms", "why")
     return _table(records, header, lambda record: (record.name, *_row(record)[2:]))
 
@@ -45,21 +45,21 @@ def _table(records: Iterable[PassRecord], header: Sequence[str], row: Callable[[
     reasons = Counter(r.reason for r in records if r.status == "skipped")
     often = {reason: n for reason, n in reasons.items() if n >= _OFTEN}
     ids = set(map(id, silent))
-    told = [r for r in records if id(r) not in ids and not (r.status == "skipped" and r.reason in often)]
-    lines = [as_text(header, map(row, told))] if told or not (silent or often) else []
+    listed = [r for r in records if id(r) not in ids and not (r.status == "skipped" and r.reason in often)]
+    lines = [as_text(header, map(row, listed))] if listed or not (silent or often) else []
     lines += [f"{n} passes were skipped: {reason}." for reason, n in often.items()]
     if silent:
         passes = "1 pass" if len(silent) == 1 else f"{len(silent)} passes"
-        lines.append(f"{passes} found nothing to look at, in {1000 * sum(r.seconds for r in silent):.2f} ms.")
+        lines.append(f"{passes} found no candidates, in {1000 * sum(r.seconds for r in silent):.2f} ms.")
     return "\n".join(lines)
 
 
 _OFTEN = 3
-"""Passes that are skipped for the same reason are counted, from so many on."""
+"""The number of passes skipped for the same reason from which on they are only counted."""
 
 
 def indent(text: str, by: str = "  ") -> str:
-    """A text, moved to the right."""
+    """Indents a text."""
     return "\n".join(f"{by}{line}".rstrip() for line in text.splitlines())
 
 
@@ -70,7 +70,7 @@ def _row(r: PassRecord) -> tuple[object, ...]:
 
 
 def nearest_miss(r: PassRecord) -> str:
-    """Why a pass left what it looked at last, and how many others it left."""
+    """Why a pass refused its last candidate, and how many others it refused."""
     if not r.rejects:
         return ""
     reject = r.rejects[-1]

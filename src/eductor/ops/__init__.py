@@ -1,4 +1,4 @@
-"""Operators of our own, which passes emit and engines lower. Importing this registers them."""
+"""Eductor's operators, which passes emit and engines lower. Importing this registers them."""
 
 from eductor.ops import addmm_activation as addmm_activation
 from eductor.ops import b2b_gemm as b2b_gemm

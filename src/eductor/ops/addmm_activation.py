@@ -1,6 +1,6 @@
-"""`eductor::addmm_activation`: a matrix product with a bias, then a relu, or a gelu with tanh.
+"""`eductor::addmm_activation`: a matrix product with a bias, then a relu or a tanh gelu.
 
-On a CUDA device it is one kernel. ATen has an operator for that, but elsewhere its gelu is another function.
+On CUDA it is one kernel, ATen's `_addmm_activation`, which on other devices computes a different gelu.
 """
 
 from __future__ import annotations

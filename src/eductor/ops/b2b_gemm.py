@@ -1,7 +1,7 @@
 """Two matrix products back to back with a pointwise function between them: `f(a @ b + inner_bias) @ c + outer_bias`.
 
-`eductor::b2b_gemm` is one Triton kernel on a CUDA device, in which the first product stays on the chip, and the two
-products elsewhere. The function is a text, see `eductor.ops.middle`.
+`eductor::b2b_gemm` is one Triton kernel on CUDA that keeps the first product on the chip, and two products on other
+devices. The function is spelled as text, see `eductor.ops.middle`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ b2b_gemm = torch.ops.eductor.b2b_gemm
 """a[M, K], b[K, N], c[N, P], inner_bias[N], outer_bias[P] -> [M, P], contiguous."""
 
 TILE = 64
-"""Rows and columns of both products that one program computes at a time.
+"""Rows and columns of both products in one program's tile.
 
-With 128 rows of two bytes and four warps, Triton 3.6 gives wrong results on Hopper for products in a row.
+With 128 rows of two bytes and four warps, Triton 3.6 gives wrong results on Hopper for chained products.
 """
 
 Bias = torch.Tensor | None
@@ -42,7 +42,7 @@ def _check(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, inner: Bias, outer
         raise ValueError("b2b_gemm takes operands of one floating-point dtype")
     ends = middles.dtypes(middles.read(middle), a.dtype)[-1]
     if ends != a.dtype and a.dtype is not torch.float64:
-        raise ValueError(f"b2b_gemm: its middle ends in {ends}, its operands are of {a.dtype}")
+        raise ValueError(f"b2b_gemm: its middle ends in {ends}, but its operands are {a.dtype}")
 
 
 def _by_aten(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, inner: Bias, outer: Bias, middle: str) -> torch.Tensor:

@@ -16,7 +16,7 @@ from eductor.ops.launching import float32_precision
 
 @triton.jit
 def _tanh(x):  # type: ignore[no-untyped-def]
-    # Of a small number the other form would keep few digits; of a large one it overflows to 1, as it should.
+    # For small x the exponential form loses digits; for large x it saturates at 1, as it should.
     square = x * x
     series = x * (1.0 + square * (-1 / 3 + square * (2 / 15 + square * (-17 / 315 + square * (62 / 2835)))))
     size = 1.0 - 2.0 / (tl.exp(2.0 * tl.abs(x)) + 1.0)
@@ -64,7 +64,7 @@ def _step(NAME: tl.constexpr, x, y, NUMBER: tl.constexpr):  # type: ignore[no-un
     elif NAME == "gelu_tanh":
         result = 0.5 * x * (1.0 + _tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
     else:
-        tl.static_assert(NAME == "cast", "a step that this kernel does not know")
+        tl.static_assert(NAME == "cast", "a step that this kernel does not support")
         result = x
     return result
 
@@ -114,7 +114,7 @@ def _b2b_gemm(  # type: ignore[no-untyped-def]
 ):
     tiles_p = tl.cdiv(P, BLOCK_P)
     program = tl.program_id(0)
-    # Offsets are of 64 bits: many rows are what this kernel is for.
+    # 64-bit offsets: this kernel is for many rows.
     m = ((program // tiles_p) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     p = ((program % tiles_p) * BLOCK_P + tl.arange(0, BLOCK_P)).to(tl.int64)
 
@@ -133,12 +133,12 @@ def _b2b_gemm(  # type: ignore[no-untyped-def]
             inner = tl.dot(a_tile, b_tile, inner, input_precision=PRECISION)
         if HAS_INNER_BIAS:
             inner += tl.load(inner_bias + n * inner_n, mask=n < N, other=0.0).to(tl.float32)[None, :]
-        # Each value is rounded to its dtype, as it would be between two kernels.
+        # Round each value to its dtype, as between separate kernels.
         values = (inner.to(out.dtype.element_ty).to(tl.float32),)
         for i in tl.static_range(COUNT):
             value = _step(tl.constexpr(NAMES[i]), values[LEFT[i]], values[RIGHT[i]], tl.constexpr(NUMBERS[i]))
             values += (_rounded(value, tl.constexpr(DTYPES[i])),)  # type: ignore[assignment]
-        # Beyond the last column the function may give anything, infinities too.
+        # Beyond the last column the function may return anything, even infinity.
         left = tl.where(n[None, :] < N, values[COUNT], 0.0).to(out.dtype.element_ty)
         c_tile = tl.load(c + n[:, None] * c_n + p[None, :] * c_p, mask=(n[:, None] < N) & (p[None, :] < P), other=0.0)
         total = tl.dot(left, c_tile, total, input_precision=PRECISION)
@@ -150,11 +150,11 @@ def _b2b_gemm(  # type: ignore[no-untyped-def]
 
 
 Instruction = tuple[str, int, int, float, str]
-"""What to do, with which two values, with which number, rounded to which dtype."""
+"""Operation, indices of its two operands, number, dtype of the result."""
 
 
 def instructions(text: str, dtype: torch.dtype) -> tuple[Instruction, ...]:
-    """The steps of a middle as the kernel takes them: a number is a value, too."""
+    """The steps of a middle in the kernel's form, in which a number is a value as well."""
     steps = middles.read(text)
     made: list[Instruction] = []
     places = [0]
@@ -172,9 +172,7 @@ def instructions(text: str, dtype: torch.dtype) -> tuple[Instruction, ...]:
 
 @functools.lru_cache(maxsize=1 << 10)
 def constants(text: str, dtype: torch.dtype) -> dict[str, Any]:
-    """The middle as the kernel's constants: each part of the instructions by itself, for Triton 3.6 takes the items of
-    nested constants for something else.
-    """
+    """The middle as the kernel's constants, one tuple for each field, as Triton 3.6 misreads nested tuples."""
     steps = instructions(text, dtype)
     names = ("NAMES", "LEFT", "RIGHT", "NUMBERS", "DTYPES")
     return {name: tuple(step[i] for step in steps) for i, name in enumerate(names)} | {"COUNT": len(steps)}
@@ -188,7 +186,7 @@ def launch(
     outer_bias: torch.Tensor | None,
     middle: str,
 ) -> torch.Tensor:
-    """Runs the kernel; strides and sizes are as they come."""
+    """Launches the kernel, for any strides and sizes."""
     (rows, depth), (inner, columns) = a.shape, c.shape
     out = a.new_empty((rows, columns))
     if out.numel() == 0:
@@ -225,7 +223,7 @@ def launch(
             **constants(middle, a.dtype),
             PRECISION=float32_precision(),
             **blocks,
-            # Many programs on a unit hide what one waits for; buffers would make them fewer.
+            # Many programs per multiprocessor hide latency; more stages would reduce their number.
             num_stages=1 if a.element_size() == 2 else 2,
         )
     return out

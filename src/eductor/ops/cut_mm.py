@@ -1,7 +1,6 @@
-"""`eductor::cut_mm`: the first columns of a matrix product, computed a piece of its rows after the other.
+"""`eductor::cut_mm`: the first columns of a matrix product, computed in chunks of rows.
 
-It is `(a @ b + bias)[:, :n].contiguous()`. All pieces share one buffer, so that the whole product, which is as large as
-the result, is never in memory.
+It is `(a @ b + bias)[:, :n].contiguous()`. All chunks share one buffer, so that the whole product is never materialized.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ cut_mm = torch.ops.eductor.cut_mm
 
 _BYTES = 32 << 20
 _FEWEST, _STEP = 256, 128
-"""Fewer rows would not fill a device; tiles of a product are so many rows high, and each piece of a begins aligned."""
+"""The fewest rows that fill a device; the height of a tile, which keeps each chunk aligned."""
 
 
 def rows_of_a_piece(row: int) -> int:
-    """How many rows of so many bytes are computed at once."""
+    """How many rows of `row` bytes are computed at once."""
     return max(_BYTES // max(row, 1) // _STEP * _STEP, _FEWEST)
 
 

@@ -1,6 +1,6 @@
 """The compressed dot interaction: `x @ (weight @ x)^T` for each sample, without the products of all pairs `x @ x^T`.
 
-`eductor::dot_compress` is one Triton kernel on a CUDA device, and two batched matmuls elsewhere.
+`eductor::dot_compress` is one Triton kernel on CUDA, and two batched matmuls on other devices.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ dot_compress = torch.ops.eductor.dot_compress
 """x[B, N, D], weight[K, N] -> [B, N, K], contiguous."""
 
 MOST_FEATURES = 256
-"""Up to here one kernel is used: for each tile of features it compresses all of them anew."""
+"""The limit for using the kernel, which recomputes all compressed features for each tile of features."""
 
 
 def _check(x: torch.Tensor, weight: torch.Tensor) -> None:
@@ -64,7 +64,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
 
 
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    """Of differentiable operators alone, so that it has a backward, too. The compressed features are computed again."""
+    """Uses differentiable operators only, for double backward. Recomputes the compressed features."""
     x, weight = ctx.saved_tensors
     needs_x, needs_weight = ctx.needs_input_grad
     of_compressed = torch.bmm(grad.mT, x)

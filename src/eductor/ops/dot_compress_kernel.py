@@ -32,7 +32,7 @@ def _dot_compress(  # type: ignore[no-untyped-def]
     program = tl.program_id(0)
     sample = (program // tiles).to(tl.int64)
     tile = program % tiles
-    # Offsets are of 64 bits: a view may have strides as long as the whole batch.
+    # 64-bit offsets: a view may have strides as long as the whole batch.
     n = ((tile // tiles_k) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
     k = ((tile % tiles_k) * BLOCK_K + tl.arange(0, BLOCK_K)).to(tl.int64)
     features = x + sample * x_b
@@ -59,7 +59,7 @@ def _dot_compress(  # type: ignore[no-untyped-def]
             mask=(n[:, None] < N) & (d[None, :] < D),
             other=0.0,
         )
-        # Rounded to the dtype of the features, as it would be between two matmuls.
+        # Round to the dtype of the features, as between two matmuls.
         total = tl.dot(own, tl.trans(compressed.to(own.dtype)), total, input_precision=PRECISION)
     tl.store(
         out + (sample * N + n[:, None]) * K + k[None, :],
@@ -69,7 +69,7 @@ def _dot_compress(  # type: ignore[no-untyped-def]
 
 
 def launch(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Runs the kernel; strides and sizes are as they come."""
+    """Launches the kernel, for any strides and sizes."""
     samples, features, width = x.shape
     results = weight.shape[0]
     out = x.new_empty((samples, features, results))

@@ -1,7 +1,7 @@
-"""`eductor::laid_out`: a copy with strides of its own, with gaps where they leave some.
+"""`eductor::laid_out`: a copy with the given strides, which may leave gaps.
 
-What eager writes in place keeps its layout; a functional graph makes a new value of it. Kernels that compute several
-elements at once round the last ones of a row otherwise, so where a row ends must stay as it was.
+A value that eager writes in place keeps its layout; functionalized, it becomes a new value. Vectorized kernels may round
+the last elements of a row differently, so rows must end where they did.
 """
 
 from __future__ import annotations

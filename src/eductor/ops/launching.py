@@ -1,4 +1,4 @@
-"""Where Triton kernels of our own can run, and with which precision. Nothing here imports Triton."""
+"""Whether Eductor's Triton kernels can run, and with which precision. This module does not import Triton."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import importlib.util
 import torch
 
 KERNEL_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-"""What the kernels take; they accumulate in float32."""
+"""The dtypes that the kernels take; they accumulate in float32."""
 
 
 @functools.cache
@@ -17,7 +17,7 @@ def has_triton() -> bool:
 
 
 def can_launch(*operands: torch.Tensor) -> bool:
-    """Whether a kernel can be launched with these: Triton is there, they lie on one device, in one dtype that it takes."""
+    """Whether a kernel can be launched: Triton is installed, all operands have one device and one supported dtype."""
     kinds = {(t.device, t.dtype) for t in operands}
     return has_triton() and len(kinds) == 1 and operands[0].dtype in KERNEL_DTYPES
 

@@ -1,6 +1,6 @@
-"""The linear compress of embeddings: `weight @ x` for each sample, where `x` is its features one above the other.
+"""The linear compression of embeddings: `weight @ x` for each sample, with its features as the rows of `x`.
 
-`eductor::lce` is one Triton kernel on a CUDA device, and a batched matmul elsewhere. No operand is transposed or copied.
+`eductor::lce` is one Triton kernel on CUDA, and a batched matmul on other devices. No operand is transposed or copied.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _check(weight: torch.Tensor, x: torch.Tensor, bias: torch.Tensor | None, act
 
 def _by_aten(weight: torch.Tensor, x: torch.Tensor, bias: torch.Tensor | None, activation: str) -> torch.Tensor:
     _check(weight, x, bias, activation)
-    # Expanded, since a matmul with a matrix may copy `x` to make one product of all samples.
+    # Expand, since a matmul with a matrix may copy `x` to fold all samples into one product.
     result = torch.matmul(weight.expand(*x.shape[:-2], -1, -1), x)
     if bias is not None:
         result = result + bias.unsqueeze(-1)
@@ -68,7 +68,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
 
 
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    """Of differentiable operators alone, so that it has a backward, too."""
+    """Uses differentiable operators only, for double backward."""
     weight, x, *outputs = ctx.saved_tensors
     needs_weight, needs_x, needs_bias, _ = ctx.needs_input_grad
     if ctx.is_relu:

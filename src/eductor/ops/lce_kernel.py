@@ -36,7 +36,7 @@ def _lce(  # type: ignore[no-untyped-def]
     program = tl.program_id(0)
     sample = (program // tiles).to(tl.int64)
     tile = program % tiles
-    # Offsets are of 64 bits: a view may have strides as long as the whole batch.
+    # 64-bit offsets: a view may have strides as long as the whole batch.
     m = ((tile // tiles_d) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     d = ((tile % tiles_d) * BLOCK_D + tl.arange(0, BLOCK_D)).to(tl.int64)
 
@@ -66,7 +66,7 @@ def _lce(  # type: ignore[no-untyped-def]
 
 
 def launch(weight: torch.Tensor, x: torch.Tensor, bias: torch.Tensor | None, activation: str) -> torch.Tensor:
-    """Runs the kernel; strides and sizes are as they come, leading dims of `x` beyond the first are flattened."""
+    """Launches the kernel, for any strides and sizes; flattens the leading dims of `x`."""
     results, features = weight.shape
     width = x.shape[-1]
     out = x.new_empty((*x.shape[:-2], results, width))

@@ -1,7 +1,7 @@
-"""What stands between two matrix products: pointwise steps on one value, as a text that an operator can carry.
+"""The pointwise function between two matrix products, as text that an operator takes as an argument.
 
-`sigmoid(%0); mul(%0, %1)` is a silu: `%0` is the value that is given, `%1` the result of the first step, and so on. The
-last step is the result; no step at all is the value itself. A step that has the name of a dtype is a cast to it.
+`sigmoid(%0); mul(%0, %1)` is a silu: `%0` is the input, `%1` the result of the first step, and so on. The last step is
+the result; without steps it is the input. A step named as a dtype is a cast to it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from eductor.ops.launching import KERNEL_DTYPES
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A function of values, which are named by their numbers, and of numbers, which are floats."""
+    """An operation on earlier values (by index) and numbers (floats)."""
 
     name: str
     operands: tuple[int | float, ...]
@@ -60,7 +60,7 @@ NAMES = (*_UNARY, *_BINARY, *CASTS)
 
 
 def spelled(steps: Iterable[Step]) -> str:
-    """Steps as a text."""
+    """The text of steps."""
     return "; ".join(
         f"{step.name}({', '.join(f'%{x}' if isinstance(x, int) else repr(x) for x in step.operands)})" for step in steps
     )
@@ -78,13 +78,13 @@ def read(text: str) -> tuple[Step, ...]:
         operands = tuple(int(x[1:]) if x.startswith("%") else float(x) for x in given)
         values = [x for x in operands if isinstance(x, int)]
         if len(operands) != (2 if found[1] in _BINARY else 1) or not values or max(values) > len(steps):
-            raise ValueError(f"middle {part!r}: its operands are no earlier values, or of another number")
+            raise ValueError(f"middle {part!r}: its operands must be earlier values, and as many as it takes")
         steps.append(Step(found[1], operands))
     return tuple(steps)
 
 
 def dtypes(steps: Iterable[Step], dtype: torch.dtype) -> list[torch.dtype]:
-    """The dtypes of the values, the given one first: what torch makes of the operands."""
+    """The dtypes of the values by torch's promotion, the input's first."""
     found = [dtype]
     for step in steps:
         operands = [found[x] for x in step.operands if isinstance(x, int)]
@@ -93,7 +93,7 @@ def dtypes(steps: Iterable[Step], dtype: torch.dtype) -> list[torch.dtype]:
 
 
 def computed(steps: Iterable[Step], x: torch.Tensor) -> torch.Tensor:
-    """The result of the steps, by operators of torch."""
+    """The result of the steps, computed by torch's operators."""
     values = [x]
     for step in steps:
         operands: list[Any] = [values[x] if isinstance(x, int) else x for x in step.operands]
@@ -105,5 +105,5 @@ _FUNCTIONS = _UNARY | _BINARY
 
 
 def _cast(x: torch.Tensor, name: str) -> torch.Tensor:
-    # No graph that a kernel takes has float64: it is a run in higher precision, which narrows nothing.
+    # float64 only occurs in a reference run in higher precision, which must not narrow.
     return x if x.dtype is torch.float64 else x.to(CASTS[name])

@@ -1,7 +1,7 @@
-"""Seeded randomness: one draw of seeds a device, then random tensors that are functions of their seed.
+"""Seeded randomness: one draw of seeds per device, then random tensors that are functions of their seed.
 
-`eductor::seeds` draws from the generator of its device, so `torch.manual_seed` still decides everything.
-`eductor::random` and `eductor::random_integers` draw nothing: computed twice, they give the same numbers twice.
+`eductor::seeds` draws from the generator of its device, so `torch.manual_seed` determines all numbers.
+`eductor::random` and `eductor::random_integers` draw nothing: recomputed, they return the same numbers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ random = torch.ops.eductor.random
 random_integers = torch.ops.eductor.random_integers
 
 SEEDED = (random.default, random_integers.default)
-"""Operators whose numbers are a function of their first two arguments, the seeds and which one of them."""
+"""Operators whose numbers are a function of their first two arguments, the seeds and an index into them."""
 
 
 @torch.library.impl("eductor::seeds", "CompositeExplicitAutograd")
@@ -84,38 +84,38 @@ def _fake_random_integers(
 
 
 def _generator(seeds: torch.Tensor, index: int) -> torch.Generator:
-    """On the CPU a generator of its own is fastest; elsewhere nobody may wait for a seed, and `bits` makes the numbers."""
+    """A separate generator, the fastest way on a CPU; other devices use `bits`, as reading a seed would synchronize."""
     return torch.Generator().manual_seed(int(seeds[index].item()))
 
 
-# ----------------------------------------------------------------- numbers out of a seed that the host does not know
+# ----------------------------------------------------------------- numbers from a seed that the host does not know
 
 _STEP, _FIRST, _SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
-"""Odd factors, of which each spreads a change of one bit over those above it."""
+"""Odd factors, each of which spreads a change of one bit to the bits above it."""
 
 
 def bits(seed: torch.Tensor, count: int) -> torch.Tensor:
-    """So many numbers of 64 random bits: each place in the tensor, mixed with the seed (the mixing of SplitMix64)."""
+    """`count` numbers of 64 random bits: each index mixed with the seed, as in SplitMix64."""
     mixed = torch.arange(count, dtype=torch.int64, device=seed.device).mul_(_STEP).add_(seed)
     mixed.bitwise_xor_(_upper(mixed, 34)).mul_(_FIRST)
-    # The seed once more: otherwise two seeds were two places in one sequence.
+    # Mix in the seed again: otherwise two seeds would be two offsets in one sequence.
     mixed.bitwise_xor_(seed).bitwise_xor_(_upper(mixed, 37)).mul_(_SECOND)
     return mixed.bitwise_xor_(_upper(mixed, 33))
 
 
 def _upper(numbers: torch.Tensor, count: int) -> torch.Tensor:
-    """The upper bits, moved down; the shift of torch copies the sign."""
+    """The upper bits, shifted down; torch's shift is arithmetic, so the sign is masked off."""
     return (numbers >> (64 - count)).bitwise_and_((1 << count) - 1)
 
 
 def uniform(bits: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """In [0, 1): as many bits as the dtype has digits, so that nothing is rounded up to 1."""
+    """Uniform in [0, 1), with as many bits as the dtype has digits, so that nothing rounds up to 1."""
     digits = 1 - round(math.log2(torch.finfo(dtype).eps))
     return _upper(bits, digits).to(dtype).mul_(2.0**-digits)
 
 
 def normal(bits: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """By Box and Muller: the upper half of the bits gives the radius, the lower half the angle."""
+    """Normal, by Box-Muller: the upper half of the bits gives the radius, the lower half the angle."""
     wide = torch.promote_types(dtype, torch.float32)
     radius = _upper(bits, 32).add_(1).to(wide).mul_(2.0**-32).log_().mul_(-2).sqrt_()
     angle = bits.bitwise_and(2**32 - 1).to(wide).mul_(math.tau * 2.0**-32)
@@ -123,7 +123,7 @@ def normal(bits: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def integers(bits: torch.Tensor, low: int, high: int) -> torch.Tensor:
-    """In [low, high)."""
+    """Integers in [low, high)."""
     return _upper(bits, 63).remainder_(high - low).add_(low)
 
 
@@ -137,7 +137,7 @@ torch.fx.node.has_side_effect(drawn_in_order.default)
 
 @torch.library.impl("eductor::drawn_in_order", "CompositeExplicitAutograd")
 def _drawn_in_order(draws: Sequence[torch.Tensor]) -> None:
-    """Nothing to do where nodes run one after another."""
+    """Does nothing, as nodes run in order."""
 
 
 @torch.library.register_fake("eductor::drawn_in_order")  # type: ignore[untyped-decorator]

@@ -1,4 +1,4 @@
-"""A value that is stored as it is, although what follows is a larger view of it."""
+"""`eductor::stored`: forces a value to be materialized as it is, although its use is a larger view of it."""
 
 from __future__ import annotations
 

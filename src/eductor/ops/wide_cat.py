@@ -1,4 +1,4 @@
-"""A cat of many inputs, which is one call of ATen's kernel: a generated one would take each of them one by one."""
+"""`eductor::wide_cat`: a cat of many inputs by one call of ATen's kernel, as a generated one would handle them one by one."""
 
 from __future__ import annotations
 

@@ -1,17 +1,16 @@
-"""What is computed from parameters alone is computed once, where no gradient is needed.
+"""Weight packing: values computed from parameters alone are computed once, if no gradient is needed.
 
-A pass that makes new weights of a model's own (concatenated linears, a folded batch norm) marks them with `pack`. Their
-nodes move out of the captured graph into a *prologue*, whose results are further inputs of the graph:
+A pass that derives new weights from a model's own (concatenated linears, a folded batch norm) marks them with `pack`.
+Their nodes move out of the captured graph into a *prologue*, whose results are additional inputs of the graph:
 
     before    f(x, a, b) = x @ cat(a, b)
-    after     prologue(a, b) = cat(a, b)                 computed anew when a or b was written, else kept
+    after     prologue(a, b) = cat(a, b)                 recomputed when a or b was written, else cached
               f(x, a, b, packed) = x @ packed
 
-Each call looks whether the parameters are still the same tensors, in the same memory, with the same count of writes.
-Torch counts writes as its autograd needs it, and so does this: a write through `.data`, or by a kernel that goes round
-torch's counting, is not seen. A step of an optimizer is, though some of their kernels do not count. Parameters that are
-looked at have weak references, so `torch.utils.swap_tensors` refuses them. The option `pack_weights=False` has everything
-computed in each call.
+Each call checks that the parameters are still the same tensors, in the same memory, at the same version. Versions are
+those of autograd: a write through `.data`, or by a kernel that does not bump them, is not seen. An optimizer step is,
+even where its kernels do not bump them. Packed parameters have weak references, so `torch.utils.swap_tensors` refuses
+them. The option `pack_weights=False` computes everything in each call.
 """
 
 from eductor.packing.hoist import Hoisted as Hoisted

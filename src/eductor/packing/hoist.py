@@ -1,4 +1,4 @@
-"""Parts a captured graph into what is computed once and what is computed in each call."""
+"""Splits a captured graph into a prologue that runs once and the rest that runs in each call."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from eductor.graph.reading.static import is_packed, is_static, mark_static, unco
 from eductor.graph.snapshot import copy_of
 from eductor.graph.values.meta import output_of, requires_grad, set_value, tensor_of, value_of
 from eductor.graph.values.module_tensors import attribute_at, tensors_of
-from eductor.packing.packed_values import Kept
+from eductor.packing.packed_values import PackedValues
 
 Source = int | torch.Tensor
-"""Which input of a call it is, or a tensor that the module holds."""
+"""The index of an input, or a tensor that the module holds."""
 
 
 def can_pack(module: GraphModule, inputs: Sequence[Any]) -> bool:
-    """Whether torch counts the writes to all parameters of a graph: not where they were made in inference mode."""
+    """Whether all parameters of a graph have version counters: those made in inference mode have none."""
     placeholders = zip(module.graph.find_nodes(op="placeholder"), inputs, strict=True)
     given = [x for node, x in placeholders if is_static(node)]
     return not any(isinstance(x, torch.Tensor) and x.is_inference() for x in (*tensors_of(module).values(), *given))
@@ -30,14 +30,14 @@ def can_pack(module: GraphModule, inputs: Sequence[Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Hoisted:
-    """A graph that takes packed values as further inputs, and what computes those."""
+    """A graph that takes packed values as additional inputs, and the prologue that computes them."""
 
     original: GraphModule
     module: GraphModule
-    kept: Kept
+    kept: PackedValues
     sources: tuple[Source, ...]
     written: tuple[Source, ...]
-    """What the graph writes; the packed values do not see it, so none of it may share memory with their sources."""
+    """What the graph writes: must not share memory with the sources, as packed values would not see the write."""
 
     @property
     def prologue(self) -> GraphModule:
@@ -53,7 +53,7 @@ class Hoisted:
         return [*given, *self.kept(_pick(self.sources, given))]
 
     def around(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """A function like the original graph, of one like the graph that is left."""
+        """Wraps a function like `module` as one like the original graph."""
         kept, sources = self.kept, self.sources
 
         def call(*args: Any) -> Any:
@@ -65,13 +65,13 @@ class Hoisted:
         return watching if self.written else call
 
     def is_overwritten(self, inputs: Sequence[Any]) -> bool:
-        """Whether the graph writes into the memory of what the packed values are computed from."""
+        """Whether the graph writes memory that the packed values are computed from."""
         written = {id(storage): storage for x in _pick(self.written, inputs) for storage in (x.untyped_storage(),)}
         return bool(written) and any(id(x.untyped_storage()) in written for x in _pick(self.sources, inputs))
 
 
 def hoist(module: GraphModule, inputs: Sequence[Any]) -> Hoisted | None:
-    """Moves the marked values of a graph into a prologue; None where there are none, or none that can go."""
+    """Moves the marked values of a graph into a prologue; None if none can move."""
     marked = [node for node in module.graph.nodes if is_packed(node)]
     if not marked:
         return None
@@ -85,7 +85,7 @@ def hoist(module: GraphModule, inputs: Sequence[Any]) -> Hoisted | None:
     hoisted = Hoisted(
         module,
         _rest(module, moved, results),
-        Kept(prologue, [i for i, leaf in enumerate(leaves) if leaf in uncounted]),
+        PackedValues(prologue, [i for i, leaf in enumerate(leaves) if leaf in uncounted]),
         _sources(module, leaves),
         _sources(module, search.written),
     )
@@ -99,18 +99,18 @@ def with_prologue(
     sources: tuple[Source, ...],
     written: tuple[Source, ...],
 ) -> Hoisted:
-    """A graph with a prologue that is known already: it takes what that gives as further inputs, and does not need it."""
+    """A graph with a known prologue, whose results it takes as additional inputs and does not use."""
     graph = _copied(module)
     start = next(node for node in graph.nodes if node.op != "placeholder")
     for result in output_of(prologue):
         _add_packed(graph, result, before=start)
     whole = GraphModule(module, graph)
     whole.meta.update(module.meta)
-    return Hoisted(module, whole, Kept(prologue, uncounted), sources, written)
+    return Hoisted(module, whole, PackedValues(prologue, uncounted), sources, written)
 
 
 class _Search:
-    """Finds what can be computed before everything else. Inputs do not share memory, which each call makes sure of."""
+    """Finds what can be computed before the graph. Assumes that inputs do not alias, which each call checks."""
 
     def __init__(self, graph: Graph) -> None:
         self._effects = effects = Effects(graph, inputs_distinct=True)
@@ -124,16 +124,16 @@ class _Search:
         ]
 
     def movable(self, marked: Iterable[Node]) -> set[Node]:
-        """The marked values that can go, with all that they are computed from, inputs aside."""
+        """The marked values that can move, with all nodes that they are computed from."""
         moved: set[Node] = set()
         for node in marked:
-            # Outside, nobody may hold a value that is not made anew in each call.
+            # A value that escapes must be recomputed in each call, as its holder may write it.
             if tensor_of(node) is not None and not requires_grad(value_of(node)) and not self._effects.escapes(node):
                 moved |= self._computed_with(node, moved)
         return moved
 
     def _computed_with(self, node: Node, known: Collection[Node]) -> set[Node]:
-        """A node and what it is computed from; nothing if some of that is not static, or may not move."""
+        """A node and the nodes it is computed from; empty if one of them is not static or may not move."""
         found, pending = {node}, [node]
         while pending:
             current = pending.pop()
@@ -160,7 +160,7 @@ class _Search:
 
 
 def _in_autocast(graph: Graph) -> set[Node]:
-    """The nodes under another autocast than the one in which the graph is called."""
+    """The nodes inside an autocast region of the graph."""
     found, depth = set(), 0
     for node in graph.nodes:
         depth += autocast_step(node.target)
@@ -170,7 +170,7 @@ def _in_autocast(graph: Graph) -> set[Node]:
 
 
 def _prologue(module: GraphModule, moved: Collection[Node], results: Sequence[Node]) -> tuple[GraphModule, list[Node]]:
-    """A graph of what moves, and the inputs and attributes that it takes."""
+    """The graph of the moved nodes, and the inputs and attributes that it takes."""
     graph = Graph()
     ordered = [node for node in module.graph.nodes if node in moved]
     leaves = list(dict.fromkeys(leaf for node in ordered for leaf in node.all_input_nodes if leaf not in moved))
@@ -182,7 +182,7 @@ def _prologue(module: GraphModule, moved: Collection[Node], results: Sequence[No
 
 
 def _rest(module: GraphModule, moved: Collection[Node], results: Sequence[Node]) -> GraphModule:
-    """A copy of the graph without what moves: Dynamo calls the original by the inputs that it gave it."""
+    """A copy of the graph without the moved nodes; the original keeps Dynamo's calling convention."""
     graph = _copied(module)
     copies = dict(zip(module.graph.nodes, graph.nodes, strict=True))
     start = next(node for node in graph.nodes if node.op != "placeholder")
@@ -201,7 +201,7 @@ def _copied(module: GraphModule) -> Graph:
     graph = copy_of(module.graph)
     for node, copy in zip(module.graph.nodes, graph.nodes, strict=True):
         if node.op == "placeholder":
-            copy._dynamo_source = getattr(node, "_dynamo_source", None)  # where the symbols of its sizes come from
+            copy._dynamo_source = getattr(node, "_dynamo_source", None)  # the source of the symbols of its sizes
     return graph
 
 

@@ -1,4 +1,4 @@
-"""Values that are kept from call to call, as long as the tensors from which they were computed are the same."""
+"""Values cached across calls until a tensor that they were computed from changes."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 
-class Kept:
-    """A function of tensors that is computed anew when one of them was written or replaced.
+class PackedValues:
+    """A function of tensors that is recomputed when one of them was written or replaced.
 
-    Those among them that are written without torch counting it are compared. Threads that call it at once may both
-    compute; each gets values of what it gave.
+    `uncounted` tensors, whose writes do not bump their version, are compared by content. Concurrent calls may both
+    compute; each returns values of its own arguments.
     """
 
     def __init__(self, compute: GraphModule, uncounted: Collection[int] = ()) -> None:
         self.compute = compute
         self.uncounted = uncounted
-        self._last: tuple[_Stamp, Sequence[torch.Tensor]] | None = None  # always set as one
+        self._last: tuple[_Stamp, Sequence[torch.Tensor]] | None = None  # always set as a pair
         self._is_cuda = False
         _watch_steps()
 
     def __call__(self, sources: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         if self._is_cuda and torch.cuda.is_current_stream_capturing():
-            return self._computed(sources)  # what is recorded reads the parameters at each replay
+            return self._computed(sources)  # a CUDA graph reads the parameters at each replay
         last = self._last
         if last is not None and last[0].fits(sources):
             return last[1]
-        # The stamp comes first: a write from another thread meanwhile makes the values old.
+        # Take the stamp first: a concurrent write from another thread then makes the values stale.
         stamp = _Stamp.of(sources, self.uncounted)
         values = self._computed(sources)
         self._is_cuda = any(x.is_cuda for x in values)
@@ -52,19 +52,17 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class _Stamp:
-    """How tensors were when something was computed from them. It keeps none of them alive."""
+    """The state of tensors at the time values were computed from them. It keeps no tensor alive."""
 
     step: _Step
     tensors: tuple[tuple[Callable[[], Any], Callable[[], Any], int, int], ...]
-    """Of each: itself and its storage, while they live, the count of writes to it, and its address.
-
-    An address tells storages apart only while the old one lives.
-    """
+    """Of each: weak references to it and its storage, its version and its address, which is unique only while the
+    storage lives."""
     contents: tuple[tuple[int, torch.Tensor], ...]
 
     @staticmethod
     def of(sources: Sequence[torch.Tensor], uncounted: Collection[int]) -> _Stamp | None:
-        """None for tensors whose writes torch does not count, or that have no memory."""
+        """None for tensors without a version counter or without memory."""
         try:
             tensors = tuple(
                 (weakref.ref(x), weakref.ref(x.untyped_storage()), x._version, x.data_ptr()) for x in sources
@@ -74,7 +72,7 @@ class _Stamp:
         return _Stamp(_steps.last, tensors, tuple((i, sources[i].detach().clone()) for i in uncounted))
 
     def fits(self, sources: Sequence[torch.Tensor]) -> bool:
-        """Whether nothing happened to the tensors since."""
+        """Whether the tensors are unchanged since."""
         for x, (tensor, storage, version, address) in zip(sources, self.tensors, strict=True):
             if tensor() is not x or x._version != version or x.data_ptr() != address or storage() is None:
                 return False
@@ -84,7 +82,7 @@ class _Stamp:
 
 
 class _Step:
-    """Stands for the last step that any optimizer of this process made: not all of their kernels count as writes."""
+    """A marker for the last optimizer step in this process, as not all optimizer kernels bump versions."""
 
 
 class _Steps:
@@ -100,5 +98,5 @@ def _watch_steps() -> None:
 
 
 def _note_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    # A new object, not a number: a compiled step that read a number would be compiled for that number.
+    # A new object, not a number: a compiled optimizer step would be specialized on a number.
     _steps.last = _Step()

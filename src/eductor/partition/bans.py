@@ -1,6 +1,6 @@
-"""What the policy `compat` must not compute again: the bans of torch's partitioner, as a table with a reason each.
+"""The bans of the policy `compat`: what it must not recompute, as torch's partitioner, as a table with a reason each.
 
-There, to compute a value again is free or forbidden. The bans are guesses about when it would not be free.
+There, recomputing a value is either free or banned. The bans are guesses about when it would not be free.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ from dataclasses import dataclass
 from torch.fx import Node
 
 from eductor.cost import bytes_of
-from eductor.options import Ban
+from eductor.options import BanName
 from eductor.partition.allowlist import can_fuse, is_allowed, is_heavy
 from eductor.partition.fusible import LONG, Forward, long_chains, used_far_apart
 
 SHRINKS = 4
-"""What a reduction reads is more than so many times as large as what it gives."""
+"""The factor by which a banned reduction shrinks its input at least."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A ban, why it is there, and the nodes that it forbids, given those that are forbidden already."""
+class Ban:
+    """A ban, its reason, and the nodes that it bans, given those that other bans already do."""
 
-    name: Ban
+    name: BanName
     reason: str
     nodes: Callable[[Forward, Set[Node]], Iterable[Node]]
 
 
-def banned(forward: Forward, never: Set[Node], names: Collection[str]) -> dict[Node, Row]:
-    """What some bans forbid to compute again, each with the first ban that does; `never` is what nobody may."""
-    found: dict[Node, Row] = {}
-    for row in BANS:
-        if row.name in names:
-            nodes = [node for node in row.nodes(forward, never | found.keys()) if _is_open(forward, node)]
-            found = {**dict.fromkeys(nodes, row), **found}
+def banned(forward: Forward, never: Set[Node], names: Collection[str]) -> dict[Node, Ban]:
+    """The nodes that some bans forbid to recompute, each with its first ban; `never` are those that no policy may."""
+    found: dict[Node, Ban] = {}
+    for ban in BANS:
+        if ban.name in names:
+            nodes = [node for node in ban.nodes(forward, never | found.keys()) if _is_open(forward, node)]
+            found = {**dict.fromkeys(nodes, ban), **found}
     return found
 
 
 def _is_open(forward: Forward, node: Node) -> bool:
-    """Whether it is for a ban to say: a view takes nothing, and what checkpointing asks for is not questioned."""
+    """Whether bans apply to a node: not to views, which are free, nor to what checkpointing marks."""
     return node.op == "call_function" and node not in forward.views and node not in forward.checkpointed
 
 
@@ -70,18 +70,16 @@ def _reductions(forward: Forward, taken: Set[Node]) -> Iterator[Node]:
 
 
 def _calls(forward: Forward) -> Iterator[Node]:
-    """All but items of tuples: a tuple is computed as a whole."""
+    """All nodes except items of tuples: a tuple is computed as a whole."""
     return (node for node in forward.nodes if node.target is not operator.getitem)
 
 
 BANS = (
-    Row("not_in_allowlist", "its operator is not in the list of cheap ones", _not_allowed),
-    Row("compute_heavy", "a matrix product, a convolution or attention takes longer than a read", _heavy),
-    Row(
-        "materialized_backward", "the backward would write it to memory, for a reader that does not fuse", _materialized
-    ),
-    Row("reductions", f"it is less than 1/{SHRINKS} of what it is computed from: cheap to save", _reductions),
-    Row("used_far_apart", "no kernel has both it and an earlier reader of what it reads", used_far_apart),
-    Row("long_fusible_chains", f"it ends a chain over {LONG} nodes that all would be computed again", long_chains),
+    Ban("not_in_allowlist", "its operator is not on the list of cheap ones", _not_allowed),
+    Ban("compute_heavy", "a matrix product, a convolution or attention takes longer than reading its result", _heavy),
+    Ban("materialized_backward", "the backward would materialize it, for a reader that does not fuse", _materialized),
+    Ban("reductions", f"it is less than 1/{SHRINKS} of its operands: cheap to save", _reductions),
+    Ban("used_far_apart", "it cannot share a kernel with an earlier reader of its operand", used_far_apart),
+    Ban("long_fusible_chains", f"it ends a chain of over {LONG} nodes that would all be recomputed", long_chains),
 )
-"""In the order in which they are asked: chains end at what the others forbid."""
+"""In order of evaluation: chains end at what the other bans forbid."""

@@ -1,7 +1,6 @@
-"""The policy `compat`: the prices of torch's partitioner, under which a value is computed again for nothing or not at all.
+"""The policy `compat`: the prices of torch's partitioner, under which recomputing is either free or banned.
 
-What may be saved and what may be computed again at all is not its business: it takes that from the priced problem, and
-adds bans.
+What can be saved and what can be recomputed at all it takes from the priced problem; it only adds bans.
 """
 
 from __future__ import annotations
@@ -13,21 +12,21 @@ from torch.fx import Node
 from eductor.cost import bytes_of
 from eductor.options import Options
 from eductor.partition.allowlist import can_fuse
-from eductor.partition.bans import Row, banned
+from eductor.partition.bans import Ban, banned
 from eductor.partition.fusible import Forward
 from eductor.partition.node_info import NodeInfo, computed_by, is_size
 from eductor.partition.prices import Priced
 from eductor.partition.problem import Problem
 
 HOP, FARTHEST = 1.1, 100
-"""Each hop away from the backward makes a value dearer by so much, up to so many hops."""
+"""The factor by which each hop away from the backward raises the price of a value, and the most hops that count."""
 
 AGGRESSIVE = ("compute_heavy", "reductions")
 """The bans that `aggressive_recomputation` keeps."""
 
 
 def compat_problem(info: NodeInfo, found: Priced, options: Options) -> Problem:
-    """The same values, at other prices."""
+    """The same problem at the prices of torch's partitioner."""
     bans, hops = bans_of(info, found, options), _hops(info)
     free = (info.parameters | info.buffers) - info.copied
     values = []
@@ -41,19 +40,19 @@ def compat_problem(info: NodeInfo, found: Priced, options: Options) -> Problem:
     return Problem(tuple(values))
 
 
-def bans_of(info: NodeInfo, found: Priced, options: Options) -> dict[Node, Row]:
-    """The values that bans forbid to compute again: also the items of a tuple that is banned; none in another policy."""
+def bans_of(info: NodeInfo, found: Priced, options: Options) -> dict[Node, Ban]:
+    """The values that bans forbid to recompute, with the items of banned tuples; empty under another policy."""
     if options.partition_policy != "compat":
         return {}
     never = {node for node, value in zip(found.nodes, found.problem.values, strict=True) if value.again is None}
     names = set(options.bans) & set(AGGRESSIVE) if options.aggressive_recomputation else set(options.bans)
-    rows = banned(Forward.of(info), never, names)
-    both = ((node, rows.get(node) or rows.get(computed_by(node))) for node in found.nodes)
-    return {node: row for node, row in both if row is not None}
+    bans = banned(Forward.of(info), never, names)
+    both = ((node, bans.get(node) or bans.get(computed_by(node))) for node in found.nodes)
+    return {node: ban for node, ban in both if ban is not None}
 
 
 def _price(node: Node, hops: int) -> int:
-    """What saving a value costs: its bytes, more the farther the backward is, twice if it would not be written anyway."""
+    """The price of saving a value: its bytes, more with distance from the backward, twice if only saving materializes it."""
     if is_size(node):
         return 1
     price = int(bytes_of(node) * HOP ** max(1, hops))
@@ -62,7 +61,7 @@ def _price(node: Node, hops: int) -> int:
 
 
 def _hops(info: NodeInfo) -> dict[Node, int]:
-    """How many steps each value of the forward is away from a reader in the backward; none, for what runs there."""
+    """The distance of each forward value to its nearest reader in the backward; 0 for nodes of the backward."""
     forward = Forward.of(info).place
     hops: dict[Node, int] = {}
     for node in reversed(info.nodes):

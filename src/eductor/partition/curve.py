@@ -1,8 +1,8 @@
-"""Memory against time: the choices within smaller and smaller budgets, with a peak that never rises as they fall.
+"""The memory-time curve: the choices within decreasing budgets, with a peak that never rises as the budget falls.
 
-What is saved says not all: with next to nothing saved, the backward begins by computing the whole forward again, and holds
-it. Where the peak of a smaller budget would be higher, the backward goes through the forward twice: at its start it makes
-what the choice with the lower peak saves, and lets go of the rest; from then on it does what that choice does.
+Saved bytes do not determine the peak: with almost nothing saved, the backward starts by recomputing the whole forward,
+and holds it. Where a smaller budget would have a higher peak, the backward runs the forward twice: at its start it
+computes what the choice with the lower peak saves, and frees the rest; from then on it does what that choice does.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from eductor.partition.prices import PICOSECONDS, Priced
 from eductor.partition.problem import Choice, Problem, bytes_of, time_of
 
 BUDGETS = (*(k / 20 for k in range(20, 0, -1)), 0.04, 0.03, 0.02, 0.01, 0.0)
-"""The budgets that are looked at: another one counts as the next smaller of them."""
+"""The budgets of the curve: any other is rounded down to one of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """A choice on the curve."""
+class BudgetStep:
+    """The fastest choice found within one budget: a step of the curve."""
 
     budget: float
-    """The part of the fastest choice's bytes that it may save."""
+    """The fraction of the fastest choice's bytes that it may save."""
     choice: Choice
     bytes: int
     picoseconds: int
     peak: int
 
 
-def curve(found: Priced, liveness: Liveness, fastest: Choice, solver: Solver) -> list[Step]:
-    """A step for each budget, from the fastest choice down to one that saves nothing but inputs."""
-    steps: list[Step] = []
-    lowest: Step | None = None
+def curve(found: Priced, liveness: Liveness, fastest: Choice, solver: Solver) -> list[BudgetStep]:
+    """A step for each budget, from the fastest choice down to one that saves only inputs."""
+    steps: list[BudgetStep] = []
+    lowest: BudgetStep | None = None
     for step in _steps(found, liveness, fastest, solver):
         if lowest is not None and step.peak > lowest.peak:
             steps.append(_staged(found, liveness, step, lowest, steps[-1], solver))
@@ -51,12 +51,12 @@ def curve(found: Priced, liveness: Liveness, fastest: Choice, solver: Solver) ->
     return steps
 
 
-def step_for(steps: Sequence[Step], budget: float) -> Step:
-    """The step of the largest budget that is not above this one."""
+def step_for(steps: Sequence[BudgetStep], budget: float) -> BudgetStep:
+    """The step of the largest budget not above this one."""
     return next(step for step in steps if step.budget <= budget)
 
 
-def curve_to_json(steps: Sequence[Step], plan: Plan) -> dict[str, Any]:
+def curve_to_json(steps: Sequence[BudgetStep], plan: Plan) -> dict[str, Any]:
     """The curve as plain data: a point for each budget from 1 down to 0, and the plan that was chosen."""
     assert plan.peak is not None  # it was made for this graph, not edited
     points = [_point(s.budget, s.bytes, s.picoseconds / PICOSECONDS, s.peak) for s in steps]
@@ -71,24 +71,26 @@ def _point(budget: float | Mapping[str, float], bytes: int, seconds: float, peak
     return {"budget": budget, "bytes": bytes, "seconds": seconds, "peak": peak}
 
 
-def _steps(found: Priced, liveness: Liveness, fastest: Choice, solver: Solver) -> Iterator[Step]:
+def _steps(found: Priced, liveness: Liveness, fastest: Choice, solver: Solver) -> Iterator[BudgetStep]:
     """For each budget the fastest choice that there is, whatever its peak."""
     problem, corners = found.problem, hull(found.problem)
     most, fewest = bytes_of(problem, fastest), bytes_of(problem, corners[-1])
-    last: Step | None = None
+    last: BudgetStep | None = None
     for budget in BUDGETS:
         allowed = max(int(budget * most), fewest)
         choice = fastest if last is None else within(problem, allowed, solver=solver, corners=corners)
         if last is not None and last.bytes <= allowed and last.picoseconds <= time_of(problem, choice):
-            last = replace(last, budget=budget)  # what was found for more room fits here, too
+            last = replace(last, budget=budget)  # what was found for a larger budget fits here as well
         else:
             peak = liveness.peak(found.chosen(choice.kept))
-            last = Step(budget, choice, bytes_of(problem, choice), time_of(problem, choice), peak)
+            last = BudgetStep(budget, choice, bytes_of(problem, choice), time_of(problem, choice), peak)
         yield last
 
 
-def _staged(found: Priced, liveness: Liveness, plain: Step, goal: Step, last: Step, solver: Solver) -> Step:
-    """The step for a budget that makes all that another choice saves, ahead; the plain one if not even that is lower."""
+def _staged(
+    found: Priced, liveness: Liveness, plain: BudgetStep, goal: BudgetStep, last: BudgetStep, solver: Solver
+) -> BudgetStep:
+    """A step whose backward starts by computing all that `goal` saves; the plain step if that has no lower peak."""
     problem = _to_have(found.problem, goal.choice)
     smallest = least_bytes(problem)
     allowed = max(plain.bytes, bytes_of(problem, smallest))
@@ -99,11 +101,11 @@ def _staged(found: Priced, liveness: Liveness, plain: Step, goal: Step, last: St
         choice = Choice(first.kept, first.again | goal.choice.again, goal.choice.kept - first.kept)
         time = time_of(problem, first) + time_of(problem, Choice(frozenset(), goal.choice.again))
         peak = liveness.peak(found.chosen(choice.kept), found.chosen(choice.ahead))
-        staged.append(Step(plain.budget, choice, bytes_of(problem, choice), time, peak))
+        staged.append(BudgetStep(plain.budget, choice, bytes_of(problem, choice), time, peak))
     return next((step for step in staged if step.peak <= goal.peak), min((plain, *staged), key=lambda s: s.peak))
 
 
 def _to_have(problem: Problem, choice: Choice) -> Problem:
-    """The problem of having what a choice keeps, whatever the backward reads."""
+    """The problem in which what a choice saves is needed, instead of what the backward reads."""
     wanted = (replace(value, is_needed=i in choice.kept) for i, value in enumerate(problem.values))
     return Problem(tuple(wanted))

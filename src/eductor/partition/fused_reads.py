@@ -1,4 +1,4 @@
-"""What a kernel reads from memory to compute a value on the way, where pointwise operators fuse."""
+"""What a fused kernel reads from memory to compute a value inline."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from eductor.cost import bytes_of, fuses
 from eductor.partition.node_info import NodeInfo
 
 _MOST = 4
-"""With more to read, an engine writes a value to memory rather than computing it wherever it is read."""
+"""The most reads of an inlined value: with more, an engine materializes it."""
 
 
 class Reads:
-    """For each value that fuses into its reader, what lies in memory and is read for it."""
+    """For each value that fuses into its reader, the materialized values that are read for it."""
 
     def __init__(self, info: NodeInfo) -> None:
         self._info = info
@@ -23,7 +23,7 @@ class Reads:
             self._known[node] = self._of(node)
 
     def more(self, node: Node) -> int:
-        """The bytes that are read for a value beyond those that are read for one of its operands alone."""
+        """The bytes read for a value beyond those read for its largest operand."""
         each = [_bytes(self._known[operand]) for operand in node.all_input_nodes]
         return _bytes(self._of_operands(node)) - max(each, default=0)
 

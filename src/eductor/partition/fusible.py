@@ -1,4 +1,4 @@
-"""How far a kernel could reach in the forward, if all that can be fused were: the bans that look at the shape of the graph."""
+"""Bans that depend on graph structure: how far a kernel could extend in the forward if everything fusible were fused."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from eductor.partition.allowlist import can_fuse
 from eductor.partition.node_info import NodeInfo
 
 LONG = 100
-"""How many nodes of the forward a chain may span."""
+"""The most nodes of the forward that a chain may span."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """The inputs and all that the outputs are computed from, and the place of each node in their order."""
+    """The nodes of the forward, with their positions."""
 
     nodes: tuple[Node, ...]
     place: dict[Node, int]
@@ -32,12 +32,12 @@ class Forward:
         return Forward(nodes, {node: i for i, node in enumerate(nodes)}, info.views, info.checkpointed)
 
     def users(self, node: Node) -> list[Node]:
-        """What reads a value in the forward."""
+        """The readers of a value in the forward."""
         return [user for user in node.users if user in self.place]
 
 
 def used_far_apart(forward: Forward, taken: Set[Node]) -> Iterator[Node]:
-    """Of the readers of a value, those behind the first node after it that cannot share a kernel with the others."""
+    """The readers of a value after the first node that cannot be in one kernel with the other readers."""
     for node in forward.nodes:
         users = forward.users(node)
         if len(users) > 1:
@@ -46,7 +46,7 @@ def used_far_apart(forward: Forward, taken: Set[Node]) -> Iterator[Node]:
 
 
 def _end_of_kernel(forward: Forward, starts: Sequence[Node]) -> int:
-    """The place of the first node that cannot be fused with what leads to it from some nodes, at most that of the last."""
+    """The position of the first node that cannot fuse with its path from the starts, at most that of the last start."""
     pending = [forward.place[node] for node in starts]
     end = max(pending)
     heapq.heapify(pending)
@@ -65,7 +65,7 @@ def _end_of_kernel(forward: Forward, starts: Sequence[Node]) -> int:
 
 
 def long_chains(forward: Forward, taken: Set[Node]) -> Iterator[Node]:
-    """Where one fusible node leads to the next for too long: the first that is too far away and alone leads on."""
+    """The ends of too long fusible chains: the first node beyond the limit through which all of a chain continues."""
     stops, seen = set(taken), set[int]()
     for start in range(len(forward.nodes)):
         pending = [start]

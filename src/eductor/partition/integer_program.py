@@ -1,8 +1,8 @@
-"""The least time within a budget as an integer program, solved by HiGHS, which SciPy brings along if it is installed.
+"""The fastest choice within a budget as an integer program, solved by HiGHS, if SciPy is installed.
 
-A variable says of each value whether it is kept, another whether it is made again. The second ones need not be whole:
-once the first ones are, the rest follows. What comes back is only trusted as a set of values to keep: the choice, its
-time and its bytes are worked out anew with whole numbers.
+Each value has a variable for being saved and one for being recomputed. Only the first must be integers, as they determine
+the second. Only the set of saved values is taken from the solution: the choice, its time and its bytes are recomputed
+in integers.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any
 from eductor.partition.problem import Choice, Problem, bytes_of, completed, in_question, time_of
 
 _LARGEST = 10**6
-"""Of the numbers that HiGHS is given: it counts sums of large ones no better than to a millionth of them."""
+"""The largest number passed to HiGHS, whose sums are exact to a millionth only."""
 
 
 def is_available() -> bool:
-    """Whether there is a solver for integer programs."""
+    """Whether a solver for integer programs is installed."""
     return find_spec("scipy") is not None
 
 
 def solve(problem: Problem, budget: int, seconds: float, start: Choice) -> tuple[Choice, bool]:
-    """The fastest choice found in so many seconds, or `start`; and whether it is proven to be the best.
+    """The fastest choice found in this time, or `start`; and whether it is proven optimal.
 
-    Proven is that no choice is faster by more than a millionth of the largest of all times.
+    Proven means that no choice is faster by more than a millionth of the largest of all times.
     """
     numbers = in_question(problem)
     if not numbers:
@@ -43,7 +43,7 @@ def solve(problem: Problem, budget: int, seconds: float, start: Choice) -> tuple
 
 
 def _found(problem: Problem, numbers: list[int], budget: int, seconds: float) -> tuple[Choice | None, bool]:
-    """What HiGHS finds, which may be a few bytes over the budget, and whether it says that nothing is better."""
+    """The choice that HiGHS finds, which may exceed the budget by a few bytes, and whether HiGHS calls it optimal."""
     found = _run(problem, numbers, budget, max(seconds, 0.0))
     if found.x is None:
         return None, False
@@ -52,7 +52,7 @@ def _found(problem: Problem, numbers: list[int], budget: int, seconds: float) ->
 
 
 def _run(problem: Problem, numbers: list[int], budget: int, seconds: float) -> Any:
-    """HiGHS's answer: its `x` has a share kept for each value, then a share made again for each."""
+    """HiGHS's solution: its `x` has a share saved for each value, then a share recomputed for each."""
     import numpy as np
     from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -74,7 +74,7 @@ def _run(problem: Problem, numbers: list[int], budget: int, seconds: float) -> A
 
 
 def _rules(problem: Problem, numbers: list[int]) -> tuple[Any, list[float]]:
-    """The rows that no choice may fall below: needed values are there, and so are operands of what is made again."""
+    """The constraints: needed values and operands of recomputed values are saved or recomputed."""
     from scipy.sparse import csr_array
 
     place, count = {number: i for i, number in enumerate(numbers)}, len(numbers)
@@ -94,7 +94,7 @@ def _rules(problem: Problem, numbers: list[int]) -> tuple[Any, list[float]]:
 
 
 def _scaled(amounts: list[int], *limits: int) -> list[float]:
-    """Amounts, and limits to sums of them, in the largest unit that all are whole in, or larger if they are large."""
+    """Amounts, and limits on their sums, in units of their greatest common divisor, or larger if they are large."""
     unit = math.gcd(*amounts) or 1
     larger = max(1, max(amounts) // unit // _LARGEST)
     return [amount // unit / larger for amount in (*amounts, *limits)]

@@ -1,4 +1,4 @@
-"""How much memory forward and backward take at their peak, by when each value is made and last read."""
+"""The peak memory of forward and backward, from the lifetime of each value."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Phase = Literal["forward", "backward"]
 
 
 class Liveness:
-    """The memory of one joint graph on a device, for one choice of what is saved after another.
+    """Estimates the memory of a joint graph on a device, for given saved values.
 
-    Where pointwise operators fuse, what only they read never gets memory of its own.
+    Where pointwise operators fuse, values that only they read are never materialized.
     """
 
     def __init__(self, info: NodeInfo, device: Device) -> None:
@@ -28,14 +28,14 @@ class Liveness:
         self._fused = {node for node in info.nodes if is_pointwise(node)} if device.fuses else set()
 
     def peak(self, saved: Sequence[Node], ahead: Sequence[Node] = ()) -> int:
-        """Bytes that are held at once, at most, in a forward and the backward after it, beyond the inputs.
+        """The peak in bytes of a forward and its backward, beyond the inputs.
 
-        What is made `ahead` is made at the start of the backward, and held from then on.
+        Values `ahead` are computed at the start of the backward, and held from then on.
         """
         return max((live for _, _, live in self.timeline(saved, ahead)), default=0)
 
     def timeline(self, saved: Sequence[Node], ahead: Sequence[Node] = ()) -> list[tuple[Phase, Node, int]]:
-        """The nodes of a forward and the backward after it in the order in which they run, and what is held meanwhile."""
+        """The nodes of a forward and its backward in execution order, with the bytes live at each."""
         info, primals = self._info, set(self._info.primals)
         forward = ancestors((*info.returns, *info.forward_acts, *saved))
         outputs = [node for node in info.returns if isinstance(node, Node)]
@@ -55,7 +55,7 @@ class Liveness:
     def _held(
         self, order: Sequence[Node], given: Sequence[Node], returned: Sequence[Node]
     ) -> Iterator[tuple[Node, int]]:
-        """What is held while each of the nodes runs, in this order: what is given is freed after its last reader."""
+        """The bytes live while each node runs, in this order: given values are freed after their last reader."""
         owner = self._owners([*given, *order])
         last: dict[Node, int] = {}
         for i, node in enumerate(order):
@@ -76,7 +76,7 @@ class Liveness:
             live -= sum(size[dead] for dead in ends.get(i, ()))
 
     def _owners(self, nodes: Iterable[Node]) -> dict[Node, Node]:
-        """Whose memory each value has: its own, or that of what it is a view of."""
+        """The value that owns each value's memory: itself, or the base of a view."""
         owner: dict[Node, Node] = {}
         for node in nodes:
             base = next((n for n in self._shares.get(node, ()) if n in owner), None)
@@ -84,7 +84,7 @@ class Liveness:
         return owner
 
     def _inside(self, order: Sequence[Node], returned: set[Node]) -> set[Node]:
-        """The values that never leave a kernel."""
+        """The values that are fused away, and never materialized."""
         computed, fused = set(order), self._fused
         candidates = (node for node in order if node in fused and node not in returned)
         return {node for node in candidates if all(user in fused for user in node.users if user in computed)}

@@ -1,11 +1,11 @@
-"""The cheapest cut of a network, by Dinic's algorithm, with whole numbers of any size.
+"""The minimum cut of a network, by Dinic's algorithm, with integers of any size.
 
-Distances are counted from the sink on, back along arcs that have room left. The last count, which no longer finds the
-source, finds just the vertices from which the sink can still be reached: of all cheapest cuts this is the one with the
-fewest vertices on the side of the sink, whatever way the flow took.
+Distances are counted backwards from the sink along residual arcs. The last search, which no longer reaches the source,
+finds exactly the vertices that can still reach the sink: of all minimum cuts, the one with the fewest vertices on the
+sink's side, whatever the flow.
 
-Each round fills ways of one length only, and a long chain has ways of any. So a sweep over the vertices comes first: a
-network that is numbered along its arcs has hardly a way left after it.
+Each round augments paths of one length only, and a long chain has paths of all lengths. So a sweep over the vertices
+comes first: in a network numbered in topological order it leaves few augmenting paths.
 """
 
 from __future__ import annotations
@@ -15,20 +15,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A cut that parts source and sink."""
+    """A cut that separates source and sink."""
 
     capacity: int | None
-    """Of all arcs from the side of the source to that of the sink; None if no finite cut parts them."""
+    """The total of the arcs from the source's side to the sink's; None if no finite cut separates them."""
     is_behind: bytes
-    """For each vertex, whether it is on the side of the sink."""
+    """For each vertex, whether it is on the sink's side."""
 
 
 class Network:
     """Vertices by number, and arcs with capacities.
 
-    An arc is a number, too. The next one is its way back, so that what is 2n for an arc is 2n + 1 for the other. The
-    arcs that leave a vertex are linked from the last one to the first: flat lists of numbers are all there is, and the
-    garbage collector has nothing to look at.
+    Arcs are numbers as well: arc 2n + 1 is the reverse of arc 2n. The arcs that leave a vertex are linked from the last to
+    the first: everything is in flat lists of numbers, which cost the garbage collector nothing.
     """
 
     def __init__(self, vertices: int) -> None:
@@ -38,7 +37,7 @@ class Network:
         self._capacities: list[int | None] = []
 
     def add(self, tail: int, head: int, capacity: int | None) -> None:
-        """An arc; None is a capacity that no flow fills."""
+        """Adds an arc; the capacity None is infinite."""
         arc = len(self._heads)
         self._previous.append(self._last[tail])
         self._last[tail] = arc
@@ -48,7 +47,7 @@ class Network:
         self._capacities += (capacity, 0)
 
     def cheapest_cut(self, source: int, sink: int) -> Cut:
-        """The cut with the least capacity, and of several such the one with the fewest vertices behind it."""
+        """The minimum cut; among several, the one with the fewest vertices on the sink's side."""
         total = sum(capacity for capacity in self._capacities if capacity is not None)
         room = [total + 1 if capacity is None else capacity for capacity in self._capacities]
         flow = self._sweep(room, source, sink, total + 1)
@@ -59,10 +58,10 @@ class Network:
             flow += self._blocking_flow(room, distances, source, sink)
         return Cut(None, bytes(len(self._last)))
 
-    # ------------------------------------------------------------------------------------------------ the first flow
+    # ---------------------------------------------------------------------------------------------- the initial flow
 
     def _sweep(self, room: list[int], source: int, sink: int, most: int) -> int:
-        """A flow from lower to higher numbers only: found in linear time, however long its ways are."""
+        """A flow from lower to higher numbers only, found in linear time, however long its paths are."""
         can = self._limits(room, source, sink, most)
         has = [0] * len(can)
         has[source] = can[source]
@@ -73,7 +72,7 @@ class Network:
                 if tail < head <= sink and room[arc]:
                     self._move(room, has, arc, min(has[tail], room[arc], can[head] - has[head]))
                 arc = self._previous[arc]
-        for head in range(sink - 1, source, -1):  # what does not get on goes back
+        for head in range(sink - 1, source, -1):  # excess flows back
             arc = self._last[head]
             while has[head] and arc >= 0:
                 if arc & 1 and self._heads[arc] < head:
@@ -101,10 +100,10 @@ class Network:
         has[self._heads[arc ^ 1]] -= amount
         has[self._heads[arc]] += amount
 
-    # ----------------------------------------------------------------------------------------------------- its rounds
+    # -------------------------------------------------------------------------------------------- the augmenting rounds
 
     def _distances(self, room: list[int], source: int, sink: int) -> list[int]:
-        """Steps to the sink along arcs with room, as far away as the source is; -1 where there is no way."""
+        """Distances to the sink along residual arcs, up to that of the source; -1 if the sink is unreachable."""
         heads, previous = self._heads, self._previous
         distances = [-1] * len(self._last)
         distances[sink] = distance = 0
@@ -123,7 +122,7 @@ class Network:
         return distances
 
     def _blocking_flow(self, room: list[int], distances: list[int], source: int, sink: int) -> int:
-        """Fills shortest ways until each has a full arc. An arc that led nowhere is not looked at again."""
+        """Augments shortest paths until each has a saturated arc. Skips arcs that led to a dead end."""
         heads, previous = self._heads, self._previous
         current = list(self._last)
         way: list[int] = []
@@ -150,7 +149,7 @@ class Network:
 
 
 def _fill(room: list[int], way: list[int]) -> int:
-    """Sends as much along a way as it has room for."""
+    """Augments the flow along a path by its residual capacity."""
     amount = min(room[arc] for arc in way)
     for arc in way:
         room[arc] -= amount

@@ -1,11 +1,11 @@
-"""The choice that takes the least time, with a price for each byte that is kept: the cheapest cut of a network.
+"""The fastest choice at a price per saved byte, as the minimum cut of a network.
 
-Each value is two vertices. What cuts the way from the source to the first of them is making it again, what cuts the way
-from the first to the second is keeping it. A value that is made again asks for its operands, and the backward asks for
-what it needs: these ways cannot be cut. So a cut is a choice, and its capacity is what the choice costs.
+Each value is two vertices. Cutting the arc from the source to the first means recomputing it, cutting the arc from the
+first to the second means saving it. Arcs of infinite capacity make a recomputed value need its operands, and the backward
+need what it reads. So a cut is a choice, and its capacity is the cost of the choice.
 
-What must not be made again has the source as its first vertex, what cannot be kept has one vertex, and what is kept for
-nothing has none: the cut is the same, and sooner found.
+A value that must not be recomputed has the source as its first vertex, one that cannot be saved has a single vertex, and
+one that is saved for free has none: the cut is the same, and found sooner.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _SOURCE = 0
 
 
 def cheapest(problem: Problem, price: Fraction | int = 0) -> Choice:
-    """The choice with the least time plus `price` picoseconds a byte; of several such, that which makes least again."""
+    """The choice with the least time plus `price` picoseconds per byte; among several, the one that recomputes least."""
     if price < 0:
-        raise BadOption(f"a price of {price} picoseconds a byte is not allowed: it must not be negative")
+        raise BadOption(f"a price of {price} picoseconds per byte is not allowed: it must not be negative")
     price, values = Fraction(price), problem.values
     numbers = in_question(problem)
     first, second, sink = _vertices(problem, numbers, price)
@@ -34,7 +34,7 @@ def cheapest(problem: Problem, price: Fraction | int = 0) -> Choice:
 
 
 def _vertices(problem: Problem, numbers: list[int], price: Fraction) -> tuple[dict[int, int], dict[int, int], int]:
-    """The first vertex of values, the second one, and the sink: all arcs will go from a lower to a higher number."""
+    """The first and second vertices of values, and the sink, numbered so that all arcs go from lower to higher."""
     first: dict[int, int] = {}
     second: dict[int, int] = {}
     last = _SOURCE
@@ -49,7 +49,7 @@ def _vertices(problem: Problem, numbers: list[int], price: Fraction) -> tuple[di
 
 
 def _network(problem: Problem, first: dict[int, int], second: dict[int, int], sink: int, price: Fraction) -> Network:
-    """The network, with capacities in units in which the price is a whole number."""
+    """The network, with capacities scaled so that the price is an integer."""
     network = Network(sink + 1)
     for number, vertex in first.items():
         value = problem.values[number]
@@ -60,7 +60,7 @@ def _network(problem: Problem, first: dict[int, int], second: dict[int, int], si
             for operand in dict.fromkeys(value.operands):
                 if operand in second:
                     network.add(second[operand], vertex, None)
-    for number, vertex in second.items():  # last, and so the first that a flow takes
+    for number, vertex in second.items():  # added last, so the flow tries them first
         if problem.values[number].is_needed:
             network.add(vertex, sink, None)
     return network

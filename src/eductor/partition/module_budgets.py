@@ -1,4 +1,4 @@
-"""Budgets for parts of a model: what the values of some modules may take, each part on its own."""
+"""Memory budgets for parts of a model: each budget limits the saved values of some modules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from eductor.partition.problem import Choice, Problem, Value, bytes_of
 
 
 def within_regions(found: Priced, full: Choice, budgets: Mapping[str, float], solver: Solver) -> Choice:
-    """A choice in which each region keeps no more than its budget; what lies outside is kept as in the full choice."""
+    """A choice in which each region saves no more than its budget; the rest is saved as in the full choice."""
     choice = full
     for budget, region in _regions(found, budgets):
         inputs = {u for i in region for u in found.problem.values[i].operands} - region
@@ -29,7 +29,7 @@ def within_regions(found: Priced, full: Choice, budgets: Mapping[str, float], so
 
 
 def _others_fixed(problem: Problem, choice: Choice, region: set[int], inputs: set[int]) -> Problem:
-    """The problem of one region: what else is kept stays so, at no cost; its inputs may be kept too, on its account."""
+    """The problem of one region: what else is saved stays saved for free; its inputs may be saved at its expense."""
 
     def fixed(number: int, value: Value) -> Value:
         if number in region:
@@ -42,7 +42,7 @@ def _others_fixed(problem: Problem, choice: Choice, region: set[int], inputs: se
 
 
 def _regions(found: Priced, budgets: Mapping[str, float]) -> list[tuple[float, set[int]]]:
-    """The values that each budget is for; a value belongs to the first name that fits one of its modules."""
+    """The values of each budget; a value belongs to the first pattern that matches one of its modules."""
     regions: list[tuple[float, set[int]]] = [(budget, set()) for budget in budgets.values()]
     known: set[str] = set()
     for number, node in enumerate(found.nodes):
@@ -53,18 +53,18 @@ def _regions(found: Priced, budgets: Mapping[str, float]) -> list[tuple[float, s
             regions[k][1].add(number)
     if not any(region for _, region in regions):
         warn(
-            f"option memory_budget={dict(budgets)!r}: no module of this graph has such a name; it has "
+            f"option memory_budget={dict(budgets)!r}: no module of this graph matches; it has "
             f"{', '.join(sorted(known)) or 'no modules'}."
         )
     return [(budget, region) for budget, region in regions if region]
 
 
 def _modules(node: Node) -> set[str]:
-    """The modules that a node was computed in: the path of each in the model, and its class."""
+    """The modules that a node was computed in, by path in the model and by class name."""
     stack = (node.meta.get("nn_module_stack") or {}).values()
     names = ((_ROOT.sub("", str(path)), getattr(kind, "__name__", str(kind))) for path, kind in stack)
     return {name for pair in names for name in pair if name}
 
 
 _ROOT = re.compile(r"^\w+\[[^]]*\]\.?")
-"""How Dynamo names what a path begins with: `L['self'].layers.0` is the module `layers.0`."""
+"""Dynamo's prefix of a module path: `L['self'].layers.0` is the module `layers.0`."""

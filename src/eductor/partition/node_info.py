@@ -1,4 +1,4 @@
-"""The nodes of a joint graph, sorted: what the forward makes, what runs in the backward, what the backward asks for."""
+"""Classifies the nodes of a joint graph: forward, backward, and what the backward reads of the forward."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """Where each node of a joint graph belongs."""
+    """The classification of a joint graph's nodes."""
 
     nodes: tuple[Node, ...]
-    """All but the output, in order."""
+    """All nodes except the output, in order."""
     returns: tuple[Any, ...]
     gradients: tuple[Any, ...]
     primals: tuple[Node, ...]
     tangents: tuple[Node, ...]
     forward_acts: tuple[Node, ...]
-    """Nodes of the forward that are there for what they do."""
+    """Nodes of the forward with side effects."""
     backward_acts: tuple[Node, ...]
     destinations: tuple[Node, ...]
     """Inputs that the backward writes to."""
     overwritten: frozenset[Node]
-    """Inputs whose old value is gone after the forward."""
+    """Inputs that the forward overwrites."""
     parameters: frozenset[Node]
     buffers: frozenset[Node]
-    """Other tensors of a module: some operators write them in a way that nobody notices."""
+    """Other tensors of a module: some operators write them without bumping their version."""
     late: frozenset[Node]
-    """What runs in the backward: what depends on a gradient, or was made by the backward and serves it alone."""
+    """Nodes that run in the backward: they depend on a tangent, or only the backward created and uses them."""
     checkpointed: frozenset[Node] = frozenset()
-    """What the user's checkpointing asks to compute again."""
+    """Nodes that the user's checkpointing marks for recomputation."""
 
     @cached_property
     def asked(self) -> tuple[Node, ...]:
@@ -56,44 +56,44 @@ class NodeInfo:
 
     @cached_property
     def views(self) -> frozenset[Node]:
-        """Values that are another form of an operand, or one of several pieces of it: nothing is computed."""
+        """Values that are views or tuple items of an operand: nothing is computed."""
         return frozenset(node for node in self.nodes if is_view(node))
 
     @cached_property
     def exposed(self) -> frozenset[Node]:
-        """Inputs, and what returned values are or are views of: the caller may write them before the backward."""
+        """Inputs and the bases of returned values: the caller may write them before the backward."""
         returned = (self.base(node) for node in self.returns if isinstance(node, Node))
         return frozenset(node for node in (*self.primals, *returned) if not is_size(node))
 
     @cached_property
     def guarded(self) -> frozenset[Node]:
-        """What eager holds too, views aside: the backward reads it, or a checkpointed region that it needs does."""
+        """The bases of what eager also saves: values that the backward, or a checkpointed region it needs, reads."""
         again = self.checkpointed & ancestors(self.asked) if self.checkpointed else ()
         regions = (operand for node in again for operand in node.all_input_nodes)
         return frozenset(self.base(node) for node in (*self.asked, *regions))
 
     @cached_property
     def copied(self) -> frozenset[Node]:
-        """What is saved as a copy, if it is saved: the caller may write it where eager allows that, or the forward does.
+        """Values that must be copied if saved: the forward may write them, or the caller may where eager allows it.
 
-        Parameters are not copied: hardly anybody writes them before the backward, and autograd says so if it happens.
+        Parameters are not copied: they are hardly ever written before the backward, and autograd raises an error then.
         """
         return self.overwritten | (self.exposed - self.guarded - self.parameters)
 
     @cached_property
     def held(self) -> frozenset[Node]:
-        """What the caller may write and eager saves: it is saved as it is, so that autograd complains if it was written."""
+        """Values that the caller may write and eager saves: saved without a copy, so that autograd detects a write."""
         return self.exposed - self.copied - self.checkpointed
 
     def base(self, node: Node) -> Node:
-        """What a value is a view of, or itself."""
+        """The base of a view, or the value itself."""
         while node in self.views:
             node = node.all_input_nodes[0]
         return node
 
 
 def classify(joint: Joint) -> NodeInfo:
-    """Sorts the nodes of a joint graph."""
+    """Classifies the nodes of a joint graph."""
     graph = joint.module.graph
     nodes = tuple(n for n in graph.nodes if n.op != "output")
     outputs = output_of(joint.module)
@@ -125,9 +125,9 @@ def classify(joint: Joint) -> NodeInfo:
 
 
 def _checkpointed(nodes: tuple[Node, ...], joint: Joint) -> frozenset[Node]:
-    """What is marked by checkpointing, as far as eager computes it again.
+    """The nodes marked by checkpointing that eager recomputes.
 
-    A region without gradients runs as it is written. Of others, what has no gradient and is read outside is held there.
+    Regions without gradients are not recomputed, nor are values without a gradient that are read outside their region.
     """
     marked = [node for node in nodes if compat.wants_recompute(node)]
     if not marked:
@@ -142,7 +142,7 @@ def _checkpointed(nodes: tuple[Node, ...], joint: Joint) -> frozenset[Node]:
 
 
 def _is_read_outside(node: Node) -> bool:
-    """Whether the forward reads a value outside of the checkpointed region that it was computed in."""
+    """Whether the forward reads a value outside the checkpointed region that computes it."""
     own = compat.checkpointed_in(node)
     return any(not is_backward(user) and compat.checkpointed_in(user) != own for user in node.users)
 
@@ -159,22 +159,22 @@ def _late(nodes: list[Node], primals: tuple[Node, ...], tangents: tuple[Node, ..
 
 
 def made_ahead(info: NodeInfo, saved: Iterable[Node], ahead: Iterable[Node]) -> list[Node]:
-    """What the backward computes before anything else, to have the values `ahead`: in the order of the forward."""
+    """What the backward computes first to obtain the values `ahead`, in forward order."""
     wanted = set(_missing(ahead, {*saved}))
     return [node for node in info.nodes if node in wanted]
 
 
 def backward_order(info: NodeInfo, saved: Iterable[Node]) -> list[Node]:
-    """What the backward computes: in the order of autograd, what is made again right before it is first read."""
+    """What the backward computes, in autograd's order, with recomputed values right before their first reader."""
     late = [n for n in info.nodes if n in info.late]
     writes = [n for n in late if n.target is aten.copy_.default]
-    # What the backward writes to may be read by what is made again: the writes come last, behind all that they read.
+    # Recomputed nodes may read what the backward writes: the writes come last, after all that they read.
     wanted = [*(n for n in late if n not in writes), *info.gradients, *(o for n in writes for o in read_by(n)), *writes]
     return _missing(wanted, {*saved, *info.tangents})
 
 
 def _missing(wanted: Iterable[Any], there: set[Node]) -> list[Node]:
-    """What must be computed to have the wanted values one after the other, each behind all that it reads."""
+    """The nodes to compute for the wanted values in order, each after its operands."""
     found: list[Node] = []
     for node in wanted:
         pending = [node] if isinstance(node, Node) else []
@@ -192,19 +192,19 @@ def _missing(wanted: Iterable[Any], there: set[Node]) -> list[Node]:
 
 
 def read_by(node: Node) -> list[Node]:
-    """Operands whose values a node reads; a write-back reads what it writes, not what it writes to."""
+    """Operands whose values a node reads; a `copy_` reads its source, not its destination."""
     if node.target is aten.copy_.default:
         return [node.args[1]]  # type: ignore[list-item]
     return node.all_input_nodes
 
 
 def is_size(node: Node) -> bool:
-    """Whether the value of a node is a number: a size of a tensor, or what is computed from sizes."""
+    """Whether the value of a node is a number: a tensor's size, or computed from sizes."""
     return isinstance(value_of(node), (int, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
 def is_view(node: Node) -> bool:
-    """Whether a value lies in the memory of an operand; the items of a tuple of such values do."""
+    """Whether a value is a view of an operand, or an item of a tuple of views."""
     if node.op != "call_function":
         return False
     if node.target is operator.getitem and isinstance(value_of(node.args[0]), (list, tuple)):
@@ -214,21 +214,21 @@ def is_view(node: Node) -> bool:
 
 
 def computed_by(node: Node) -> Node:
-    """The call that computes a value: that of its tuple, for an item of one."""
+    """The call that computes a value; for a tuple item, the call of its tuple."""
     return node.all_input_nodes[0] if node.target is operator.getitem else node
 
 
 def may_be_repeated(node: Node) -> bool:
-    """Whether computing a node twice gives the same value twice and does nothing else; an item is computed with its tuple."""
+    """Whether recomputing a node gives the same value without side effects; an item is recomputed with its tuple."""
     call = computed_by(node)
     effect, target = effect_of(call), call.target
     if effect.writes or effect.barrier or effect.random or isinstance(target, HigherOrderOperator):
         return False
     if isinstance(target, OpOverload) and target.namespace not in _KNOWN:
-        return False  # of a foreign operator nobody says whether it draws random numbers
+        return False  # an operator of another package may draw random numbers
     return not (isinstance(target, OpOverload) and target._opname in _UNWRITTEN)
 
 
 _KNOWN = ("aten", "prims", "eductor")
 _UNWRITTEN = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
-"""Their memory holds what it held before."""
+"""Operators that return uninitialized memory."""

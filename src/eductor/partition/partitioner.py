@@ -1,4 +1,4 @@
-"""What to save and what to compute again: the cheapest choice for a device, within a budget of memory."""
+"""Chooses what to save and what to recompute: the cheapest choice on a device, within a memory budget."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from eductor.options import Options
 from eductor.partition.budget import within
 from eductor.partition.compat_prices import bans_of, compat_problem
 from eductor.partition.compressed_saves import forms_of
-from eductor.partition.curve import Step, curve, step_for
+from eductor.partition.curve import BudgetStep, curve, step_for
 from eductor.partition.liveness import Liveness
 from eductor.partition.min_cut import cheapest
 from eductor.partition.module_budgets import within_regions
 from eductor.partition.node_info import NodeInfo, classify, computed_by
-from eductor.partition.plan import EDITED, UNUSED, Entry, Plan, keys
+from eductor.partition.plan import EDITED, UNUSED, Plan, PlanEntry, keys
 from eductor.partition.plan_replay import replayed
 from eductor.partition.prices import PICOSECONDS, Priced, price_of_a_byte, priced
 from eductor.partition.problem import Choice, bytes_of, completed
@@ -37,7 +37,7 @@ from eductor.program.parts import Parts
 def partition_fn(
     joint: Joint, *, plan: Plan | None = None, options: Mapping[str, Any] | Options | None = None
 ) -> Parts:
-    """Parts a joint graph, as a plan says if there is one; without gradients it is a forward alone."""
+    """Partitions a joint graph, by a plan if given; without tangents there is only a forward."""
     options = Options.of(options)
     saves = choose_saves(joint, plan=plan, options=options)
     if not any(saves.forms.values()):
@@ -50,7 +50,7 @@ def partition_fn(
 
 
 def min_cut_rematerialization_partition(joint: Joint, *, options: Mapping[str, Any] | Options | None = None) -> Parts:
-    """Parts a joint graph: what is saved is chosen by what saving and computing again cost, within the memory budget."""
+    """Partitions a joint graph, with saved values chosen by the costs of saving and recomputing, within the memory budget."""
     return partition_fn(joint, options=options)
 
 
@@ -75,9 +75,9 @@ def choose_saved_values_set(
 ) -> list[Node]:
     """The values to save for the backward, in the order of the graph.
 
-    With a budget of 1 these are the cheapest ones in time and memory, or without the option `recompute` all that the backward
-    reads; with 0, nothing is saved but inputs, and what must not be computed twice. In between, it is the part of that
-    memory that may be used; a whole number above 1 is a number of bytes. A dictionary gives budgets to modules.
+    With a budget of 1 these are the cheapest in time and memory, or without the option `recompute` all that the backward
+    reads; with 0, only inputs and what must not be recomputed. In between, it is the fraction of that memory that may be
+    used; a whole number above 1 is a number of bytes. A dictionary gives budgets to modules.
     """
     options = replace(Options.of(options), memory_budget=memory_budget)  # checks it
     found, choice = _chosen(joint_graph, node_info, options)
@@ -87,7 +87,7 @@ def choose_saved_values_set(
 def explain_saved(
     joint: Joint, *, plan: Plan | None = None, options: Mapping[str, Any] | Options | None = None
 ) -> Plan:
-    """What a joint graph saves and what it computes again, by a plan if there is one; bytes, cost and reason of each."""
+    """What a joint graph saves and what it recomputes, by a plan if given, with the bytes, cost and reason of each."""
     options = Options.of(options)
     graph, info = joint.module.graph, classify(joint)
     chosen = _chosen(graph, info, options) if plan is None else _planned(plan, graph, info, options)
@@ -96,7 +96,7 @@ def explain_saved(
     places = {node: i for i, node in enumerate(found.nodes)}
     forms, bans = forms_of(info, found.chosen(choice.kept), device), bans_of(info, found, options)
 
-    def entry(number: int, *, is_saved: bool) -> Entry:
+    def entry(number: int, *, is_saved: bool) -> PlanEntry:
         node, value = found.nodes[number], found.problem.values[number]
         again = found.problem.values[places[computed_by(node)]].again if is_saved else value.again
         costs = [None if cost is None else cost / PICOSECONDS for cost in (value.keep, again)]
@@ -108,7 +108,7 @@ def explain_saved(
             reason = EDITED
         if is_saved and node in forms:
             reason = f"{reason}, as {forms[node].name}"
-        return Entry(node.name, names[node], value.bytes, here or 0.0, instead, reason, number in choice.ahead)
+        return PlanEntry(node.name, names[node], value.bytes, here or 0.0, instead, reason, number in choice.ahead)
 
     return Plan(
         options.memory_budget if plan is None else plan.budget,
@@ -122,22 +122,22 @@ def explain_saved(
 def timeline(
     joint: Joint, plan: Plan, *, options: Mapping[str, Any] | Options | None = None
 ) -> list[dict[str, str | int]]:
-    """The bytes that are held beyond the inputs while each node runs, in forward and backward, by estimate."""
+    """The estimated bytes live beyond the inputs while each node runs, in forward and backward."""
     device = main_device(joint.module.graph, Options.of(options))
     held = Liveness(classify(joint), device).timeline(*plan.nodes(joint.module.graph))
     return [{"phase": phase, "name": node.name, "live": live} for phase, node, live in held]
 
 
-def memory_curve(joint: Joint, *, options: Mapping[str, Any] | Options | None = None) -> list[Step]:
-    """The choices from the fastest one down to one that saves inputs alone: bytes, time and peak of each, by estimate."""
-    options = replace(Options.of(options), memory_budget=0)  # checks that there may be a budget
+def memory_curve(joint: Joint, *, options: Mapping[str, Any] | Options | None = None) -> list[BudgetStep]:
+    """The choices from the fastest down to one that saves only inputs, with estimated bytes, time and peak of each."""
+    options = replace(Options.of(options), memory_budget=0)  # checks that the policy allows a budget
     info, device = classify(joint), main_device(joint.module.graph, options)
     full, found = _fastest(info, device, options)[1], _priced(info, device, options, is_limited=True)
     return curve(found, Liveness(info, device), full, options.budget_solver)
 
 
 def _chosen(graph: Graph, info: NodeInfo, options: Options) -> tuple[Priced, Choice]:
-    """The values of a joint graph with their prices, and the choice among them within the budget."""
+    """The priced values of a joint graph, and the choice within the budget."""
     device, budget = main_device(graph, options), options.memory_budget
     found, full = _fastest(info, device, options)
     if isinstance(budget, Mapping):
@@ -152,13 +152,13 @@ def _chosen(graph: Graph, info: NodeInfo, options: Options) -> tuple[Priced, Cho
 
 
 def _planned(plan: Plan, graph: Graph, info: NodeInfo, options: Options) -> tuple[Priced, Choice]:
-    """The same by a plan, which may save and compute again all that can be, whether that pays or not."""
+    """Like `_chosen`, but by a plan, which may save and recompute anything possible, whether it pays or not."""
     found = priced(info, main_device(graph, options), recompute=False, is_limited=True)
     return found, replayed(plan, info, found)
 
 
 def _fastest(info: NodeInfo, device: Device, options: Options) -> tuple[Priced, Choice]:
-    """What is saved if there is room for it: all that the backward reads, or what is cheapest, with no more bytes."""
+    """The choice without a memory limit: all that the backward reads, or the cheapest choice with no more bytes."""
     found = _priced(info, device, options)
     problem = found.problem
     if options.partition_policy == "compat":
@@ -178,7 +178,7 @@ def _priced(info: NodeInfo, device: Device, options: Options, *, is_limited: boo
 
 
 def main_device(graph: Graph, options: Options) -> Device:
-    """The device on which most of a graph is computed."""
+    """The device that most of a graph runs on."""
     sizes: dict[torch.device, int] = {}
     for node in graph.nodes:
         value = value_of(node)

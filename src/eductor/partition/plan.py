@@ -1,4 +1,4 @@
-"""A plan of what is saved and what is computed again: a value that prints, is edited, and goes to JSON and back."""
+"""A plan of what is saved and what is recomputed: printable, editable, and serializable to JSON."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from eductor.partition import plan_text
 FORMAT = 1
 LISTS = ("saved", "again", "others")
 
-EDITED = "asked for by an edit"
+EDITED = "requested by an edit"
 """The reason of a value that an edit moved."""
 UNUSED = "not needed"
-"""The reason of a value that is neither saved nor computed again."""
+"""The reason of a value that is neither saved nor recomputed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A value of the forward, and what becomes of it."""
+class PlanEntry:
+    """A value of the forward, and whether it is saved or recomputed."""
 
     name: str
     key: str
-    """Names the value in every graph of this structure: a hash of all that it is computed from, and which of several."""
+    """Identifies the value in every graph of this structure: a hash of all that it is computed from, and a counter."""
     bytes: int
     seconds: float
-    """What it costs to do with it what the plan does; of the others, what computing it again would."""
+    """The cost of saving or recomputing it, as the plan does; for `others`, of recomputing it."""
     instead: float | None
-    """What the other way would cost: to compute it again, or to save it; None if there is no other way."""
+    """The cost of the alternative, recomputing or saving it; None if there is none."""
     reason: str
     ahead: bool = False
     """Whether the backward computes it at its start, and holds it from then on."""
@@ -42,27 +42,27 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a forward saves for its backward, and what the backward computes again."""
+    """What a forward saves for its backward, and what the backward recomputes."""
 
     budget: float | Mapping[str, float]
-    saved: tuple[Entry, ...]
-    again: tuple[Entry, ...]
-    others: tuple[Entry, ...]
-    """Values that the backward neither reads nor computes: they could be saved, so that others are computed from them."""
+    saved: tuple[PlanEntry, ...]
+    again: tuple[PlanEntry, ...]
+    others: tuple[PlanEntry, ...]
+    """Values that the backward neither reads nor recomputes: they could be saved to recompute others from."""
     peak: int | None
-    """Bytes that are held at once in forward and backward, by estimate, beyond the inputs; None after an edit."""
+    """The estimated peak in bytes of forward and backward, beyond the inputs; None after an edit."""
 
     @property
     def bytes(self) -> int:
-        """The bytes of all that is saved, inputs aside."""
+        """The bytes of all saved values, without inputs."""
         return sum(entry.bytes for entry in self.saved)
 
     @property
     def seconds(self) -> float:
-        """What saving and computing again takes, by estimate."""
+        """The estimated time of saving and recomputing."""
         return sum(entry.seconds for entry in (*self.saved, *self.again))
 
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[PlanEntry, ...]:
         """All values."""
         return (*self.saved, *self.again, *self.others)
 
@@ -71,18 +71,18 @@ class Plan:
         return frozenset(entry.key for entry in self.entries() if entry.reason.startswith(EDITED))
 
     def saving(self, *names: str) -> Plan:
-        """The plan that saves these values, too. One that the backward turns out not to need is left out."""
+        """The plan with these values saved as well. A value that the backward then does not need is dropped."""
         moved = self._moved(names, (*self.again, *self.others), "saved")
         again, others = (_without(moved, entries) for entries in (self.again, self.others))
         return replace(self, saved=(*self.saved, *moved), again=again, others=others, peak=None)
 
     def recomputing(self, *names: str) -> Plan:
-        """The plan that does not save these values; what the backward then needs besides is computed again, too."""
-        moved = self._moved(names, self.saved, "computed again")
+        """The plan without saving these values; what the backward then also needs is recomputed as well."""
+        moved = self._moved(names, self.saved, "recomputed")
         return replace(self, saved=_without(moved, self.saved), again=(*self.again, *moved), peak=None)
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as JSON has it; `from_json` reads it back."""
+        """The plan as plain JSON data; `from_json` reads it back."""
         entries = {what: [asdict(entry) for entry in getattr(self, what)] for what in LISTS}
         return {"format": FORMAT, "budget": self.budget, **entries, "peak": self.peak}
 
@@ -93,29 +93,29 @@ class Plan:
             found = json.loads(given) if isinstance(given, str) else given
             if found["format"] != FORMAT:
                 raise ValueError(f"the format {found['format']}")
-            saved, again, others = (tuple(Entry(**entry) for entry in found[what]) for what in LISTS)
+            saved, again, others = (tuple(PlanEntry(**entry) for entry in found[what]) for what in LISTS)
             return Plan(found["budget"], saved, again, others, found["peak"])
         except (KeyError, TypeError, ValueError) as error:
             raise BadOption(
-                f"this is no plan of the format {FORMAT}: {str(given)[:80]!r}. `Plan.to_json` gives one."
+                f"this is not a plan of the format {FORMAT}: {str(given)[:80]!r}. `Plan.to_json` gives one."
             ) from error
 
     def nodes(self, graph: Graph) -> tuple[list[Node], list[Node]]:
-        """The nodes of a joint graph that the plan saves, and those that it computes ahead; an error names missing ones."""
+        """The nodes of a joint graph that the plan saves, and those it computes ahead; raises BadOption if any is missing."""
         known = {key: node for node, key in keys(graph).items()}
         ahead = [entry for entry in self.again if entry.ahead]
         missing = [entry.name for entry in (*self.saved, *ahead) if entry.key not in known]
         if missing:
             raise BadOption(
-                f"the plan has {', '.join(missing)}, which this graph does not compute: it was made for another one."
+                f"the plan has {', '.join(missing)}, which this graph does not compute: it was made for another graph."
             )
         return [known[entry.key] for entry in self.saved], [known[entry.key] for entry in ahead]
 
     def __str__(self) -> str:
         return plan_text.as_text(self)
 
-    def _moved(self, names: Sequence[str], movable: Sequence[Entry], what: str) -> tuple[Entry, ...]:
-        """The values of these names that are not where they are to be, with the costs of the other way."""
+    def _moved(self, names: Sequence[str], movable: Sequence[PlanEntry], what: str) -> tuple[PlanEntry, ...]:
+        """The entries with these names that must move, with their costs swapped."""
         known = {entry.name: entry for entry in self.entries()}
         for name in names:
             if name not in known:
@@ -125,13 +125,13 @@ class Plan:
             if entry.name not in names:
                 continue
             if entry.instead is None:
-                raise BadOption(f"{entry.name} cannot be {what}. The plan says of it: {entry.reason}.")
+                raise BadOption(f"{entry.name} cannot be {what}. Its reason in the plan: {entry.reason}.")
             moved.append(replace(entry, seconds=entry.instead, instead=entry.seconds, reason=EDITED, ahead=False))
         return tuple(moved)
 
 
 def keys(graph: Graph) -> dict[Node, str]:
-    """For each node a name that it has in every graph of the same structure."""
+    """A key for each node that is the same in every graph of the same structure."""
     seen: Counter[str] = Counter()
     found: dict[Node, str] = {}
     for node, digest in node_hashes(graph).items():
@@ -140,6 +140,6 @@ def keys(graph: Graph) -> dict[Node, str]:
     return found
 
 
-def _without(moved: Iterable[Entry], entries: Sequence[Entry]) -> tuple[Entry, ...]:
+def _without(moved: Iterable[PlanEntry], entries: Sequence[PlanEntry]) -> tuple[PlanEntry, ...]:
     gone = {entry.key for entry in moved}
     return tuple(entry for entry in entries if entry.key not in gone)

@@ -1,4 +1,4 @@
-"""A plan as text for a terminal: a table of what is saved, one of what is computed again, and the sums."""
+"""A plan as text for a terminal: tables of saved and recomputed values, and the totals."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from eductor.partition.plan import Entry, Plan
+    from eductor.partition.plan import Plan, PlanEntry
 
 FREE = ("an input", "a view")
-"""Reasons of values that cost nothing: a table counts them."""
+"""Reasons of free values, which a table only counts."""
 
 
 def as_text(plan: Plan) -> str:
-    """The whole plan."""
-    return f"{_table('saved', plan.saved)}\n\n{_table('computed again', plan.again)}\n\n{summary(plan)}"
+    """The whole plan as text."""
+    return f"{_table('saved', plan.saved)}\n\n{_table('recomputed', plan.again)}\n\n{summary(plan)}"
 
 
 def summary(plan: Plan) -> str:
-    """The sums, in a sentence."""
-    held = "" if plan.peak is None else f", and at most {plan.peak:,} bytes are held at once"
+    """The totals, in a sentence."""
+    held = "" if plan.peak is None else f", with a peak of {plan.peak:,} bytes"
     return (
-        f"{len(plan.saved)} values of {plan.bytes:,} bytes are saved, {len(plan.again)} are computed again; this takes "
+        f"{len(plan.saved)} values of {plan.bytes:,} bytes are saved, {len(plan.again)} are recomputed; this takes "
         f"{1e6 * plan.seconds:.1f} us by estimate{held}."
     )
 
 
-def _table(title: str, entries: Sequence[Entry]) -> str:
+def _table(title: str, entries: Sequence[PlanEntry]) -> str:
     rows = [(title, "bytes", "us", "instead", "why")]
     listed = [entry for entry in entries if entry.reason not in FREE]
     for entry in sorted(listed, key=lambda e: -e.bytes):
@@ -39,5 +39,5 @@ def _table(title: str, entries: Sequence[Entry]) -> str:
         cells = (number.rjust(width) for number, width in zip(numbers, widths[1:], strict=True))
         lines.append("  ".join((name.ljust(widths[0]), *cells, why)).rstrip())
     counts = Counter(entry.reason for entry in entries if entry.reason in FREE)
-    lines += [f"and {count} of the kind: {reason}" for reason, count in counts.items()]
+    lines += [f"and {count} more: {reason}" for reason, count in counts.items()]
     return "\n".join(lines)

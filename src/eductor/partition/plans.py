@@ -1,4 +1,4 @@
-"""Plans for several graphs: in a file, in the options of a compile, and the one of them that fits a graph."""
+"""Plans for several graphs: reads, writes, and matches them to graphs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from eductor.program.joint import Joint
 
 
 class NoPlanFits(BadOption):
-    """A graph for which none of the plans was made."""
+    """A graph that none of the plans fits."""
 
 
 def write_plans(file: str | os.PathLike[str], plans: Iterable[Plan]) -> None:
@@ -29,9 +29,9 @@ def read_plans(file: str | os.PathLike[str]) -> list[Plan]:
     try:
         found = json.loads(Path(file).read_text())
         if not isinstance(found, list):
-            raise ValueError("it holds no list")
+            raise ValueError("it does not contain a list")
     except (OSError, ValueError) as error:
-        raise BadOption(f"{str(file)!r} is no file of plans: {error}. `eductor.write_plans` writes one.") from error
+        raise BadOption(f"{str(file)!r} is not a file of plans: {error}. `eductor.write_plans` writes one.") from error
     return [Plan.from_json(plan) for plan in found]
 
 
@@ -40,14 +40,14 @@ def plans_of(options: Options) -> tuple[Plan, ...]:
     for plan in options.plans:
         if not isinstance(plan, Plan):
             raise BadOption(
-                f"option plans: {plan!r} is no plan. `eductor.explain(fn, *args).explain_saved()` gives one for each graph, "
+                f"option plans: {plan!r} is not a plan. `eductor.explain(fn, *args).explain_saved()` gives one for each graph, "
                 "`eductor.read_plans(file)` gives those of a file."
             )
     return tuple(options.plans)
 
 
 def plan_for(joint: Joint, options: Options) -> Plan | None:
-    """The first plan of the options whose values are just those of a joint graph; None if no plans are given."""
+    """The first plan of the options whose values are exactly those of a joint graph; None if no plans are given."""
     plans = plans_of(options)
     if not plans:
         return None
@@ -59,6 +59,6 @@ def plan_for(joint: Joint, options: Options) -> Plan | None:
             return plan
     nearest = min(known, key=lambda values: len(values ^ own))
     raise NoPlanFits(
-        f"of the {len(own)} values that its backward can be computed from, the nearest plan knows {len(nearest & own)}, "
+        f"of the {len(own)} values that its backward can be computed from, the nearest plan has {len(nearest & own)}, "
         f"and {len(nearest - own)} others"
     )

@@ -1,10 +1,11 @@
-"""What keeping a value for the backward costs, and what making it again does: a joint graph as a problem in numbers.
+"""Prices saving and recomputing each value of a joint graph, as a numeric problem.
 
-Keeping a value costs a read in the backward, and a write in the forward where it would otherwise never leave a kernel.
-Making it again costs a kernel. Where pointwise operators fuse into what reads them, it costs their arithmetic and what is
-read beyond the value itself; and if a matrix product reads it, writing it. What is read from parameters and other inputs
-is there anyway, unless nobody would notice a write to it: then it is kept as a copy.
-Views and tuples are made again from what they are of, and copies of parameters from the parameters.
+Saving a value costs a read in the backward, and a write in the forward if it would otherwise be fused away. Recomputing
+it costs a kernel. Where pointwise operators fuse into their readers, it costs their arithmetic and the additional reads;
+and a write if a matrix product reads it. Parameters and other inputs are saved for free, unless a write to them would go
+undetected: then they are saved as a copy.
+
+Views and tuples are recomputed from their operands, and copies of parameters from the parameters.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from eductor.partition.problem import Problem, Value
 PICOSECONDS = 1e12
 
 WORTH = Fraction(3, 2)
-"""A byte that need not be kept is worth the time of so many bytes more that are read or written: where an engine fuses."""
+"""The bytes of extra memory traffic that one saved byte less is worth, where an engine fuses."""
 
 
 def price_of_a_byte(device: Device) -> Fraction:
-    """What keeping a byte costs beside the time that it takes, in picoseconds."""
+    """The price of saving a byte, in picoseconds, beside the time that it takes."""
     return WORTH * Fraction(round(1000 * PICOSECONDS / device.bandwidth), 1000) if device.fuses else Fraction(0)
 
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """A problem, and the node that each of its values is."""
+    """A problem, and the node of each of its values."""
 
     problem: Problem
     nodes: tuple[Node, ...]
@@ -48,9 +49,9 @@ class Priced:
 
 
 def priced(info: NodeInfo, device: Device, *, recompute: bool = True, is_limited: bool = False) -> Priced:
-    """All that the backward asks for, and all that this is computed from.
+    """The problem of all that the backward reads, and all that this is computed from.
 
-    `recompute` is the option. Where memory is limited, what the user's checkpointing only prefers to save may be made again.
+    `recompute` is the option. With limited memory, what the user's checkpointing only prefers to save may be recomputed.
     """
     asked = set(info.asked)
     found: set[Node] = set()
@@ -82,7 +83,7 @@ def priced(info: NodeInfo, device: Device, *, recompute: bool = True, is_limited
 
 
 class _Prices:
-    """What the nodes of one joint graph cost on a device, in seconds."""
+    """The costs of a joint graph's nodes on a device, in seconds."""
 
     def __init__(
         self, info: NodeInfo, device: Device, forms: dict[Node, Form], weights: set[Node], is_limited: bool
@@ -97,13 +98,13 @@ class _Prices:
         self._reads = Reads(info)
 
     def bytes(self, node: Node) -> int:
-        """The memory that keeping a value takes: none if it is there anyway."""
+        """The memory that saving a value takes: none for an input without a copy."""
         if node.op == "placeholder" and node not in self._info.copied:
             return 0
         return self._forms[node].bytes if node in self._forms else bytes_of(node)
 
     def keep(self, node: Node) -> float | None:
-        """What keeping a value takes; None if it is not kept as it is."""
+        """The time to save a value; None if it cannot be saved itself."""
         if is_size(node):
             return 0.0
         if tensor_of(node) is None or node.op == "get_attr" or node in self._info.views:
@@ -120,7 +121,7 @@ class _Prices:
         return 2 * once if node not in self._info.exposed and self._stays_in_kernel(node) else once
 
     def again(self, node: Node) -> float | None:
-        """What making a value again takes; None if it must not be."""
+        """The time to recompute a value; None if it must not be."""
         if node in self._info.held:
             return None
         if node.op == "get_attr" or node.target is operator.getitem or node in self._info.views:
@@ -142,20 +143,20 @@ class _Prices:
         return fused_time_of(node, self._device) + moved / self._device.bandwidth
 
     def _is_made_from_a_weight(self, node: Node) -> bool:
-        """Whether a value is made from parameters in passing: a copy in a smaller dtype, or several of them as one."""
+        """Whether a value is derived from parameters and cheap to recompute: a cast copy, or a concatenation."""
         return node in self._weights and self.again(node) is not None and not is_input_of_a_region(node)
 
     def _stays_in_kernel(self, node: Node) -> bool:
-        """Whether nobody in the forward would write a value to memory: it is computed and read inside of one kernel."""
+        """Whether the forward fuses a value away: it is computed and read inside kernels."""
         return self._device.fuses and fuses(node) and self._is_read_in_kernels(node)
 
     def _is_read_in_kernels(self, node: Node) -> bool:
-        """Whether all that reads a value, or a view of it, can compute it on the way."""
+        """Whether all readers of a value, or of views of it, can compute it inline."""
         views = self._info.views
         return all(fuses(u) or reduces(u) or (u in views and self._is_read_in_kernels(u)) for u in node.users)
 
     def _is_written_again(self, node: Node) -> bool:
-        """Whether something in the backward reads a value, or a view of it, that cannot compute it on the way."""
+        """Whether a reader in the backward of a value, or of a view of it, cannot compute it inline."""
         views, late = self._info.views, self._info.late
         return any(
             self._is_written_again(u) if u in views else u in late and not (fuses(u) or reduces(u)) for u in node.users
@@ -163,7 +164,7 @@ class _Prices:
 
 
 def _made_from_weights(info: NodeInfo, nodes: tuple[Node, ...]) -> set[Node]:
-    """What is made from parameters alone, by what fuses into its readers."""
+    """Values computed from parameters alone by operators that fuse into their readers."""
     found = set(info.parameters)
     for node in nodes:
         if (node in info.views or fuses(node)) and node.all_input_nodes and found.issuperset(node.all_input_nodes):
@@ -172,6 +173,6 @@ def _made_from_weights(info: NodeInfo, nodes: tuple[Node, ...]) -> set[Node]:
 
 
 def is_input_of_a_region(node: Node) -> bool:
-    """Whether a checkpointed region reads what another one made: it is kept, as eager keeps the inputs of each region."""
+    """Whether another checkpointed region reads a value: it is saved, as eager saves the inputs of each region."""
     own = compat.checkpointed_in(node)
     return any((region := compat.checkpointed_in(user)) is not None and region != own for user in node.users)

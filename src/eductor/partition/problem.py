@@ -1,7 +1,7 @@
-"""The question of a partitioner as plain data: which values to keep for the backward, and which to make again there.
+"""The partitioning problem as plain data: which values to save for the backward, and which to recompute there.
 
-Each value that the backward reads is kept or made again, and so is each operand of one that is made again. All numbers
-are whole, so that two choices are compared exactly.
+Each value that the backward reads is saved or recomputed, and so is each operand of a recomputed one. All numbers are
+integers, so that choices compare exactly.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from eductor.errors import BadGraph, Unsupported
 
 
 class NoChoice(Unsupported):
-    """A value that the backward asks for, and that can neither be kept nor made again."""
+    """A value that the backward needs, and that can neither be saved nor recomputed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value that the forward makes: what keeping it for the backward takes, and what making it again does."""
+    """A value of the forward, with the costs of saving it for the backward and of recomputing it."""
 
     name: str
     operands: tuple[int, ...] = ()
-    """The numbers of earlier values that it is made from."""
+    """The numbers of earlier values that it is computed from."""
     bytes: int = 0
-    """Memory while it is kept; 0 if it is there anyway, as a parameter is."""
+    """Memory while it is saved; 0 if it is alive anyway, such as a parameter."""
     keep: int | None = 0
-    """Picoseconds that keeping it takes, to write and to read it; None if it cannot be kept (a view, a tuple)."""
+    """Picoseconds to save it, for its write and read; None if it cannot be saved (a view, a tuple)."""
     again: int | None = None
-    """Picoseconds of making it again in the backward; None if it must not be."""
+    """Picoseconds to recompute it in the backward; None if it must not be."""
     is_needed: bool = False
     """Whether the backward reads it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The values of a forward, each behind its operands."""
+    """The values of a forward, each after its operands."""
 
     values: tuple[Value, ...]
 
@@ -46,32 +46,32 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which values are kept, and which are made again."""
+    """Which values are saved (`kept`), and which are recomputed (`again`)."""
 
     kept: frozenset[int]
     again: frozenset[int]
     ahead: frozenset[int] = frozenset()
-    """Those that the backward makes again at its start, and holds from then on; what it made them from, it may make twice."""
+    """Values recomputed at the start of the backward and held from then on; what they need may be recomputed twice."""
 
 
 def bytes_of(problem: Problem, choice: Choice) -> int:
-    """The memory of what is kept."""
+    """The memory of the saved values."""
     return sum(problem.values[number].bytes for number in choice.kept)
 
 
 def time_of(problem: Problem, choice: Choice) -> int:
-    """Picoseconds of keeping and of making again, all together."""
+    """Picoseconds of all saving and recomputing."""
     return sum(problem.values[n].keep or 0 for n in choice.kept) + sum(
         problem.values[n].again or 0 for n in choice.again
     )
 
 
 def completed(problem: Problem, kept: Set[int]) -> Choice | None:
-    """The choice that keeps these values, as far as they are asked for; None if the rest cannot be made again."""
+    """The choice that saves these values, if needed; None if the rest cannot be recomputed."""
     asked = bytearray(value.is_needed for value in problem.values)
     used: list[int] = []
     again: list[int] = []
-    for number in range(len(asked) - 1, -1, -1):  # whoever asks for a value stands behind it
+    for number in range(len(asked) - 1, -1, -1):  # readers come after their operands
         if not asked[number]:
             continue
         value = problem.values[number]
@@ -89,7 +89,7 @@ def completed(problem: Problem, kept: Set[int]) -> Choice | None:
 
 
 def is_valid(problem: Problem, choice: Choice) -> bool:
-    """Whether nothing is missing, nothing is kept or made again that must not be, and nothing is both."""
+    """Whether nothing is missing, nothing is saved or recomputed that must not be, and nothing is both."""
     values, has = problem.values, choice.kept | choice.again
     return (
         all(0 <= number < len(values) for number in has)
@@ -102,7 +102,7 @@ def is_valid(problem: Problem, choice: Choice) -> bool:
 
 
 def in_question(problem: Problem) -> list[int]:
-    """The values that some choice asks for, in order. An error names one that every choice needs and none can have."""
+    """The values that some choice needs, in order. Raises NoChoice for a needed value that no choice can provide."""
     _check_possible(problem)
     asked = bytearray(value.is_needed for value in problem.values)
     for number in range(len(asked) - 1, -1, -1):
@@ -130,7 +130,7 @@ def _check(number: int, value: Value) -> None:
 
 
 def _check_possible(problem: Problem) -> None:
-    """Whether each needed value can be had somehow: kept, or made again from values that can be had."""
+    """Raises NoChoice unless each needed value can be saved, or recomputed from values that can be."""
     values = problem.values
     can: list[bool] = []
     for value in values:
@@ -141,13 +141,13 @@ def _check_possible(problem: Problem) -> None:
 
 
 def _why_not(problem: Problem, number: int, can: list[bool]) -> str:
-    """The way from a needed value to the one that it is stuck at."""
+    """The path from a needed value to the operand that blocks it."""
     way = [number]
     while problem.values[way[-1]].again is not None:
         way.append(next(n for n in problem.values[way[-1]].operands if not can[n]))
     names = [problem.values[n].name for n in way]
-    because = f" (which is made again from {', from '.join(names[1:])})" if len(names) > 1 else ""
+    because = f" (which is recomputed from {', from '.join(names[1:])})" if len(names) > 1 else ""
     return (
-        f"{names[-1]} can neither be kept nor made again, and the backward needs {names[0]}{because}. "
-        f"Let {names[-1]} be kept, or be made again."
+        f"{names[-1]} can neither be saved nor recomputed, and the backward needs {names[0]}{because}. "
+        f"Allow {names[-1]} to be saved or recomputed."
     )

@@ -1,4 +1,4 @@
-"""Why a value is saved, and why another one is computed again, in the words of those who ask."""
+"""The reasons, for users, why a value is saved or recomputed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch.fx import Node
 from eductor import compat
 from eductor.cost import Device, fuses, gemm_of
 from eductor.graph.effects.node_effects import effect_of
-from eductor.partition.bans import Row
+from eductor.partition.bans import Ban
 from eductor.partition.node_info import NodeInfo, computed_by, is_size, may_be_repeated
 from eductor.partition.prices import is_input_of_a_region
 
 
-def why_saved(node: Node, info: NodeInfo, bans: Mapping[Node, Row], *, must_be: bool) -> str:
-    """Why the forward keeps a value for the backward: what forbids computing it again, which ban does, or its price."""
+def why_saved(node: Node, info: NodeInfo, bans: Mapping[Node, Ban], *, must_be: bool) -> str:
+    """Why the forward saves a value for the backward: what forbids recomputing it, a ban, or its price."""
     if node in info.overwritten:
         return "a copy of an input that the forward writes to"
     if node in info.copied:
@@ -26,27 +26,27 @@ def why_saved(node: Node, info: NodeInfo, bans: Mapping[Node, Row], *, must_be: 
     if is_size(node):
         return "a size"
     if compat.must_be_saved(node) or compat.prefers_saving(node):
-        return "asked for by its checkpointing"
+        return "requested by its checkpointing"
     if node in info.checkpointed and is_input_of_a_region(node):
-        return "what a checkpointed region is computed from"
+        return "an input of a checkpointed region"
     if not may_be_repeated(node):
         effect = effect_of(computed_by(node))
-        return f"not computed twice: {effect.ordered or effect.barrier or 'it writes'}"
+        return f"must not be recomputed: {effect.ordered or effect.barrier or 'it writes'}"
     if any(info.base(operand) in info.buffers for operand in node.all_input_nodes):
-        return "not computed twice: a buffer that it is computed from may be written meanwhile"
+        return "must not be recomputed: a buffer that it reads may be written before the backward"
     if must_be:
-        return "held in eager, too, which complains if it is written"
+        return "saved by eager as well, which raises an error if it is written"
     if node in bans:
         return f"the ban {bans[node].name}: {bans[node].reason}"
-    return "a matrix product" if gemm_of(node) is not None else "cheaper to keep"
+    return "a matrix product" if gemm_of(node) is not None else "cheaper to save"
 
 
 def why_again(node: Node, info: NodeInfo, device: Device) -> str:
-    """Why the backward computes a value again."""
+    """Why the backward recomputes a value."""
     if node.op == "get_attr":
         return "a constant"
     if node in info.views:
         return "a view"
     if node in info.checkpointed:
-        return "asked for by its checkpointing"
-    return "fuses into what reads it" if device.fuses and fuses(node) else "for the sake of memory"
+        return "requested by its checkpointing"
+    return "fuses into its reader" if device.fuses and fuses(node) else "to save memory"

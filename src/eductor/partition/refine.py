@@ -1,4 +1,4 @@
-"""A choice within a budget, made faster with the bytes that it leaves over."""
+"""Improves a choice within a budget by spending the bytes that it leaves over."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from typing import NamedTuple
 from eductor.partition.problem import Choice, Problem, bytes_of, completed, time_of
 
 _FEW = 256
-"""Values that are looked at to see what keeping one more of them saves: more change together only in cuts."""
+"""The most values whose costs one move may change: larger changes are left to the cuts."""
 _ROUNDS = 8
-"""Keeping a value may make it worth while to keep others; this often they are all looked at anew."""
+"""How often all moves are tried again, as saving a value may make saving others worthwhile."""
 
 
-class Point(NamedTuple):
-    """A choice, with what it comes to."""
+class CostedChoice(NamedTuple):
+    """A choice, with its bytes and time."""
 
     bytes: int
     time: int
     choice: Choice
 
 
-def point(problem: Problem, choice: Choice) -> Point:
+def costed(problem: Problem, choice: Choice) -> CostedChoice:
     """A choice with its bytes and its time."""
-    return Point(bytes_of(problem, choice), time_of(problem, choice), choice)
+    return CostedChoice(bytes_of(problem, choice), time_of(problem, choice), choice)
 
 
-def repaired(problem: Problem, budget: int, over: Point, fits: Point) -> Point:
-    """The choice that fits, with as much of its neighbour as the budget allows, then with more values kept."""
+def repaired(problem: Problem, budget: int, over: CostedChoice, fits: CostedChoice) -> CostedChoice:
+    """The choice that fits, with as much of its neighbour as the budget allows, then with more values saved."""
     best = _better(problem, budget, fits, _mixed(problem, budget, over, fits))
-    plan = _Plan(problem, best.choice)
+    search = _LocalSearch(problem, best.choice)
     left = budget - best.bytes
     for _ in range(_ROUNDS):
-        spent = plan.fill(left)
+        spent = search.fill(left)
         if spent is None:
             break
         left -= spent
-    return _better(problem, budget, best, plan.kept)
+    return _better(problem, budget, best, search.kept)
 
 
-def _better(problem: Problem, budget: int, known: Point, kept: set[int]) -> Point:
-    """The choice that keeps these values, or the one that is known if that is no slower."""
+def _better(problem: Problem, budget: int, known: CostedChoice, kept: set[int]) -> CostedChoice:
+    """The choice that saves these values, or the known one if that is no slower."""
     choice = completed(problem, kept)
-    found = known if choice is None else point(problem, choice)
+    found = known if choice is None else costed(problem, choice)
     return found if found.bytes <= budget and found.time < known.time else known
 
 
-def _mixed(problem: Problem, budget: int, over: Point, fits: Point) -> set[int]:
-    """What is kept by the choice that fits, with those parts of the other one that save most time a byte."""
+def _mixed(problem: Problem, budget: int, over: CostedChoice, fits: CostedChoice) -> set[int]:
+    """The values saved by the choice that fits, with the parts of the other one that gain most time per byte."""
     parts: list[tuple[Fraction, int, list[int]]] = []
     for numbers in _parts(problem, fits.choice, over.choice):
         (size, time), (new_size, new_time) = (_sums(problem, numbers, p.choice) for p in (fits, over))
@@ -65,7 +65,7 @@ def _mixed(problem: Problem, budget: int, over: Point, fits: Point) -> set[int]:
 
 
 def _parts(problem: Problem, one: Choice, other: Choice) -> list[list[int]]:
-    """The values in which two choices differ, in groups that do not ask for each other: each may be taken alone."""
+    """The values in which two choices differ, in independent groups: each may be taken alone."""
     differing = sorted((one.kept ^ other.kept) | (one.again ^ other.again))
     leaders = {number: number for number in differing}
     for number in differing:
@@ -86,27 +86,27 @@ def _leader(leaders: dict[int, int], number: int) -> int:
 
 
 def _sums(problem: Problem, numbers: list[int], choice: Choice) -> tuple[int, int]:
-    """The bytes and the time of some of the values in a choice."""
+    """The bytes and the time of some values in a choice."""
     part = Choice(choice.kept.intersection(numbers), choice.again.intersection(numbers))
     return bytes_of(problem, part), time_of(problem, part)
 
 
 class _Move(NamedTuple):
-    """Keeping a value that is made again now: bytes that it takes, time that it saves, what is asked for no more."""
+    """Saving a value that is recomputed now: the bytes it takes, the time it saves, the values no longer needed."""
 
     bytes: int
     saved: int
     freed: list[int]
 
     def rate(self, left: int) -> float:
-        """The time saved a byte; 0 if it saves nothing, or there are not so many bytes left."""
+        """The time saved per byte; 0 if it saves nothing, or takes more bytes than are left."""
         if self.bytes > left or self.saved < 0 or (self.saved == 0 and self.bytes >= 0):
             return 0.0
         return self.saved / self.bytes if self.bytes > 0 else math.inf
 
 
-class _Plan:
-    """A choice that is changed value by value."""
+class _LocalSearch:
+    """A choice that is improved value by value."""
 
     def __init__(self, problem: Problem, choice: Choice) -> None:
         self.kept = set(choice.kept)
@@ -118,7 +118,7 @@ class _Plan:
                 self._asking[operand] += 1
 
     def fill(self, left: int) -> int | None:
-        """Keeps more values, those that save most time a byte first: the bytes that it took; None if there are none."""
+        """Saves more values, those that gain most time per byte first; returns the bytes it took, None if it saved none."""
         moves = [(-self._move(number).rate(left), number) for number in sorted(self._again)]
         heapq.heapify(moves)
         spent: int | None = None
@@ -127,7 +127,7 @@ class _Plan:
             if number not in self._again:
                 continue
             move = self._move(number)
-            if (now := -move.rate(left)) > rate:  # it was better before others were kept
+            if (now := -move.rate(left)) > rate:  # its rate fell as other values were saved
                 heapq.heappush(moves, (now, number))
                 continue
             self._apply(number, move)
@@ -145,7 +145,7 @@ class _Plan:
         return _Move(value.bytes - sum(v.bytes for v in kept), time - value.keep, freed)
 
     def _freed(self, number: int) -> list[int] | None:
-        """What nobody asks for any more if a value is kept; None if that is too much to look at."""
+        """The values no longer needed if a value is saved; None if too many."""
         freed: list[int] = []
         fewer: dict[int, int] = {}
         todo = [number]

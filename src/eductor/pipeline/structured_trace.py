@@ -1,4 +1,4 @@
-"""Tells each stage and pass to torch's structured trace: with TORCH_TRACE set, tlparse shows them among torch's own."""
+"""Logs each stage and pass to torch's structured trace (TORCH_TRACE), where tlparse shows them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from eductor.pipeline.instruments import Instrument, PassRun, StageRun
 
 @dataclass
 class Artifacts(Instrument):
-    """Writes an artifact for the graph that a stage is given, one for each pass that changes it, and one for the end."""
+    """Writes an artifact for a stage's input graph, for each pass that changes it, and for the stage's result."""
 
     _passes: list[dict[str, Any]] = field(default_factory=list)
     _last: PassRun | None = None
@@ -27,14 +27,14 @@ class Artifacts(Instrument):
             trace_artifact(f"{_name(run)}_graph", "string", lambda: _text(run.module))
 
     def after_stage(self, run: StageRun) -> None:
-        told = {"seconds": run.seconds, "facts": run.facts}
-        told |= {"passes": self._passes} if run.name in STAGES else {}
-        trace_artifact(_name(run), "json", lambda: json.dumps(told, default=str, indent=0))
+        data = {"seconds": run.seconds, "facts": run.facts}
+        data |= {"passes": self._passes} if run.name in STAGES else {}
+        trace_artifact(_name(run), "json", lambda: json.dumps(data, default=str, indent=0))
 
     def failed_stage(self, run: StageRun, error: Exception) -> None:
         failure = f"{type(error).__name__}: {error}"
-        told = {"seconds": run.seconds, "failure": failure}
-        trace_artifact(f"{_name(run)}_failed", "json", lambda: json.dumps(told, indent=0))
+        data = {"seconds": run.seconds, "failure": failure}
+        trace_artifact(f"{_name(run)}_failed", "json", lambda: json.dumps(data, indent=0))
 
     def after_pass(self, run: PassRun) -> None:
         self._keep(run)
@@ -49,12 +49,12 @@ class Artifacts(Instrument):
         self._keep(run)
 
     def _keep(self, run: PassRun) -> None:
-        if run is self._last:  # told before the pass was found to have broken its contract
+        if run is self._last:  # logged before the pass was found to break its contract
             self._passes.pop()
         self._last = run
         counts = {"nodes_before": len(run.before), "nodes_after": len(run.module.graph.nodes)}
-        told = {"address": run.address, "status": run.status, "reason": run.reason, "seconds": run.seconds}
-        self._passes.append({**told, **counts, "matches": len(run.matches)})
+        data = {"address": run.address, "status": run.status, "reason": run.reason, "seconds": run.seconds}
+        self._passes.append({**data, **counts, "matches": len(run.matches)})
 
 
 def _name(run: StageRun) -> str:
@@ -62,7 +62,7 @@ def _name(run: StageRun) -> str:
 
 
 def _text(module: GraphModule) -> str:
-    """The graph as Python; what cannot be printed is no fault of the pass that left it."""
+    """The graph as Python, or a comment if it cannot be printed, which must not fail the pass."""
     try:
         return to_function(module.graph)
     except Exception as error:

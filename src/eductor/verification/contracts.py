@@ -1,4 +1,4 @@
-"""What a pass must leave right without running the graph: metadata, and the order of reads, writes and draws."""
+"""Static checks of a pass: metadata, and the order of reads, writes and random draws."""
 
 from __future__ import annotations
 
@@ -19,29 +19,27 @@ from eductor.verification.seeded_draws import origin_of
 
 
 def check_metadata(before: GraphModule, after: GraphModule) -> None:
-    """The fake value of each node that has a new one, a new call or a new operand is what its operands give."""
+    """Checks that the fake value of each changed node is what its operands evaluate to."""
     old = {n.name: n for n in before.graph.nodes}
     changed = [n for n in after.graph.nodes if not _is_as_it_was(n, old.get(n.name))]
     nodes = dict.fromkeys([*changed, *(user for node in changed for user in node.users)])
     try:
         stale = _stale(after, nodes)
     except Exception as error:
-        _stale(
-            before, dict.fromkeys(before.graph.nodes)
-        )  # raises as well, where the graph could not be evaluated before
-        raise ContractBroken(f"it cannot be evaluated any more: {error!r}") from error
+        _stale(before, dict.fromkeys(before.graph.nodes))  # raises as well if the graph could not be evaluated before
+        raise ContractBroken(f"it can no longer be evaluated: {error!r}") from error
     if not stale:
         return
-    # What evaluates to something else in the graph before as well is not the doing of the pass.
+    # What was stale in the graph before is not the pass's fault.
     known = _stale(before, dict.fromkeys(old[n.name] for n in stale if n.name in old))
     known_by_name = {n.name: unlike for n, unlike in known.items()}
     for node, unlike in stale.items():
         if known_by_name.get(node.name) != unlike:
-            raise ContractBroken(f"the metadata of {node.name} is stale: {unlike} when evaluated anew", node)
+            raise ContractBroken(f"the metadata of {node.name} is stale: {unlike} when re-evaluated", node)
 
 
 def _stale(module: GraphModule, nodes: dict[Node, None]) -> dict[Node, str]:
-    """Which of the nodes evaluate to something else than their fake value, and what tells the two apart."""
+    """The nodes that evaluate to something else than their fake value, with the difference."""
     if any(is_transform(n.target) for n in module.graph.nodes):
         return {}
     values = ((node, meta.value_of(node), new) for node, new in reevaluated(module, nodes))
@@ -56,7 +54,7 @@ def _is_as_it_was(node: Node, old: Node | None) -> bool:
 
 
 def check_effects(before: Graph, after: Graph) -> None:
-    """No read passes a write to what it reads, no effect passes another, nothing is drawn twice."""
+    """Checks that no read moves past a write of its memory, no effect past another, and nothing is drawn twice."""
     old, new = Effects(before, inputs_distinct=True), Effects(after, inputs_distinct=True)
     names = {n.name: n for n in before.nodes}
     _check_kept(before, after, old)
@@ -69,21 +67,21 @@ def check_effects(before: Graph, after: Graph) -> None:
         if (effect.random and node.target is not torch.ops.eductor.seeds.default) or _source(node) is not None:
             twin = drawn.setdefault(origin_of(node), node)
             if twin is not node and (_source(node) is None or _source(node) != _source(twin)):
-                raise ContractBroken(f"{node.name} draws anew what {twin.name} drew already", node)
+                raise ContractBroken(f"{node.name} draws again what {twin.name} drew", node)
             twin = seeded.setdefault(_source(node) or node.name, node)
             if origin_of(twin) != origin_of(node):
-                raise ContractBroken(f"{node.name} draws the very numbers that {twin.name} draws", node)
+                raise ContractBroken(f"{node.name} draws the same numbers as {twin.name}", node)
         if not (effect.writes or effect.barrier or effect.random) or node.name not in names:
             continue
         if last is not None and names[node.name] < names[last.name]:
-            raise ContractBroken(f"{node.name} stands after {last.name}, which it stood before", node)
+            raise ContractBroken(f"{node.name} is now after {last.name}, but was before it", node)
         last = node
         if effect.writes:
             _check_readers(node, readers, names, old, new)
 
 
 def _source(node: Node) -> tuple[Any, Any] | None:
-    """The seed of a draw that is a function of one; the same seed gives the same numbers."""
+    """The seed of a seeded draw; the same seed gives the same numbers."""
     return node.args[:2] if node.target in ops.random.SEEDED else None  # type: ignore[return-value]
 
 
@@ -98,7 +96,7 @@ def _readers_by_place(effects: Effects) -> dict[Node, list[Node]]:
 def _check_readers(
     write: Node, readers: dict[Node, list[Node]], names: dict[str, Node], old: Effects, new: Effects
 ) -> None:
-    """Who reads what a node writes stands on the side of it where it stood."""
+    """Checks that no reader of what a node writes moved past it."""
     was = names[write.name]
     then_written = old.writes(was)
     for reader in (node for place in new.writes(write) for node in readers.get(place, ())):
@@ -110,12 +108,12 @@ def _check_readers(
 
 
 def _check_kept(before: Graph, after: Graph, old: Effects) -> None:
-    """What acts besides computing (it prints, asserts, talks to others) is still there, or something made of it is."""
+    """Checks that nodes with side effects (prints, asserts, communication), or replacements of them, are still there."""
     there = {n.name for n in after.nodes} | {source for n in after.nodes for source in _sources(n)}
     for node in before.nodes:
         effect = old.of(node)
         if (effect.kept or effect.opaque) and node.name not in there and not holds_for_certain(node):
-            raise ContractBroken(f"{node.name} is gone, which is {effect.kept or effect.barrier}")
+            raise ContractBroken(f"{node.name} was removed, which is {effect.kept or effect.barrier}")
 
 
 def _sources(node: Node) -> tuple[str, ...]:

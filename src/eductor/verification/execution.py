@@ -1,4 +1,4 @@
-"""Runs a graph on chosen inputs and keeps everything that can be seen of the run: what verification compares."""
+"""Runs a graph on given inputs and records everything observable, for verification."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from eductor.compat import (
 from eductor.graph.effects.node_effects import effect_of
 from eductor.graph.snapshot import subgraphs
 from eductor.graph.values.meta import value_of
-from eductor.verification.run_tensors import NARROW, gradients, handed, keeping_states, own_copies, places, widened
+from eductor.verification.run_tensors import NARROW, connected, gradients, keeping_states, own_copies, places, widened
 from eductor.verification.seeded_draws import is_redrawn, redrawn, seed_of
 from eductor.verification.value_comparison import is_bitwise_equal
 
@@ -33,19 +33,19 @@ aten = torch.ops.aten
 
 @dataclass
 class Observation:
-    """What can be seen of one run of a graph, and of its backward; `values` are those of single nodes, if asked for."""
+    """Everything observable of a run of a graph and its backward; `values` are those of nodes, if requested."""
 
     outputs: list[Any]
     inputs: list[Any]
     written: dict[str, Any]
     """Attributes of the module that the run wrote."""
     gradients: dict[str, Any]
-    """By the name of an input or attribute; those that got none are left out."""
+    """Gradients by name of input or attribute; those without one are omitted."""
     sharing: dict[str, str]
     values: dict[str, Any] = field(default_factory=dict)
 
     def facts(self) -> Iterator[tuple[str, Any]]:
-        """Everything but the values of single nodes, by name."""
+        """Everything except the values of nodes, by name."""
         yield from ((f"output {i}", x) for i, x in enumerate(self.outputs))
         yield from ((f"input {i} after the run", x) for i, x in enumerate(self.inputs))
         yield from ((f"{name} after the run", x) for name, x in self.written.items())
@@ -54,30 +54,30 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
-    """How a graph is run: as a captured one, under autocast as it is now, with a backward of its outputs or without."""
+class RunMode:
+    """How a graph is run: as a captured one, under the current autocast; with or without a backward of its outputs."""
 
     captured: bool = False
     gradients: bool = False
 
 
 def observe(
-    module: GraphModule, inputs: Sequence[Any], manner: Manner = Manner(), *, wide: bool = False, keep: bool = False
+    module: GraphModule, inputs: Sequence[Any], mode: RunMode = RunMode(), *, wide: bool = False, keep: bool = False
 ) -> Observation:
-    """Runs a graph on copies of the inputs and of what its module holds, so that nothing outside is written.
+    """Runs a graph on copies of the inputs and of its module's state, so that nothing outside is written.
 
-    `wide` computes in float64, `keep` keeps the value of each node. Random operators draw what depends on their origin
-    alone, so that a graph and what a pass made of it draw alike. A graph of another device runs where its inputs are.
+    `wide` computes in float64, `keep` records the value of each node. Random draws depend only on a node's origin, so that
+    a graph before and after a pass draws the same. A graph of another device runs on the device of its inputs.
     """
     given = own_copies(inputs)
     given = [widened(x) for x in given] if wide else given
     leaves = [
-        x.detach().clone().requires_grad_() if manner.gradients and _differentiable(x, like) else None
+        x.detach().clone().requires_grad_() if mode.gradients and _differentiable(x, like) else None
         for x, like in zip(given, inputs, strict=True)
     ]
-    watcher = _Watcher(module, wide=wide, gradients=manner.gradients, keep=keep, moved=_is_moved(module, inputs))
-    with keeping_states(), torch.set_grad_enabled(manner.gradients), _autocast(manner):
-        inputs = [x if leaf is None else handed(leaf, x) for x, leaf in zip(given, leaves, strict=True)]
+    watcher = _Watcher(module, wide=wide, gradients=mode.gradients, keep=keep, moved=_is_moved(module, inputs))
+    with keeping_states(), torch.set_grad_enabled(mode.gradients), _autocast(mode):
+        inputs = [x if leaf is None else connected(leaf, x) for x, leaf in zip(given, leaves, strict=True)]
         outputs = tree_leaves(watcher.run(*inputs, enable_io_processing=False))
         sources = {f"input {i}": leaf for i, leaf in enumerate(leaves) if leaf is not None} | watcher.leaves
         found = dict(zip(sources, gradients(outputs, list(sources.values())), strict=False))
@@ -90,18 +90,18 @@ def observe(
 
 
 def _is_moved(module: GraphModule, inputs: Sequence[Any]) -> bool:
-    """Whether inputs lie on the CPU that the graph has on another device."""
+    """Whether inputs are on the CPU that the graph expects on another device."""
     wanted = (value_of(p) for p in module.graph.find_nodes(op="placeholder"))
     both = [(w, x) for w, x in zip(wanted, inputs, strict=False) if _is_tensor(w) and _is_tensor(x)]
     return any(w.device.type != x.device.type == "cpu" for w, x in both)
 
 
-def _autocast(manner: Manner) -> Any:
-    return nullcontext() if manner.captured else without_autocast()
+def _autocast(mode: RunMode) -> Any:
+    return nullcontext() if mode.captured else without_autocast()
 
 
 def why_not_run(module: GraphModule) -> str:
-    """What in a graph must not be executed a second time, because somebody outside would notice; empty if nothing."""
+    """Why a graph must not be executed twice: it calls something with side effects; empty if it does not."""
     for node in module.graph.nodes:
         if node.op == "call_function" and _may_act(node.target):
             return f"{node.name} calls {getattr(node.target, '__name__', node.target)}, which may do more than compute"
@@ -109,7 +109,7 @@ def why_not_run(module: GraphModule) -> str:
 
 
 def _may_act(target: Any) -> bool:
-    """Whether a callable may print, talk to other processes, or count its calls; what belongs to torch does not."""
+    """Whether a callable may have side effects; torch's own computing functions do not."""
     if has_effects(target) or "c10d" in str(target):
         return True
     home = (getattr(target, "__module__", "") or "").partition(".")[0]
@@ -118,14 +118,14 @@ def _may_act(target: Any) -> bool:
 
 
 class _Watcher(Interpreter):
-    """An interpreter that works on copies of what the module holds, replays random draws, widens and moves if asked to."""
+    """An interpreter on copies of the module's state that replays random draws; widens and moves on request."""
 
     def __init__(self, module: GraphModule, *, wide: bool, gradients: bool, keep: bool, moved: bool) -> None:
         super().__init__(module)
         self.wide, self.keep, self.with_gradients, self.moved = wide, keep, gradients, moved
         self.seen: dict[str, Any] = {}
         self.held: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
-        """Each tensor of the module that the run works on, and what it was."""
+        """Each tensor of the module that the run uses, with its original contents."""
         self.leaves: dict[str, torch.Tensor] = {}
         self._copies: dict[int, Any] = {}
 
@@ -140,7 +140,7 @@ class _Watcher(Interpreter):
         if self.wide:
             value = tree_map(widened, value)
         if self.keep and n.op not in ("placeholder", "output"):
-            # Copies: a later write must not change what was seen here.
+            # Copy: a later write must not change the recorded value.
             self.seen[n.name] = tree_map(lambda x: x.detach().clone() if _is_tensor(x) else x, value)
         return value
 
@@ -158,7 +158,7 @@ class _Watcher(Interpreter):
         return super().call_method("cpu" if self.moved and target == "cuda" else target, args, kwargs)
 
     def _adapted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Arguments that name dtypes and devices, for a run in float64 or on the CPU."""
+        """Adapts dtype and device arguments to a run in float64 or on the CPU."""
         if self.wide:
             args, kwargs = tree_map(_wide_dtype, (args, kwargs))
         return tree_map(_cpu, (args, kwargs)) if self.moved else (args, kwargs)
@@ -191,7 +191,7 @@ class _Watcher(Interpreter):
         if not self.with_gradients or not value.requires_grad:
             return made
         self.leaves[name] = made.detach().clone().requires_grad_()
-        return handed(self.leaves[name], made)
+        return connected(self.leaves[name], made)
 
 
 def _attention(
@@ -214,7 +214,7 @@ def _attention(
 
 
 def _is_unset(node: Node) -> bool:
-    """Whether a node makes a tensor without contents, which would be others in each run."""
+    """Whether a node returns uninitialized memory, which differs in each run."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     return node.op in ("call_function", "call_method") and name.removeprefix("new_").startswith("empty")
 

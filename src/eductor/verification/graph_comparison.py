@@ -1,4 +1,4 @@
-"""The graph before a pass and the graph after it, run on the same inputs and compared by what the pass promised."""
+"""Compares runs of the graph before and after a pass, by the numerics that the pass promises."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from eductor.graph.provenance import source_line
 from eductor.graph.values.meta import tensor_of
 from eductor.pipeline.checks import ContractBroken
 from eductor.pipeline.instruments import PassRun
-from eductor.verification.execution import Manner, Observation, observe
+from eductor.verification.execution import Observation, RunMode, observe
 from eductor.verification.value_comparison import unlike_bits, unlike_rounding
 
 
-class Unsteady(Exception):
-    """A graph that gives another result each time."""
+class Nondeterministic(Exception):
+    """A graph whose results differ from run to run."""
 
 
 def _with_strides_of(like: Any, value: Any) -> Any:
@@ -43,10 +43,10 @@ class Comparison:
     run: PassRun
     inputs: Sequence[Any]
     problem: str = ""
-    """Why the graph before the pass cannot run on the inputs; made-up ones need not suit the program."""
+    """Why the graph before the pass cannot run on the inputs; synthetic ones may be invalid for the program."""
 
     def holds(self) -> bool:
-        """Raises where the graphs differ by more than the pass may make them; False where the first one cannot run."""
+        """Raises ContractBroken if the graphs differ by more than the pass allows; False if the first one cannot run."""
         try:
             expected = self._observe(self.before)
         except Exception as error:
@@ -60,11 +60,11 @@ class Comparison:
         if not unlike:
             return True
         if _differ(expected, self._observe(self.before)):
-            raise Unsteady("the graph before it gives another result each time")
+            raise Nondeterministic("the graph before it gives another result each time")
         raise ContractBroken(f"{unlike}{self._named_node()}")
 
     def _named_node(self) -> str:
-        """Where the difference begins; a run that keeps every value may fail where others did not."""
+        """The first differing node as text; empty if a run that records every value fails."""
         try:
             return self._first_node()
         except Exception:
@@ -80,8 +80,8 @@ class Comparison:
 
     def _observe(self, module: GraphModule, *, wide: bool = False, keep: bool = False) -> Observation:
         captured = self.run.step.stage == "pre_grad"
-        manner = Manner(captured, captured and not self.run.context.is_inference)
-        return observe(module, self.inputs, manner, wide=wide, keep=keep)
+        mode = RunMode(captured, captured and not self.run.context.is_inference)
+        return observe(module, self.inputs, mode, wide=wide, keep=keep)
 
     def _first_unlike(self, expected: Observation, got: Observation) -> str:
         old, new = dict(expected.facts()), dict(got.facts())
@@ -101,7 +101,7 @@ class Comparison:
 
     @cached_property
     def _narrowest(self) -> torch.dtype | None:
-        """The dtype that rounds most among those of the values of the graph."""
+        """The least precise dtype among the graph's values."""
         values = (tensor_of(node) for node in self.before.graph.nodes)
         return max(
             {v.dtype for v in values if v is not None and v.dtype.is_floating_point},
@@ -111,7 +111,7 @@ class Comparison:
 
     @cached_property
     def _truth(self) -> dict[str, Any]:
-        """What a run in float64 gives, where roundings may differ and the graph can be run so."""
+        """The observations of a float64 run, if rounding may differ and the graph runs in float64."""
         if self._is_exact:
             return {}
         try:
@@ -120,7 +120,7 @@ class Comparison:
             return {}
 
     def _first_node(self) -> str:
-        """The first node whose value differs from what it was, or from that of the node that it replaced."""
+        """The first node whose value differs from before, or from that of the node that it replaced."""
         old, new = (self._observe(m, keep=True).values for m in (self.before, self.run.module))
         replaced = {
             event.detail.removeprefix("by "): event.node

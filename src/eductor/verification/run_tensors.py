@@ -1,4 +1,4 @@
-"""What runs that are compared need of their tensors: copies, leaves, float64, gradients to start from, places in memory."""
+"""Tensor helpers for compared runs: copies, leaves, widening, gradients, aliasing, random states."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NARROW = {
 
 
 def own_copies(values: Sequence[Any]) -> list[Any]:
-    """Copies that share memory among each other exactly where the originals do; what has a state of its own stays."""
+    """Copies that alias each other exactly as the originals do; stateful objects are not copied."""
     shared = {id(x): x for x in values if isinstance(x, _WITH_STATE) or callable(x)}
     return copy.deepcopy([x.detach() if isinstance(x, torch.Tensor) else x for x in values], shared)
 
@@ -30,17 +30,17 @@ _WITH_STATE = (nn.Module, torch.optim.Optimizer, torch.Generator)
 
 
 def widened(x: Any) -> Any:
-    """A float64 tensor for one that is narrower; anything else as it is."""
+    """A narrower tensor as float64; anything else unchanged."""
     return x.to(NARROW[x.dtype]) if isinstance(x, torch.Tensor) and x.dtype in NARROW else x
 
 
-def handed(leaf: torch.Tensor, carried: torch.Tensor) -> torch.Tensor:
-    """A tensor that is differentiated with respect to a leaf of the same contents, and may be written, as a leaf may not."""
-    made: torch.Tensor = _Handed.apply(leaf, [carried])  # type: ignore[no-untyped-call]
+def connected(leaf: torch.Tensor, carried: torch.Tensor) -> torch.Tensor:
+    """A writable non-leaf tensor with the memory of `carried`, whose gradients flow to `leaf`."""
+    made: torch.Tensor = _Connect.apply(leaf, [carried])  # type: ignore[no-untyped-call]
     return made
 
 
-class _Handed(torch.autograd.Function):
+class _Connect(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, leaf: torch.Tensor, carried: list[torch.Tensor]) -> torch.Tensor:
         return carried[0]
@@ -51,14 +51,14 @@ class _Handed(torch.autograd.Function):
 
 
 def gradients(outputs: Sequence[Any], leaves: Sequence[torch.Tensor]) -> list[Any]:
-    """The gradients of leaves, where every element of every differentiable output has a weight of its own."""
+    """The gradients of leaves, with random weights on all elements of differentiable outputs."""
     roots = [o for o in outputs if isinstance(o, torch.Tensor) and o.requires_grad]
     if not roots or not leaves:
         return []
     with torch.enable_grad():
         given = [_weights(o, seed) for seed, o in enumerate(roots)]
         found = torch.autograd.grad(roots, leaves, given, allow_unused=True)
-    # Their strides are nobody's business: what is accumulated has those of the leaf.
+    # Their strides do not matter: accumulation uses those of the leaf.
     return [g if g is None or g.layout is not torch.strided else g.contiguous() for g in found]
 
 
@@ -69,7 +69,7 @@ def _weights(like: torch.Tensor, seed: int) -> torch.Tensor:
 
 
 def places(known: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, str]:
-    """For each result in words: whether its memory is its own, or that of which tensor before it, and where in it."""
+    """For each result, in words: whether it has its own memory, or aliases an earlier tensor, and at which offset."""
     homes: dict[int, tuple[str, int]] = {}
     found: dict[str, str] = {}
     for name, x in (*known.items(), *results.items()):
@@ -85,16 +85,16 @@ def places(known: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, st
 
 
 def random_states() -> list[torch.Tensor]:
-    """The states of the random generators of the CPU and of all devices; Dynamo puts devices to use, if nobody did."""
+    """The states of the random generators of the CPU and all devices, as Dynamo initializes devices."""
     devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     return [torch.get_rng_state(), *devices]
 
 
 @contextmanager
 def keeping_states() -> Iterator[None]:
-    """Random generators, grad mode and autocast are afterwards as they were.
+    """Restores random generators, grad mode and autocast on exit.
 
-    Those of devices, too, that nobody uses yet: a seed would wait for them, and overwrite that of the user.
+    Includes uninitialized devices, where a seed would be queued and overwrite the user's.
     """
     devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices), keeping_dispatch_state():

@@ -1,4 +1,4 @@
-"""Inputs for a graph: made up from a seed, ordinary or awkward, for every placeholder whose type is known."""
+"""Synthetic inputs for a graph, ordinary and awkward, from a seed, for placeholders of known type."""
 
 from __future__ import annotations
 
@@ -17,26 +17,28 @@ from eductor.graph.values.meta import UNKNOWN, value_of
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """How inputs are made up: numbers that are strewn in, the range of integers, and whether sizes are others."""
+class InputKind:
+    """A kind of synthetic inputs: inserted numbers, the range of integers, and whether sizes differ."""
 
     strewn: tuple[float, ...] = ()
     integers: tuple[int, int] = (0, 2)
     other_sizes: bool = False
 
-    def finite(self) -> Kind:
+    def finite(self) -> InputKind:
         return replace(self, strewn=tuple(x for x in self.strewn if math.isfinite(x)))
 
 
 aten = torch.ops.aten
 
 KINDS = (
-    Kind(),
-    Kind((0.0, -0.0, 1.0, 1.0, -1.0, 0.5, 0.5)),  # both zeros, ties, what operators treat in a way of its own
-    Kind((90.0, -90.0, 1e4, -1e4), integers=(-3, 6)),
-    Kind((float("nan"), float("inf"), -float("inf"), 0.0, -0.0)),  # apart, because they spread and hide the rest
+    InputKind(),
+    InputKind((0.0, -0.0, 1.0, 1.0, -1.0, 0.5, 0.5)),  # both zeros, ties, special cases of operators
+    InputKind((90.0, -90.0, 1e4, -1e4), integers=(-3, 6)),
+    InputKind(
+        (float("nan"), float("inf"), -float("inf"), 0.0, -0.0)
+    ),  # separate, because they propagate and hide the rest
 )
-OTHER_SIZES = Kind(other_sizes=True)
+OTHER_SIZES = InputKind(other_sizes=True)
 
 
 class CannotRun(Exception):
@@ -46,14 +48,14 @@ class CannotRun(Exception):
 def made_up(
     module: GraphModule, known: Sequence[Any | None] = (), *, finite_parameters: bool = False, finite: bool = False
 ) -> Iterator[list[Any]]:
-    """Several lists of inputs for a graph; what is known stays as it is in each of them, but for other sizes.
+    """Several lists of inputs for a graph, with known values in each, except with other sizes.
 
-    With `finite_parameters`, infinities are strewn into other inputs alone: in a sum, it is a matter of rounding order
-    whether one that is a factor of all its terms makes it infinite or no number. With `finite`, into none.
+    With `finite_parameters`, only other inputs contain infinities: in a sum, it depends on the order of rounding whether an
+    infinite factor of all terms makes it infinite or NaN. With `finite`, none do.
     """
     placeholders = module.graph.find_nodes(op="placeholder")
     if _is_too_large(placeholders):
-        raise CannotRun("made-up inputs are run on the CPU, and those of this graph would be too large")
+        raise CannotRun("synthetic inputs run on the CPU, and those of this graph would be too large")
     given = [*known, *[None] * (len(placeholders) - len(known))]
     sizes = other_sizes([value_of(p) for p in placeholders])
     kinds = (*KINDS, OTHER_SIZES) if sizes else KINDS
@@ -67,18 +69,18 @@ def made_up(
 
 
 def completed(module: GraphModule, known: Sequence[Any | None]) -> list[Any]:
-    """What is known, and ordinary numbers for the rest, where the graph has them; there a whole number is zero."""
+    """The known values, with ordinary numbers for the rest on the graph's device, and zeros for integers."""
     placeholders = module.graph.find_nodes(op="placeholder")
     return [_beside(p) if value is None else value for p, value in zip(placeholders, known, strict=True)]
 
 
 def _beside(placeholder: Node) -> Any:
-    made, like = make(placeholder, Kind(integers=(0, 1)), {}), value_of(placeholder)
+    made, like = make(placeholder, InputKind(integers=(0, 1)), {}), value_of(placeholder)
     return made.to(like.device) if isinstance(made, torch.Tensor) else made
 
 
 LARGEST = 100_000_000
-"""So many elements the inputs of a graph of another device have at most, if they are made up."""
+"""The most elements of synthetic inputs for a graph of another device."""
 
 
 def _is_too_large(placeholders: Sequence[Node]) -> bool:
@@ -86,12 +88,12 @@ def _is_too_large(placeholders: Sequence[Node]) -> bool:
     return sum(math.prod(number_at(s, {}) or 1 for s in v.shape) for v in tensors) > LARGEST
 
 
-def make(placeholder: Node, kind: Kind, sizes: Mapping[Any, int]) -> Any:
-    """A value of the type of a placeholder; it depends on its name and on nothing else in the graph."""
+def make(placeholder: Node, kind: InputKind, sizes: Mapping[Any, int]) -> Any:
+    """A value of a placeholder's type, which depends only on its name."""
     generator = torch.Generator().manual_seed(zlib.crc32(placeholder.name.encode()))
     value = value_of(placeholder)
     if value is UNKNOWN:
-        raise CannotRun(f"the type of the input {placeholder.name} is not known")
+        raise CannotRun(f"the type of the input {placeholder.name} is unknown")
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return _number(value, sizes)
     if not isinstance(value, torch.Tensor):
@@ -106,19 +108,19 @@ def make(placeholder: Node, kind: Kind, sizes: Mapping[Any, int]) -> Any:
     if value.dtype.is_floating_point or value.dtype.is_complex:
         filled = torch.randn(shape, generator=generator, dtype=torch.float64)
         if kind.strewn and filled.numel():
-            # Each at a place of its own; in a part that is large enough, for a permutation costs as much as the tensor.
+            # At distinct positions; only in a part, as a permutation costs as much as the tensor.
             part = filled.view(-1)[:4096]
             at = torch.randperm(part.numel(), generator=generator)[: len(kind.strewn)]
             part[at] = torch.tensor(kind.strewn, dtype=torch.float64)[: len(at)]
     else:
         filled = torch.randint(*kind.integers, shape, generator=generator)
-    # On the CPU, always: what a device cannot do with made-up numbers, such as an index, ends the process there.
+    # Always on the CPU: an invalid synthetic index would crash the process on a device.
     made = torch.empty_strided(shape, strides, dtype=value.dtype)
     return made.copy_(filled).requires_grad_(value.requires_grad)
 
 
 def fits(value: Any, placeholder: Node) -> bool:
-    """Whether a value can be given for a placeholder: it is real, and of the size and type that the graph was made for."""
+    """Whether a value fits a placeholder: real, and of the size and type that the graph expects."""
     wanted = value_of(placeholder)
     if isinstance(value, FakeTensor) or wanted is UNKNOWN:
         return False

@@ -1,4 +1,4 @@
-"""Random numbers that depend on the origin of their node alone: so a graph and what a pass made of it draw alike."""
+"""Random draws that depend only on a node's origin, so that a graph before and after a pass draws the same."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from eductor.graph.reading.bind import Bound, bind, bind_call
 
 
 def origin_of(node: Node) -> str:
-    """The node of the captured graph that a node goes back to."""
+    """The name of the captured graph's node that a node originates from."""
     made = provenance_of(node)
     if made is None:
         return node.name
@@ -28,7 +28,7 @@ def origin_of(node: Node) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Draw:
-    """Numbers for one tensor, in the order of its memory, whatever its strides: so they are the same in each layout."""
+    """Numbers for one tensor, drawn in memory order."""
 
     like: torch.Tensor
     seed: int
@@ -80,22 +80,22 @@ _RULES: dict[Any, Callable[[_Draw, Bound], Any]] = {
     aten.native_dropout: _dropped,
     own.random: lambda draw, call: draw.uniform() if call["distribution"] == "rand" else draw.normal(),
 }
-"""What each random operator gives, in terms of uniform and normal numbers."""
+"""The result of each random operator in terms of uniform and normal numbers."""
 
 
 def is_redrawn(node: Node) -> bool:
-    """Whether a node draws numbers that a pass may have another operator draw, or in another layout."""
+    """Whether a node's draw is replaced by one that depends only on its origin."""
     return isinstance(node.target, OpOverload) and node.target.overloadpacket in _RULES and _draws(node)
 
 
 def _draws(node: Node) -> bool:
-    """A generator of its own is its user's; dropout outside of training draws nothing."""
+    """Whether a node draws from the default generator; dropout outside of training does not draw."""
     call = bind(node)
     return isinstance(call, Bound) and call.get("generator") is None and call.get("train") is not False
 
 
 def redrawn(node: Node, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a node gives with numbers that depend on its origin alone; `value` is what it gave with others."""
+    """A node's result with numbers that depend only on its origin; `value` is its original result."""
     call = bind_call(node.target, args, kwargs)
     assert isinstance(call, Bound)
     like = value[-1] if isinstance(value, (tuple, list)) else value
@@ -103,5 +103,5 @@ def redrawn(node: Node, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def seed_of(node: Node) -> int:
-    """A seed that depends on where a node comes from, and on nothing else."""
+    """A seed that depends only on a node's origin."""
     return int(hashlib.blake2b(origin_of(node).encode(), digest_size=4).hexdigest(), 16)

@@ -1,4 +1,4 @@
-"""The user's inputs, followed through a compile: what the placeholders of each of its graphs get for them."""
+"""Tracks the user's inputs through a compile, to the placeholders of each graph."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from eductor.verification.execution import observe
 from eductor.verification.samples import completed, fits, made_up
 
 
-class Given:
-    """Inputs for each graph of a compile, made from the inputs of the captured one. They are held only while it compiles."""
+class UserInputs:
+    """Inputs for each graph of a compile, from those of the captured graph. Held only during the compile."""
 
     def __init__(self, inputs: Sequence[Any] = ()) -> None:
         self._by_hand = list(inputs)
@@ -39,7 +39,7 @@ class Given:
             self._captured, self._primals, self._forward, self._values = [], [], None, None
 
     def inputs(self, run: PassRun, module: GraphModule) -> Iterator[list[Any]]:
-        """The user's inputs where they fit, with made-up gradients where the graph takes some; then made-up ones."""
+        """The user's inputs where they fit, completed with synthetic tangents; then synthetic inputs."""
         known = self._known(run, module)
         if any(x is not None for x in known):
             yield completed(module, known)
@@ -62,7 +62,7 @@ class Given:
         return [x if x is not None and fits(x, p) else None for x, p in zip(found, placeholders, strict=True)]
 
     def _saved(self) -> dict[str, Any]:
-        """What the forward computes for the user's inputs, by the names under which the backward takes it."""
+        """The forward's values for the user's inputs, by the names of the backward's placeholders."""
         if self._values is None:
             self._values = {}
             if self._forward is not None:
@@ -70,11 +70,11 @@ class Given:
                 names = dict(zip((p.name for p in placeholders), self._primals, strict=False))
                 try:
                     self._values = names | observe(self._forward, self._primals, keep=True).values
-                except Exception:  # inputs that overlap are not those that the graph takes
+                except Exception:  # the graph does not take overlapping inputs
                     self._values = {}
         return self._values
 
 
 def _numbers(inputs: Sequence[Any]) -> list[Any]:
-    """Sizes as they are in this call: Dynamo gives them as symbols."""
+    """The inputs with symbolic sizes replaced by their hints."""
     return [number_at(x, {}) for x in inputs]

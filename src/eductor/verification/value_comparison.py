@@ -1,4 +1,4 @@
-"""What tells two values apart: bit by bit, or by their distance from a run in float64."""
+"""Compares two values: bitwise, or by their distance from a float64 run."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 from eductor.graph.text.printer import type_of
 
 FACTOR = 4.0
-"""How much further from a float64 run than before may a result be that need not be exact."""
+"""The factor by which the error against a float64 run may grow if a result need not be exact."""
 OF_SUMS = 16.0
-"""How many roundings of its dtype may part a result from a wider run: sums of many terms, taken in another order."""
+"""Allowed roundings of its dtype between a result and a wider run, for long sums in another order."""
 ROUNDINGS = 64.0
-"""How many roundings of its dtype may part a result from a run that is no wider than itself, and rounds as much."""
+"""Allowed roundings of its dtype between a result and a run that is no wider than itself."""
 UNRELIABLE = {torch.float16: 1.0, torch.bfloat16: 1.0}
-"""A result that is further than this part of its size from a float64 run says little about rounding; 0.1 for others."""
+"""The relative error against a float64 run above which a result says little about rounding; 0.1 for other dtypes."""
 NOISE = 10.0
-"""A result that is off by so many times its size says nothing: only how far it is off can be compared."""
+"""The relative error above which a result is noise: only the sizes of errors can be compared."""
 TOLERANCES = {
     torch.float16: 2e-2,
     torch.bfloat16: 2e-2,
@@ -26,18 +26,18 @@ TOLERANCES = {
     torch.float64: 1e-9,
     torch.complex128: 1e-9,
 }
-"""How far apart, relative and absolute, rounded results may be where no float64 run says better."""
+"""Tolerances, relative and absolute, of rounded results without a float64 run."""
 
 
 def unlike_bits(a: Any, b: Any) -> str:
-    """What tells two values apart, bit by bit; empty where nothing does."""
+    """The bitwise difference of two values, in words; empty if equal."""
     return _unlike(a, b, None, exact=True)
 
 
 def unlike_rounding(a: Any, b: Any, truth: Any = None, narrowest: torch.dtype | None = None) -> str:
-    """What tells two values apart but for roundings; with a float64 `truth`, the second may be a little further from it.
+    """The difference of two values beyond rounding; the second may be a little further from a float64 `truth`.
 
-    The narrowest dtype that they were computed in, where it is not their own, rounded them as well.
+    `narrowest` is the least precise dtype that they were computed in, if not their own.
     """
     return _unlike(a, b, truth, exact=False, narrowest=narrowest)
 
@@ -48,13 +48,13 @@ def bits_equal(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return bits_equal(torch.view_as_real(a.resolve_conj()), torch.view_as_real(b.resolve_conj())).all(-1)
     if not a.dtype.is_floating_point:
         return a == b
-    if a.element_size() == 1:  # which cannot be compared, but fits into what can
+    if a.element_size() == 1:  # float8 has no comparison, but converts exactly
         a, b = a.float(), b.float()
     return (a.isnan() & b.isnan()) | ((a == b) & (a.signbit() == b.signbit()))
 
 
 def is_bitwise_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors are of one shape and dtype and hold the same bits."""
+    """Whether two tensors have the same shape, dtype and bits."""
     return a.dtype == b.dtype and a.shape == b.shape and bool(bits_equal(a, b).all())
 
 
@@ -85,7 +85,7 @@ def _unlike(a: Any, b: Any, truth: Any, *, exact: bool, narrowest: torch.dtype |
 
 
 def _plain(x: torch.Tensor) -> torch.Tensor:
-    """Something that can be compared element by element."""
+    """A tensor that can be compared elementwise."""
     x = x.detach()
     return x if x.layout is torch.strided else x.to_dense()
 
@@ -101,7 +101,7 @@ def _same_objects(a: Any, b: Any, *, exact: bool) -> bool:
     try:
         same = a == b
         return bool(same.all() if hasattr(same, "all") else same)
-    except Exception:  # an object that compares in a way of its own
+    except Exception:  # an object without a usable comparison
         return True
 
 
@@ -128,7 +128,7 @@ def _unlike_types(a: torch.Tensor, b: torch.Tensor) -> str:
 
 
 def strides_of(x: torch.Tensor) -> tuple[int, ...]:
-    """The strides that matter: none where a dimension has one element, none at all where there is no element."""
+    """The strides that matter: 0 for dimensions of size 1, and none for a tensor without elements."""
     if x.layout is not torch.strided or not x.numel():
         return ()
     return tuple(step if size > 1 else 0 for size, step in zip(x.shape, x.stride(), strict=True))
@@ -145,12 +145,12 @@ def _not_close(a: torch.Tensor, b: torch.Tensor, tolerance: float) -> str:
 def _grown(a: torch.Tensor, b: torch.Tensor, truth: torch.Tensor, narrowest: torch.dtype | None) -> str:
     finite = truth.isfinite() & a.isfinite()
     if bool((finite & ~b.isfinite()).any()):
-        return "a number became infinite or no number"
+        return "a finite number became infinite or NaN"
     wide = torch.complex128 if a.dtype.is_complex else torch.float64
     x, y, t = (v.to(wide) for v in (a, b, truth))
     settled = ~truth.isfinite() & ((x == t) | (x.isnan() & t.isnan()))
     if bool((settled & ~((y == t) | (y.isnan() & t.isnan()))).any()):
-        return "what was infinite or no number became something else"
+        return "an infinity or NaN became something else"
     if not bool(finite.any()):
         return ""
     old, new = (float((v - t)[finite].abs().max()) for v in (x, y))
@@ -163,14 +163,14 @@ def _grown(a: torch.Tensor, b: torch.Tensor, truth: torch.Tensor, narrowest: tor
 
 
 def _rounding(dtype: torch.dtype, judge: torch.dtype, narrowest: torch.dtype | None) -> float:
-    """By which part of its size a result may be off, however near it was: one number has luck, and others are sums, too."""
+    """The allowed error of a result relative to its size, even if the earlier error was smaller by luck."""
     own = torch.finfo(dtype).eps
     own *= OF_SUMS if torch.finfo(judge).eps < own else ROUNDINGS
     return max(own, torch.finfo(narrowest).eps) if narrowest is not None else own
 
 
 def _further(a: torch.Tensor, b: torch.Tensor, truth: torch.Tensor) -> str:
-    """Whole numbers and flags that come of rounded ones: where the first is wrong already, the second may be, too."""
+    """Compares integers and flags computed from rounded numbers: errors may not grow."""
     old, new = ((v.double() - truth.double()).abs() for v in (a, b))
     wrong, now = int((old > 0).sum()), int((new > 0).sum())
     if now <= FACTOR * wrong and float(new.max()) <= FACTOR * float(old.max()):

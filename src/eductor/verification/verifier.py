@@ -1,8 +1,8 @@
-"""Checks each pass of a compile against what it promised, while compiling.
+"""The instrument that checks each pass against its contract while compiling.
 
-After a pass that changed the graph: structure, the laws of the stage, metadata against re-evaluation, the order of
-effects, and numbers: the graph before and the graph after run on the same inputs. A pass that fails is undone and
-reported by its address, as any failing pass is.
+After a pass that changed the graph it checks: structure, legality for the stage, metadata against re-evaluation, the
+order of effects, and numbers, by running the graph before and after on the same inputs. A pass that fails a check is
+undone and reported by its address, like any failing pass.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from eductor.pipeline.checks import ContractBroken, check_sound, check_stage
 from eductor.pipeline.instruments import Instrument, Numbering, PassRun, StageRun
 from eductor.verification.contracts import check_effects, check_metadata
 from eductor.verification.execution import why_not_run
-from eductor.verification.graph_comparison import Comparison, Unsteady
+from eductor.verification.graph_comparison import Comparison, Nondeterministic
 from eductor.verification.samples import CannotRun
-from eductor.verification.user_inputs import Given
+from eductor.verification.user_inputs import UserInputs
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A pass that broke its contract: its address, on which graph, which check saw it, and what it saw."""
+    """A broken contract: the pass's address, the graph, the check that failed, and its message."""
 
     address: str
     graph: GraphName
@@ -41,7 +41,7 @@ class Finding:
 class Verifier(Instrument):
     """An instrument that checks every pass.
 
-    `inputs` are values for the placeholders of a graph whose passes are run by hand; `report` is told the summary after
+    `inputs` are values for the placeholders of a graph whose passes are run by hand; `report` receives the summary after
     each compile.
     """
 
@@ -50,7 +50,7 @@ class Verifier(Instrument):
         self.notes: dict[str, None] = {}
         self.ran = self.checked = 0
         self.seconds = 0.0
-        self._given = Given(inputs)
+        self._given = UserInputs(inputs)
         self._numbering = Numbering()
         self._judged: PassRun | None = None
         self._report = report
@@ -84,14 +84,14 @@ class Verifier(Instrument):
             self.seconds += time.perf_counter() - started
 
     def failed_pass(self, run: PassRun, error: Exception) -> None:
-        """What raised, or was refused before it came here, broke its contract as well."""
+        """Records a pass that raised, or that an earlier check refused, as a finding as well."""
         if run is not self._judged:
             self.ran += 1
             self._found(run, "structure" if isinstance(error, ContractBroken) else "crash", run.reason)
 
     @property
     def graphs(self) -> int:
-        """How many captured graphs were seen."""
+        """The number of captured graphs."""
         return len(self._numbering.met)
 
     def summary(self) -> str:
@@ -119,7 +119,7 @@ class Verifier(Instrument):
         except ContractBroken as broken:
             self._found(run, name, str(broken))
             raise
-        except Exception as error:  # a fault of the check, for which no pass is blamed
+        except Exception as error:  # an error in the check itself is not the pass's fault
             self.notes[f"{run.address}: its {name} could not be checked: {type(error).__name__}: {error}"] = None
 
     def _found(self, run: PassRun, check: str, text: str) -> None:
@@ -137,8 +137,8 @@ class Verifier(Instrument):
                 problem = problem or comparison.problem
         except CannotRun as cannot:
             reason = str(cannot)
-        except Unsteady as unsteady:
-            reason = str(unsteady)
+        except Nondeterministic as nondeterministic:
+            reason = str(nondeterministic)
         if not compared and not reason:
             reason = f"the graph before it fails on every input that was tried ({problem})"
         if reason:

@@ -15,7 +15,7 @@ from torch.fx.passes.graph_transform_observer import GraphTransformObserver
 from eductor.engines.inductor.config import PROVENANCE
 from eductor.engines.inductor.kernels import kernels_of
 from eductor.graph.values.meta import value_of
-from eductor.partition.plan import Entry, Plan
+from eductor.partition.plan import Plan, PlanEntry
 
 _STAGES = {
     "pre_grad": "_recursive_pre_grad_passes",
@@ -126,7 +126,7 @@ def _saved(backward: GraphModule) -> dict[str, Any]:
     made = {p.name: _bytes(value_of(p)) for p in saved if not p.name.startswith("primals")}
     known = all(isinstance(size, int) for size in made.values())
     why = "torch's partitioner saves it"
-    entries = [Entry(p.name, p.name, made.get(p.name, 0) if known else 0, 0.0, None, why) for p in saved]
+    entries = [PlanEntry(p.name, p.name, made.get(p.name, 0) if known else 0, 0.0, None, why) for p in saved]
     return {
         "backward_nodes": len(backward.graph.nodes),
         "saved_inputs": len(saved) - len(made),

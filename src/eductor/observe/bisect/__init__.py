@@ -1,1 +1,1 @@
-"""`eductor bisect`: find the one rewrite that makes a program wrong."""
+"""`eductor bisect`: finds the rewrite that makes a program wrong."""

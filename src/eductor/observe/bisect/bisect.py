@@ -1,7 +1,7 @@
 """`eductor.bisect`: finds the single rewrite that makes a program wrong: graph, stage, pass, match.
 
-All rewrites of a compile stand in one row. A compile that makes only the first k of them is either right or wrong, and
-halving finds the first wrong one. Everything happens in this process, without files or environment variables.
+The rewrites of a compile form one sequence. A compile that makes only the first k of them is either right or wrong, and
+a binary search finds the first wrong one. It runs in this process, without files or environment variables.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 from eductor.errors import BadOption, NothingWrong
 from eductor.observe.bisect.search import Attempt, Culprit, search
-from eductor.observe.isolated_compile import captured_apart, compile_apart
-from eductor.observe.verify.call_outcome import Arguments, observe_call, unlike_calls, world_of
-from eductor.observe.verify.verify import draws_anew
+from eductor.observe.isolated_compile import capture_isolated, compile_isolated
+from eductor.observe.verify.call_outcome import Arguments, observe_call, reachable_state, unlike_calls
+from eductor.observe.verify.verify import draws_differently
 from eductor.options import Options
 
 Check = Callable[[Callable[..., Any]], Any]
-"""Takes the compiled function and calls it. What is right is returned as true or as nothing; anything raised is wrong."""
+"""Calls the compiled function; returns true or None if it is right. Returning false or raising means wrong."""
 
 
 def bisect(
@@ -30,13 +30,13 @@ def bisect(
     repeats: int = 1,
     options: Mapping[str, Any] | Options | None = None,
 ) -> Culprit:
-    """The first rewrite with which the compiled function is wrong: unlike eager on these arguments, or by your `check`.
+    """Finds the first rewrite that makes the compiled function wrong: unlike eager on these arguments, or by your `check`.
 
-    `check` takes the compiled function and says whether it is right. `repeats` asks it so often, for one that does not
-    always fail: one failure counts. A pass, a stage or an engine that fails counts as wrong, too.
+    `check` takes the compiled function and returns whether it is right. `repeats` is how often it runs, for one that does
+    not always fail: a single failure counts. A failing pass, stage or engine counts as wrong as well.
     """
     if type(repeats) is not int or repeats < 1:
-        raise BadOption(f"repeats={repeats!r}: how often the check is asked, at least once.")
+        raise BadOption(f"repeats={repeats!r}: it must be 1 or more, the number of times that the check runs.")
     arguments, chosen = Arguments(args, kwargs or {}), Options.of(options)
     if check is not None:
         return search(_attempt(fn, check, repeats), chosen)
@@ -48,36 +48,36 @@ def bisect_calls(
     calls: Sequence[Arguments],
     options: Options,
     repeats: int = 1,
-    tell: Callable[[str], None] | None = None,
+    say: Callable[[str], None] | None = None,
     **keywords: Any,
 ) -> Culprit:
-    """The first rewrite with which one of some calls is unlike eager; `keywords` are those of `torch.compile`."""
+    """The first rewrite that makes one of some calls unlike eager; `keywords` are those of `torch.compile`."""
     expected = Expected(fn, calls, options)
     try:
-        return search(_attempt(fn, expected.check, repeats, **keywords), expected.options, tell)
+        return search(_attempt(fn, expected.check, repeats, **keywords), expected.options, say)
     except NothingWrong:
         if expected.options is options:
             raise
-        # With eager's random numbers it is right. With its own it cannot be compared, but its passes can be checked.
-        return search(_attempt(fn, expected.call, repeats, **keywords), replace(options, verify="each"), tell)
+        # It is right with eager's random numbers. With its own it cannot be compared, but its passes can be verified.
+        return search(_attempt(fn, expected.call, repeats, **keywords), replace(options, verify="each"), say)
 
 
 class Wrong(Exception):
-    """What a check found."""
+    """A failed check, with what is wrong."""
 
 
 class Expected:
-    """What eager does in some calls, and a check that a compiled function does the same in them."""
+    """The outcomes of some calls in eager, and a check that a compiled function has the same."""
 
     def __init__(self, fn: Callable[..., Any], calls: Sequence[Arguments], options: Options) -> None:
-        self._calls = [(arguments, world_of(fn, arguments)) for arguments in calls]
+        self._calls = [(arguments, reachable_state(fn, arguments)) for arguments in calls]
         self._seen = [observe_call(fn, *call) for call in self._calls]
         self._truths = [observe_call(fn, *call, wide=True) for call in self._calls]
-        redraws = any(call.drew for call in self._seen) and draws_anew(options)
+        redraws = any(call.drew for call in self._seen) and draws_differently(options)
         self.options = replace(options, fallback_random=True) if redraws else options
 
     def check(self, compiled: Callable[..., Any]) -> None:
-        """Raises what tells the first call that differs from eager's."""
+        """Raises `Wrong` for the first call that differs from eager's."""
         for call, seen, truth in zip(self._calls, self._seen, self._truths, strict=True):
             got = observe_call(compiled, *call)
             unlike = unlike_calls(seen, got, truth, exact=self.options.profile == "exact")
@@ -85,24 +85,24 @@ class Expected:
                 raise Wrong(unlike[0])
 
     def call(self, compiled: Callable[..., Any]) -> None:
-        """Makes the calls, and their backwards."""
+        """Runs the calls and their backwards."""
         for call in self._calls:
             observe_call(compiled, *call)
 
 
 def _attempt(fn: Callable[..., Any], check: Check, repeats: int, **keywords: Any) -> Attempt:
     def attempt(options: Options | None) -> str:
-        compiled = captured_apart(fn, **keywords) if options is None else compile_apart(fn, options, **keywords)
-        return next((wrong for _ in range(repeats) if (wrong := _asked(check, compiled))), "")
+        compiled = capture_isolated(fn, **keywords) if options is None else compile_isolated(fn, options, **keywords)
+        return next((wrong for _ in range(repeats) if (wrong := _failure_of(check, compiled))), "")
 
     return attempt
 
 
-def _asked(check: Check, compiled: Callable[..., Any]) -> str:
+def _failure_of(check: Check, compiled: Callable[..., Any]) -> str:
     try:
         verdict = check(compiled)
     except Wrong as wrong:
         return str(wrong)
     except Exception as error:
-        return f"it raised {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    return "" if verdict is None or verdict else "the check says so"
+        return f"the call raised {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    return "" if verdict is None or verdict else "the check returned false"

@@ -1,4 +1,4 @@
-"""Makes a graph on which a pass fails as small as it can be while the pass still fails in the same way."""
+"""Reduces a graph on which a pass fails, as long as the pass still fails in the same way."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from eductor.graph.effects.node_effects import effect_of
 from eductor.graph.effects.order import sort_in_place
 from eductor.graph.snapshot import copy_of
 from eductor.graph.values.meta import value_of
-from eductor.verification.execution import Manner, observe
+from eductor.verification.execution import RunMode, observe
 
 Fails = Callable[[GraphModule, Sequence[Any]], bool]
 TRIALS = 400
-"""So many smaller graphs are tried at most."""
+"""The most reduced graphs that are tried."""
 
 
 class Reduction:
-    """A graph and values for its inputs, made smaller step by step."""
+    """A graph and values for its inputs, reduced step by step."""
 
     def __init__(self, module: GraphModule, inputs: Sequence[Any], fails: Fails) -> None:
         self.module = GraphModule(module, copy_of(module.graph))
@@ -32,13 +32,13 @@ class Reduction:
 
     @property
     def inputs(self) -> list[Any]:
-        """A value for each input of the graph as it is now."""
+        """A value for each input of the current graph."""
         return [self._values[p.name] for p in self.module.graph.find_nodes(op="placeholder")]
 
     def run(self, first_outputs: Sequence[str] = ()) -> None:
-        """Takes one output, cuts what stands before the fault, and removes node by node what it does not need.
+        """Keeps one output, cuts off the nodes before the fault, and removes unneeded nodes one by one.
 
-        `first_outputs` are nodes that are likely to show the fault, if they are returned alone.
+        `first_outputs` are nodes that are likely to show the fault when returned alone.
         """
         self._narrow_outputs(first_outputs)
         self._cut_back()
@@ -56,7 +56,7 @@ class Reduction:
         self._drop_outputs()
 
     def _drop_outputs(self) -> None:
-        """The fault needs several outputs, but hardly all: ever smaller pieces of them are left out."""
+        """Drops ever smaller groups of outputs, for a fault that needs several of them."""
         piece = len(_returned(self.module.graph)) // 2
         while piece:
             at = 0
@@ -66,7 +66,7 @@ class Reduction:
             piece //= 2
 
     def _cut_back(self) -> None:
-        """Halves what is left by returning something from the middle: the fault may stand far before the output."""
+        """Finds the earliest node to return, by binary search: the fault may be far before the output."""
         names = [n.name for n in self.module.graph.nodes if n.op not in ("placeholder", "output")]
         low, high = 0, len(names) - 1
         while low < high:
@@ -77,7 +77,7 @@ class Reduction:
                 low = middle + 1
 
     def _cut_front(self) -> None:
-        """Halves what is left: the earlier a node stands, the less the fault is likely to need it."""
+        """Turns as many leading nodes as possible into inputs, by binary search."""
         names = [n.name for n in self.module.graph.nodes if n.op not in ("placeholder", "output")]
         kept, cut = 0, len(names)
         while kept < cut:
@@ -88,7 +88,7 @@ class Reduction:
                 cut = middle - 1
 
     def _try(self, edit: Callable[[Graph], bool]) -> bool:
-        """Makes the graph smaller, if the pass still fails on it; what nobody uses any more may be what it fails on."""
+        """Keeps an edit if the pass still fails, with dead calls removed, or else with them, as it may fail on those."""
         graph = copy_of(self.module.graph)
         if not edit(graph):
             return False
@@ -108,11 +108,11 @@ class Reduction:
 
 
 def _values_of(module: GraphModule, inputs: Sequence[Any]) -> dict[str, Any]:
-    """What each node computes, so that it can be an input; nothing where the graph cannot run."""
+    """The value of each node, so that it can become an input; empty if the graph cannot run."""
     in_order = GraphModule(module, copy_of(module.graph))
     sort_in_place(in_order.graph)
     try:
-        seen = observe(in_order, inputs, Manner(captured=True), keep=True).values
+        seen = observe(in_order, inputs, RunMode(captured=True), keep=True).values
     except Exception:
         return {}
     nodes = {n.name: n for n in module.graph.nodes}
@@ -129,7 +129,7 @@ def _named(graph: Graph, name: str) -> Node | None:
 
 
 def _returning(name: str) -> Callable[[Graph], bool]:
-    """The node alone is returned."""
+    """Returns the edit that makes a node the only output."""
 
     def edit(graph: Graph) -> bool:
         node, output = _named(graph, name), graph.output_node()
@@ -149,7 +149,7 @@ def _returned(graph: Graph) -> tuple[Any, ...]:
 
 
 def _without_outputs(start: int, end: int) -> Callable[[Graph], bool]:
-    """Some of the outputs are not returned."""
+    """Returns the edit that drops a range of outputs."""
 
     def edit(graph: Graph) -> bool:
         returned = _returned(graph)
@@ -161,7 +161,7 @@ def _without_outputs(start: int, end: int) -> Callable[[Graph], bool]:
 
 
 def _as_input(names: Sequence[str]) -> Callable[[Graph], bool]:
-    """These nodes become inputs."""
+    """Returns the edit that turns these nodes into inputs."""
 
     def edit(graph: Graph) -> bool:
         first = next(iter(graph.nodes))
@@ -180,7 +180,7 @@ _CAN_BE_INPUT = (torch.Tensor, int, float, torch.SymInt, torch.SymFloat)
 
 
 def _without(name: str) -> Callable[[Graph], bool]:
-    """A node that nobody uses is not there."""
+    """Returns the edit that erases a dead node."""
 
     def edit(graph: Graph) -> bool:
         node = _named(graph, name)
@@ -193,7 +193,7 @@ def _without(name: str) -> Callable[[Graph], bool]:
 
 
 def _sweep(graph: Graph, *, calls: bool) -> None:
-    """Removes what nobody needs any more: inputs, and calls too."""
+    """Removes dead inputs, and with `calls` dead calls as well."""
     for node in reversed(list(graph.nodes)):
         is_needless = node.op == "placeholder" or (calls and effect_of(node).removable)
         if node.op != "output" and not node.users and is_needless:

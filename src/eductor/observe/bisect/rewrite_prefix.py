@@ -1,4 +1,4 @@
-"""Lets only the first rewrites of a compile happen, and writes down which they were."""
+"""Limits a compile to its first rewrites, and records them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from eductor.observe.bisect.trial import Trial
 from eductor.pipeline.base import GraphName
 from eductor.pipeline.instruments import Instrument, Numbering, PassRun, StageRun
 from eductor.verification.samples import CannotRun
-from eductor.verification.user_inputs import Given
+from eductor.verification.user_inputs import UserInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +23,12 @@ class Rewrite:
     address: str
     graph: GraphName
     number: int
-    """Which match of the pass on this graph it is."""
+    """The index of the match among those of the pass on this graph."""
 
 
 @dataclass
 class Scene:
-    """Where the last allowed rewrite happens: the pass, the graph before it, values for its inputs, nodes it touches."""
+    """The context of the last allowed rewrite: its pass, the graph before it, values for its inputs, the nodes it touches."""
 
     trial: Trial
     module: GraphModule
@@ -37,9 +37,9 @@ class Scene:
 
 
 class Prefix(Instrument):
-    """All rewrites of a compile, over all its graphs, stand in one row; the first `limit` of them happen.
+    """An instrument that allows the first `limit` rewrites of a compile, counted over all its graphs.
 
-    Those of passes that the engine cannot do without happen always, and have a row of their own.
+    Rewrites of passes that the engine requires always happen, and are counted separately.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -47,9 +47,9 @@ class Prefix(Instrument):
         self.made: list[Rewrite] = []
         self.required: list[Rewrite] = []
         self.failures: dict[tuple[Any, ...], str] = {}
-        """What failed, by where and how: texts may differ from run to run."""
+        """Failures, by place and error type, as texts may differ from run to run."""
         self.scene: Scene | None = None
-        self._given = Given()
+        self._given = UserInputs()
         self._first = 0
         self._match: Match | None = None
         self._numbering = Numbering()
@@ -84,7 +84,7 @@ class Prefix(Instrument):
     def after_pass(self, run: PassRun) -> None:
         if run.status == "changed" and len(self._row(run)) == self._first:
             self._add(run, run.address)
-        self._look(run)
+        self._keep_scene(run)
 
     def failed_pass(self, run: PassRun, error: Exception) -> None:
         if len(self._row(run)) == self._first:
@@ -92,17 +92,17 @@ class Prefix(Instrument):
         number = self._numbering.number(run.context.graph, run.module)
         key = (run.address, run.context.graph.role, number, type(error).__name__)
         self.failures[key] = f"{run.address} failed: {run.reason}"
-        self._look(run)
+        self._keep_scene(run)
 
     def _add(self, run: PassRun, address: str) -> None:
         name = run.context.graph
-        # Dynamo's own name counts the attempts, so it is left out.
+        # Dynamo's compile id counts attempts, so it is left out.
         graph = GraphName(self._numbering.number(name, run.module), role=name.role)
         row = self._row(run)
         row.append(Rewrite(address, graph, len(row) - self._first))
 
-    def _look(self, run: PassRun) -> None:
-        """Keeps the graph before the pass in which the last allowed rewrite happened."""
+    def _keep_scene(self, run: PassRun) -> None:
+        """Stores the graph before the pass that made the last allowed rewrite."""
         is_last = self.limit is not None and len(self.made) == self.limit > self._first
         if run.step.required or not is_last or self.scene is not None:
             return

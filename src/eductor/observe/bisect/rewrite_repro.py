@@ -1,4 +1,4 @@
-"""The reproducer of a bisection: the graph, its inputs, and two pipelines that differ by one rewrite, in a file that runs."""
+"""Reproducers of bisections: runnable files with a graph, its inputs, and two pipelines that differ by one rewrite."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def write_rewrite_repro(
     title: str,
     folder: str | os.PathLike[str] | None,
 ) -> str:
-    """Writes a graph on which the match of this number is wrong, and its tensors beside it; returns the path."""
+    """Writes a reproducer for the match of this number on a graph, and its tensors beside it; returns the path."""
     text = to_python(module.graph)
     pass_ = trial.step.load()
     path = place_for(folder, f"{trial.step.address}@{matches - 1}", text)
@@ -91,8 +91,8 @@ def replay_rewrite(
     matches: int,
     tensors: str | Path,
 ) -> int:
-    """Runs a pass on a printed graph, once without its last match and once with it; 1 where only the latter is wrong."""
-    # The file stands beside the reproducer and was written with it, so it is as trusted as that.
+    """Runs a pass on a printed graph without and with its last match; returns 1 if only the latter is wrong."""
+    # The file was written with the reproducer, so it is as trusted as that.
     saved = torch.load(tensors, weights_only=False)
     module = rebuilt_module(graph, saved["attributes"])
     trial = Trial(rebuilt_step(stage, pass_, home, options), rebuilt_context(stage, context))
@@ -101,8 +101,8 @@ def replay_rewrite(
         made, _, _ = trial.run(module, matches=count, checked=False)
         results.append((made, trial.failure(module, saved["inputs"], count)))
     (right, unexpected), (wrong, failure) = results
-    print("\n".join(diff_of_graphs(right.graph, wrong.graph) or ["The graph is the same in both."]))
+    print("\n".join(diff_of_graphs(right.graph, wrong.graph) or ["Both graphs are the same."]))
     for count, found in ((matches - 1, unexpected), (matches, failure)):
-        said = "nothing is wrong" if found is None else f"{found[0]}: {found[1]}"
-        print(f"with {count} matches of {trial.step.address}: {said}", file=sys.stderr)
+        outcome = "nothing is wrong" if found is None else f"{found[0]}: {found[1]}"
+        print(f"with {count} matches of {trial.step.address}: {outcome}", file=sys.stderr)
     return 1 if failure is not None and unexpected is None else 0

@@ -1,4 +1,4 @@
-"""Halves the row of all rewrites of a compile until one is left that makes it wrong, and writes a reproducer of that."""
+"""Searches the rewrites of a compile for the one that makes it wrong, and writes a reproducer of it."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from eductor.observe.bisect.rewrite_repro import write_rewrite_repro
 from eductor.options import Options
 
 Attempt = Callable[[Options | None], str]
-"""Compiles with these options, or for None only captures, and runs: what is wrong with it, or nothing."""
+"""Compiles with these options, or for None only captures, and runs; returns what is wrong, or ""."""
 
 
 @dataclass
 class Culprit:
-    """The rewrite that makes the difference between right and wrong, or the stage where no rewrite does."""
+    """The rewrite that makes a program wrong, or the stage if no rewrite does."""
 
     address: str
-    """`stage/pass:rule@match`; a stage alone (`engine`, `autograd`, `capture`) where it is wrong without any rewrite."""
+    """`stage/pass:rule@match`; a stage alone (`engine`, `autograd`, `capture`) if it is wrong without any rewrite."""
     reason: str
     runs: int
     rewrites: int
     rewrite: Rewrite | None = None
     module: GraphModule | None = None
-    """The smallest graph that was found on which the rewrite is wrong."""
+    """The smallest graph found on which the rewrite is wrong."""
     reproducer: str = ""
     notes: list[str] = field(default_factory=list)
 
@@ -48,17 +48,17 @@ class Culprit:
         return "\n".join(lines)
 
 
-def search(attempt: Attempt, options: Options, tell: Callable[[str], None] | None = None) -> Culprit:
-    """Finds the rewrite without which an attempt is right; `tell` is told of each attempt."""
-    return _Search(attempt, options, tell or (lambda text: None)).run()
+def search(attempt: Attempt, options: Options, say: Callable[[str], None] | None = None) -> Culprit:
+    """Finds the first rewrite that makes an attempt wrong; `say` receives a line for each attempt."""
+    return _Search(attempt, options, say or (lambda text: None)).run()
 
 
 class _Search:
-    """Attempts with more or fewer of the rewrites, until one rewrite is left that makes the difference."""
+    """A binary search over the number of rewrites."""
 
-    def __init__(self, attempt: Attempt, options: Options, tell: Callable[[str], None]) -> None:
+    def __init__(self, attempt: Attempt, options: Options, say: Callable[[str], None]) -> None:
         self._attempt = attempt
-        self._tell = tell
+        self._say = say
         self._options = options
         self._known: dict[tuple[Any, ...], str] = {}
         self._wrong: dict[int, tuple[str, Prefix]] = {}
@@ -73,7 +73,7 @@ class _Search:
         if not reason and none.failures:
             return self._without_rewrites(next(iter(none.failures.values())), none)
         if not reason:
-            raise NothingWrong("the compiled program passes its check: there is nothing to look for.")
+            raise NothingWrong("the compiled program passes its check: there is nothing to bisect.")
         low, high = 0, len(full.made)
         while high - low > 1:
             middle = (low + high) // 2
@@ -86,15 +86,15 @@ class _Search:
         reason, prefix = self._wrong.get(high) or self._try(high)
         if not reason or len(prefix.made) < high:
             raise NothingWrong(
-                "the program is wrong in one run and right in another with the same rewrites: ask its check more often, "
+                "the program is wrong in one run and right in another with the same rewrites: run its check more often, "
                 "with repeats=."
             )
         return self._culprit(reason, prefix, len(full.made) + len(full.required))
 
     def _try(self, limit: int | None, **changes: Any) -> tuple[str, Prefix]:
-        """What is wrong with the first rewrites alone."""
+        """Attempts with only the first rewrites: what is wrong, or "", and the rewrites that were made."""
         self._runs += 1
-        self._tell(f"run {self._runs}: {'all' if limit is None else f'the first {limit}'} rewrites")
+        self._say(f"run {self._runs}: {'all' if limit is None else f'the first {limit}'} rewrites")
         prefix = Prefix(limit)
         options = replace(self._options, instruments=(*self._options.instruments, prefix), **changes)
         with warnings.catch_warnings():
@@ -126,11 +126,11 @@ class _Search:
 
 
 def _reproduce(culprit: Culprit, scene: Scene, matches: int, options: Options) -> None:
-    """Reduces the graph before the rewrite, as far as verification sees the fault on it, and writes a reproducer."""
+    """Reduces the graph before the rewrite, if verification finds the fault on it, and writes a reproducer."""
     trial, module, inputs = scene.trial, scene.module, scene.inputs
     failure = trial.failure(module, inputs, matches)
     if failure is None:
-        culprit.notes.append("on its graph alone, verification finds nothing wrong with it: the graph was not reduced")
+        culprit.notes.append("on its graph alone, verification finds nothing wrong, so the graph was not reduced")
     else:
         kind = failure[0]
 

@@ -1,4 +1,4 @@
-"""One pass on one graph, checked against its contract: what a bisection reduces, and what its reproducer repeats."""
+"""Runs one pass on one graph, checked against its contract: for reducing a bisection, and in its reproducer."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from eductor.verification.verifier import Verifier
 
 @dataclass(frozen=True)
 class Trial:
-    """A pass with what it knows besides the graph, to be run over graphs and judged by verification."""
+    """A pass with its context, to be run on graphs and verified."""
 
     step: Step
     context: Context
 
     def failure(self, module: GraphModule, inputs: Sequence[Any], matches: int | None = None) -> tuple[str, str] | None:
-        """What is wrong with the first matches of the pass on a copy of a graph: the kind, and the text; None: nothing."""
+        """What is wrong with the first matches of the pass on a copy of a graph, as kind and text; None if nothing."""
         _, verifier, error = self.run(module, inputs, matches)
         if error is None:
             return None
@@ -35,10 +35,10 @@ class Trial:
     def run(
         self, module: GraphModule, inputs: Sequence[Any] = (), matches: int | None = None, *, checked: bool = True
     ) -> tuple[GraphModule, Verifier, PassFailed | None]:
-        """Runs the first matches of the pass on a copy of a graph; gives that, who checked it, and how it failed."""
+        """Runs the first matches of the pass on a copy of a graph; returns the copy, its verifier, and the failure."""
         copy = GraphModule(module, copy_of(module.graph))
         verifier = Verifier(inputs)
-        with tempfile.TemporaryDirectory() as folder:  # a failing pass leaves a reproducer, which nobody needs here
+        with tempfile.TemporaryDirectory() as folder:  # a failing pass writes a reproducer, unneeded here
             options = replace(self.context.options, strict=True, repro_dir=folder, instruments=())
             context = replace(self.context, options=options)
             try:

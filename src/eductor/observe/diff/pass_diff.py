@@ -1,4 +1,4 @@
-"""What a pass changed: its matches, and the graph before and after, aligned node by node."""
+"""The diff of a pass: its matches, and the graph before and after, aligned node by node."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from eductor.observe.explain.explain import Explanation
 
 CONTEXT = 3
-"""So many unchanged lines are shown around a change."""
+"""The number of unchanged lines shown around a change."""
 
 
 def diff_of_pass(explanation: Explanation, name: str) -> str:
-    """What a pass, by its name or address, changed in each graph; why not, where it changed nothing at all."""
+    """What a pass, by its name or address, changed in each graph; or why it changed nothing."""
     wanted = name.partition("@")[0].partition(":")[0]
     records = explanation.recorder.records
     found = [r for r in records if wanted in (r.name, r.address)]
@@ -47,7 +47,7 @@ def _record(r: PassRecord) -> Iterator[str]:
 
 
 def diff_of_graphs(before: Graph, after: Graph) -> list[str]:
-    """Two graphs as a unified diff of their lines: `-` is gone, `+` is new, `moved` stands where a line is now; empty where they are the same."""
+    """A unified diff of two graphs: `-` is removed, `+` is new, `>` has moved here; empty if they are equal."""
     rows: list[tuple[str, str]] = []
     old, new = _lines(before), _lines(after)
     for pair in align(before, after):
@@ -63,7 +63,7 @@ def diff_of_graphs(before: Graph, after: Graph) -> list[str]:
 
 
 def _with_context(rows: list[tuple[str, str]]) -> Iterator[str]:
-    """The changed lines and those around them; what is left out between them is counted."""
+    """The changed lines with context; the lines left out are counted."""
     changed = [i for i, (sign, _) in enumerate(rows) if sign != " "]
     shown = sorted({j for i in changed for j in range(i - CONTEXT, i + CONTEXT + 1) if 0 <= j < len(rows)})
     previous = -1
@@ -76,7 +76,7 @@ def _with_context(rows: list[tuple[str, str]]) -> Iterator[str]:
 
 
 def _lines(graph: Graph) -> dict[Node, str]:
-    """A line for each node, as the printer writes it, inputs with their types alone."""
+    """The printed line of each node; for inputs, the name and type."""
     names = symbol_names(graph)
     lines = {}
     for node in graph.nodes:

@@ -1,4 +1,4 @@
-"""Two records side by side: what each stage and pass did, what is saved, which kernels run, and the final graphs."""
+"""Compares two records: what each stage and pass did, what is saved, which kernels run, and the final graphs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from eductor.errors import BadOption
-from eductor.observe.diff.text_diff import Row, diff_of_texts
+from eductor.observe.diff.text_diff import DiffRow, diff_of_texts
 from eductor.observe.explain.explain_json import SCHEMA
 
 Record = dict[str, Any]
@@ -19,7 +19,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A table; where the two records differ, a cell says so."""
+    """A table that compares the records."""
 
     title: str
     header: Sequence[str]
@@ -28,29 +28,29 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class GraphDiff:
-    """Two final graphs, line by line; a node that is only called otherwise is the same."""
+    """Two final graphs, line by line; a node that only has another name counts as equal."""
 
     title: str
-    rows: Sequence[Row]
+    rows: Sequence[DiffRow]
 
 
 @dataclass(frozen=True, slots=True)
 class RecordDiff:
-    """Two records, compared."""
+    """The comparison of two records."""
 
     names: tuple[str, str]
     parts: Sequence[Section | GraphDiff]
 
 
 def read_record(file: str) -> Record:
-    """A record that `eductor explain --json` wrote."""
+    """Reads a record that `eductor explain --json` wrote."""
     wanted = f"give a file that `eductor explain SCRIPT.py --json` wrote, in the schema {SCHEMA!r}"
     try:
         found = json.loads(Path(file).read_text(encoding="utf-8"))
     except OSError as error:
         raise BadOption(f"{file!r} cannot be read ({error.strerror}): {wanted}.") from error
     except ValueError as error:
-        raise BadOption(f"{file!r} is no JSON ({error}): {wanted}.") from error
+        raise BadOption(f"{file!r} is not JSON ({error}): {wanted}.") from error
     schema = found.get("schema") if isinstance(found, dict) else None
     if schema != SCHEMA:
         raise BadOption(f"{file!r} has the schema {schema!r}: {wanted}.")
@@ -58,7 +58,7 @@ def read_record(file: str) -> Record:
 
 
 def compare_records(a: Record, b: Record, names: tuple[str, str] = ("A", "B")) -> RecordDiff:
-    """What two records tell of the same program; graphs are paired in their order."""
+    """Compares two records of the same program; graphs are paired in order."""
     parts: list[Section | GraphDiff] = [_whole(a, b, names)]
     for one, other in zip_longest(a["graphs"], b["graphs"]):
         parts += _graphs(one, other, names)
@@ -112,7 +112,7 @@ def _both(names: tuple[str, str], columns: Sequence[str]) -> list[str]:
 
 
 def _paired(a: Record | None, b: Record | None, cells: Any) -> list[str]:
-    """The cells of both, each beside its partner; what is not there is a dash."""
+    """The cells of both, interleaved; missing ones are dashes."""
     count = len(cells(a or b))
     left, right = (cells(x) if x is not None else ["-"] * count for x in (a, b))
     return [cell for pair in zip(left, right, strict=True) for cell in pair]
@@ -126,7 +126,7 @@ def _stage(stage: Record) -> list[str]:
 
 
 def _passes(left: dict[Any, Record], right: dict[Any, Record]) -> Iterator[Sequence[str]]:
-    """The passes that changed a graph in one of the records at least."""
+    """The passes that changed a graph or failed in at least one record."""
     a, b = (
         {(p["address"], role): p for (_, role), stage in stages.items() for p in stage["passes"]}
         for stages in (left, right)
@@ -165,5 +165,5 @@ def _totals(left: dict[Any, Record], right: dict[Any, Record]) -> Iterator[tuple
 
 def _kernels(stage: Record) -> str:
     counts = Counter(kernel["language"] for kernel in stage["facts"].get("kernels", ()))
-    told = ", ".join(f"{count} {language}" for language, count in sorted(counts.items()))
-    return f"{stage['facts'].get('engine', '?')}: {told or 'not known'}"
+    kernels = ", ".join(f"{count} {language}" for language, count in sorted(counts.items()))
+    return f"{stage['facts'].get('engine', '?')}: {kernels or 'unknown'}"

@@ -1,4 +1,4 @@
-"""Two records side by side, as one HTML file."""
+"""The comparison of two records as one HTML file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from eductor.observe.diff.record_diff import GraphDiff, RecordDiff, Section
-from eductor.observe.diff.text_diff import Row
+from eductor.observe.diff.text_diff import DiffRow
 
 STYLE = """
 :root { color-scheme: light dark; --gone: light-dark(#ffe3e0, #4c1f1f); --new: light-dark(#dcf5e0, #17391f); }
@@ -19,11 +19,11 @@ table.code td { white-space: pre-wrap; overflow-wrap: anywhere; border: 0; }
 td.gone { background: var(--gone); } td.new { background: var(--new); }
 """
 CONTEXT = 3
-"""So many lines that both have are shown around a difference; the others are folded."""
+"""The number of equal lines shown around a difference; the others are folded."""
 
 
 def as_page(diff: RecordDiff) -> str:
-    """The whole comparison, self-contained."""
+    """The whole comparison as a self-contained page."""
     title = f"{diff.names[0]} and {diff.names[1]}"
     body = "\n".join(line for part in diff.parts for line in _part(part, diff.names))
     head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>'
@@ -47,7 +47,7 @@ def _table(section: Section) -> str:
     return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
 
 
-def _lines(rows: Sequence[Row]) -> Iterator[str]:
+def _lines(rows: Sequence[DiffRow]) -> Iterator[str]:
     near = {j for i, row in enumerate(rows) if not row.is_same for j in range(i - CONTEXT, i + CONTEXT + 1)}
     hidden = 0
     for i, row in enumerate(rows):

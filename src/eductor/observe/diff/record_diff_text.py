@@ -1,15 +1,15 @@
-"""Two records side by side, in a terminal."""
+"""The comparison of two records as text for a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from eductor.observe.diff.record_diff import GraphDiff, RecordDiff, Section
-from eductor.observe.diff.text_diff import Row
+from eductor.observe.diff.text_diff import DiffRow
 from eductor.observe.table import as_text, indent
 
 CONTEXT = 2
-"""So many lines that both have are shown around a difference."""
+"""The number of equal lines shown around a difference."""
 
 
 def as_terminal(diff: RecordDiff) -> str:
@@ -38,7 +38,7 @@ def _part(part: Section | GraphDiff, names: tuple[str, str]) -> Iterator[str]:
         previous = i
 
 
-def line_of(row: Row) -> str:
+def line_of(row: DiffRow) -> str:
     """A line with its sign."""
     text = row.left if row.left is not None else row.right
     sign = " " if row.is_same else "-" if row.right is None else "+"

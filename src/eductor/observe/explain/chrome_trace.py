@@ -1,4 +1,4 @@
-"""When each stage and pass of a compile ran, in the trace format of Chrome, which Perfetto reads."""
+"""The times of stages and passes in Chrome's trace format, which Perfetto reads."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ MICROSECONDS = 1e6
 
 
 def as_chrome_trace(explanation: Explanation) -> dict[str, Any]:
-    """A track for each graph; stages lie inside of each other as they ran, and passes in their stages."""
+    """A trace with a track for each graph; stages nest as they ran, and passes are inside their stages."""
     events: list[dict[str, Any]] = [_named("process_name", 0, "eductor")]
     for number, origin in explanation.graphs.items():
         events.append(_named("thread_name", number, f"graph {number}: {origin.part}"))
-        for told in explanation.stages(number):
-            stage = told.stage
+        for shown in explanation.stages(number):
+            stage = shown.stage
             if stage.facts.get("left_out"):
                 continue
             args = {"nodes": stage.nodes, "failure": stage.failure or None}
             name = f"{stage.name} ({stage.role})"
             events.append(_event(name, "stage", number, stage.began, stage.lasted, args))
-            for r in told.passes:
+            for r in shown.passes:
                 if r.status != "skipped":
                     counts = {"nodes_before": r.nodes_before, "nodes_after": r.nodes_after}
                     found = {"status": r.status, "matches": len(r.matches), **counts}

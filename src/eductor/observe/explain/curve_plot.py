@@ -1,4 +1,4 @@
-"""Curves of memory against time as a figure, drawn with matplotlib, which is an extra."""
+"""Plots memory-time curves with matplotlib, which is an extra."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ if TYPE_CHECKING:
 
 FORMATS = ("png", "svg", "pdf")
 PANELS = 12
-"""At most in a figure: of more graphs, those that save most."""
+"""The most panels in a figure; of more graphs, those that save most are shown."""
 COLUMNS = 3
 
 
 def check_can_draw(file: str | os.PathLike[str]) -> None:
-    """Raises what would be raised after a long compile."""
+    """Raises early what `draw` and saving would raise after a long compile."""
     path = Path(file)
     if path.suffix[1:] not in FORMATS:
-        raise BadOption(f"{str(file)!r} is no name of a picture: it must end in {', '.join(f'.{f}' for f in FORMATS)}.")
+        raise BadOption(
+            f"{str(file)!r} is not the name of a picture: it must end in {', '.join(f'.{f}' for f in FORMATS)}."
+        )
     if not path.absolute().parent.is_dir():
-        raise BadOption(f"there is no folder {str(path.parent)!r} to draw {path.name!r} in: make it first.")
+        raise BadOption(f"there is no folder {str(path.parent)!r} to draw {path.name!r} in: create it first.")
     _check_installed()
 
 
@@ -47,13 +49,13 @@ def draw(curves: Mapping[str, MemoryCurve]) -> Figure:
     for number, title in enumerate(titles, 1):
         _panel(figure.add_subplot(rows, columns, number), title, curves[title])
     left_out = len(curves) - len(titles)
-    figure.suptitle("Memory against time, by estimate" + (f" ({left_out} smaller graphs left out)" if left_out else ""))
+    figure.suptitle("Estimated memory over time" + (f" ({left_out} smaller graphs left out)" if left_out else ""))
     return figure
 
 
 def _check_installed() -> None:
     if find_spec("matplotlib") is None:
-        raise NotInstalled("matplotlib", "plot", "draw the curve of memory against time")
+        raise NotInstalled("matplotlib", "plot", "draw the memory-time curve")
 
 
 def _panel(axes: Axes, title: str, curve: MemoryCurve) -> None:
@@ -69,7 +71,7 @@ def _panel(axes: Axes, title: str, curve: MemoryCurve) -> None:
             budgets, place, xytext=(-5, -3), textcoords="offset points", ha="right", va="top", fontsize="x-small"
         )
     axes.set_title(title, fontsize="medium")
-    axes.set_xlabel("time of saving and computing again, us")
+    axes.set_xlabel("time of saving and recomputing, us")
     axes.set_ylabel(f"memory, {unit}")
     axes.set_ylim(bottom=-0.07 * axes.get_ylim()[1])
     axes.margins(x=0.1)

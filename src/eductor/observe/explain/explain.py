@@ -1,4 +1,4 @@
-"""`eductor.explain`: compiles a function, and tells what each stage and each pass did to each graph."""
+"""`eductor.explain`: compiles a function, and shows what each stage and each pass did to each graph."""
 
 from __future__ import annotations
 
@@ -37,11 +37,10 @@ def explain(
     verify: bool = False,
     **kwargs: Any,
 ) -> Explanation:
-    """Compiles a function for these arguments, forward and backward, and tells what was done; print the result.
+    """Compiles a function for these arguments, forward and backward, and returns a printable explanation.
 
-    The function runs once, with all that it does; gradients that the arguments and parameters have stay as they are.
-    With `memory_curve` the result has the curve of memory against time of each graph, too, and with `verify` a verdict on
-    each pass, which both take more time.
+    The function runs once, with its side effects; `.grad` of arguments and parameters is not changed. `memory_curve` adds
+    the memory-time curve of each graph, and `verify` a verdict on each pass; both take more time.
     """
     explanation = Explanation(
         Recorder(keep_graphs=True, wants_curve=memory_curve), verifier=Verifier() if verify else None
@@ -55,14 +54,14 @@ def explain(
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One stage and the passes that ran, or were left out, in it."""
+    """One stage and the passes that ran or were skipped in it."""
 
     stage: StageRecord
     passes: Sequence[PassRecord]
 
     @property
     def result(self) -> Snapshot | None:
-        """The graph as its passes left it; None where it runs none, or graphs are not kept."""
+        """The graph after its passes; None for a stage without passes, or if graphs are not recorded."""
         if self.stage.name not in STAGES:
             return None
         return next((r.after for r in reversed(self.passes) if r.after is not None), self.stage.start)
@@ -70,43 +69,43 @@ class Told:
 
 @dataclass
 class Explanation:
-    """What a compile did: as text, as a difference of graphs, as data."""
+    """What a compile did: as text, as diffs of graphs, as data."""
 
     recorder: Recorder = field(default_factory=lambda: Recorder(keep_graphs=True))
     seconds: float = 0.0
     noted: list[tuple[int | None, str]] = field(default_factory=list)
-    """Each warning, with the graph that was being compiled."""
+    """Each warning, with the number of the graph being compiled."""
     verifier: Verifier | None = None
-    """Checks each pass, where somebody asks for it."""
+    """Checks each pass, if requested."""
 
     def __post_init__(self) -> None:
         self._origins = Origins(self.recorder)
 
     @property
     def warnings(self) -> list[str]:
-        """What Eductor warned of."""
+        """The texts of Eductor's warnings."""
         return [text for _, text in self.noted]
 
     @property
     def graphs(self) -> dict[int, Origin]:
-        """The captured graphs by their numbers, in the order in which they were compiled."""
+        """The captured graphs by number, in order of compilation."""
         return self._origins.by_graph
 
     def compile(self, found: CompiledFunction, *others: Instrument) -> Callable[..., Any]:
-        """Compiles a function and looks on, with others."""
+        """Compiles a function while this and other instruments observe."""
         checks = (self.verifier,) if self.verifier is not None else ()
-        looking_on = (self.recorder, self._origins.of_function(found.name), *checks, *others)
-        return found.compile(instruments=(*found.options.instruments, *looking_on))
+        instruments = (self.recorder, self._origins.of_function(found.name), *checks, *others)
+        return found.compile(instruments=(*found.options.instruments, *instruments))
 
     def compile_with_stock(self, found: CompiledFunction, *others: Instrument) -> Callable[..., Any]:
-        """The same with torch's Inductor in the place of Eductor: what its passes do is observed from outside."""
+        """Like `compile`, but with stock Inductor, whose passes are observed from outside."""
         from eductor.observe.explain.stock_inductor import compile_with_stock
 
         return compile_with_stock(found, (self.recorder, self._origins.of_function(found.name), *others))
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Takes the time, and notes warnings, which are shown as ever."""
+        """Records time and warnings, which are still shown."""
         started = time.perf_counter()
         with warnings.catch_warnings():
             warnings.simplefilter("always", EductorWarning)
@@ -124,74 +123,74 @@ class Explanation:
                 self.seconds += time.perf_counter() - started
 
     def stages(self, graph: int) -> list[Told]:
-        """The stages of a graph in order, each with its passes; those that were left out come last."""
+        """The stages of a graph in order, each with its passes; skipped stages come last."""
         passes = [r for r in self.recorder.records if r.graph == graph]
-        told = [
+        shown = [
             Told(s, [r for r in passes if (r.stage, r.role) == (s.name, s.role)])
             for s in self.recorder.stages
             if s.graph == graph
         ]
         for stage in STAGES:
-            if all(t.stage.name != stage for t in told) and (skipped := [r for r in passes if r.stage == stage]):
-                told.append(Told(_left_out(self.graphs[graph], skipped), skipped))
-        return told
+            if all(t.stage.name != stage for t in shown) and (skipped := [r for r in passes if r.stage == stage]):
+                shown.append(Told(_left_out(self.graphs[graph], skipped), skipped))
+        return shown
 
     def verdict(self, record: PassRecord) -> dict[str, Any] | None:
-        """Whether a pass held its contract; None where that was not checked, or there was nothing to check."""
+        """Whether a pass kept its contract; None if that was not checked, or there was nothing to check."""
         if self.verifier is None or record.status not in ("changed", "failed"):
             return None
         place = (record.address, record.graph, record.role)
         found = [f for f in self.verifier.findings if (f.address, f.graph.number, f.graph.role) == place]
-        told = [note.partition(": ")[2] for note in self.verifier.notes if note.startswith(f"{record.address}: ")]
-        text = "; ".join([f"{f.check}: {f.text}" for f in found] or told) or "every check holds"
+        notes = [note.partition(": ")[2] for note in self.verifier.notes if note.startswith(f"{record.address}: ")]
+        text = "; ".join([f"{f.check}: {f.text}" for f in found] or notes) or "every check holds"
         return {"ok": not found, "text": text}
 
     def diff(self, name: str) -> str:
-        """What a pass, by its name or address, changed in each graph; why not, where it changed nothing at all."""
+        """What a pass, by its name or address, changed in each graph; or why it changed nothing."""
         from eductor.observe.diff.pass_diff import diff_of_pass
 
         return diff_of_pass(self, name)
 
     def explain_saved(self) -> dict[int, Plan]:
-        """For each graph with a backward: what is saved for it and what it computes again, with bytes, cost and reason."""
+        """For each graph with a backward: what is saved and what is recomputed, with bytes, cost and reason."""
         plans = {stage.graph: stage.facts["plan"] for stage in self.recorder.stages if "plan" in stage.facts}
         return {graph: Plan.from_json(plan) for graph, plan in plans.items()}
 
     def memory_curve(self) -> dict[int, MemoryCurve]:
-        """For each graph with a backward: saved bytes, peak and time of each budget, and of what was chosen."""
+        """For each graph with a backward: saved bytes, peak and time at each budget, and at the chosen one."""
         if not self.recorder.wants_curve:
             raise BadOption(
-                "the curve was not asked for, and it takes time: `eductor.explain(..., memory_curve=True)`."
+                "the curve was not requested, as it takes time: use `eductor.explain(..., memory_curve=True)`."
             )
         curves = {stage.graph: stage.facts["curve"] for stage in self.recorder.stages if "curve" in stage.facts}
         return {graph: MemoryCurve.from_json(curve) for graph, curve in curves.items()}
 
     def draw_memory_curve(self) -> Figure:
-        """The curves as a figure of matplotlib, a panel for each graph; `savefig` writes it to a file."""
+        """The curves as a matplotlib figure with a panel for each graph; `savefig` writes it to a file."""
         from eductor.observe.explain.curve_plot import draw
 
         return draw({f"graph {n}: {self.graphs[n].part}": curve for n, curve in self.memory_curve().items()})
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as plain data; `docs/explain_json.md` says what each field means."""
+        """Everything as plain data, documented in `docs/explain_json.md`."""
         from eductor.observe.explain.explain_json import as_data
 
         return as_data(self)
 
     def to_report(self) -> dict[str, Any]:
-        """Everything as the report shows it, as plain data: nodes that keep their identity, and what each pass did to them."""
+        """The data of the report: nodes with a stable identity, and what each pass did to them."""
         from eductor.observe.report import as_report
 
         return as_report(self)
 
     def to_html(self) -> str:
-        """The report: one HTML file to look around in, without a server or a network."""
+        """The report as one interactive HTML file, which needs neither server nor network."""
         from eductor.observe.report import as_html
 
         return as_html(self.to_report())
 
     def to_chrome_trace(self) -> dict[str, Any]:
-        """When each stage and pass ran, as Perfetto and chrome://tracing read it."""
+        """The times of stages and passes, for Perfetto and chrome://tracing."""
         from eductor.observe.explain.chrome_trace import as_chrome_trace
 
         return as_chrome_trace(self)
@@ -210,22 +209,22 @@ def _left_out(origin: Origin, skipped: Sequence[PassRecord]) -> StageRecord:
 
 
 def _run_backward(result: Any) -> None:
-    """Runs the backward of all that can be differentiated, so that it is compiled, too; no `.grad` is touched."""
+    """Runs the backward of all differentiable results, so that it is compiled; changes no `.grad`."""
     tensors = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor) and x.requires_grad]
     leaves = _leaves([x.grad_fn for x in tensors])
     if not leaves:
         return
     ones = [torch.ones_like(x) for x in tensors]
     try:
-        # The graph is kept: it may begin before the function, in what the user is still going to differentiate.
+        # Retain the graph: it may start before the function, in a graph that the user still differentiates.
         torch.autograd.grad(tensors, leaves, ones, retain_graph=True, allow_unused=True)
     except Exception as error:
-        message = f"the backward cannot be shown, for it raised {type(error).__name__}: {error}"
+        message = f"the backward cannot be shown: it raised {type(error).__name__}: {error}"
         warnings.warn(message, EductorWarning, stacklevel=3)
 
 
 def _leaves(steps: Sequence[Any]) -> list[torch.Tensor]:
-    """The tensors whose gradients a backward from these steps computes."""
+    """The leaf tensors that a backward from these autograd nodes reaches."""
     found: dict[Any, torch.Tensor | None] = {}
     waiting = [step for step in steps if step is not None]
     while waiting:

@@ -19,7 +19,7 @@ SCHEMA = "eductor.explain/1"
 
 
 def as_data(explanation: Explanation) -> dict[str, Any]:
-    """Everything that the explanation knows."""
+    """The whole explanation as plain data."""
     return {
         "schema": SCHEMA,
         "eductor": __version__,
@@ -41,12 +41,12 @@ def _graph(explanation: Explanation, number: int) -> dict[str, Any]:
         "recompile_reason": origin.recompile_reason or None,
         "description": str(origin),
         "source": origin.source or None,
-        "stages": [_stage(explanation, told) for told in explanation.stages(number)],
+        "stages": [_stage(explanation, shown) for shown in explanation.stages(number)],
     }
 
 
-def _stage(explanation: Explanation, told: Told) -> dict[str, Any]:
-    stage = told.stage
+def _stage(explanation: Explanation, shown: Told) -> dict[str, Any]:
+    stage = shown.stage
     return {
         "name": stage.name,
         "role": stage.role,
@@ -55,8 +55,8 @@ def _stage(explanation: Explanation, told: Told) -> dict[str, Any]:
         "facts": stage.facts,
         "failure": stage.failure or None,
         "began": stage.began,
-        "passes": [{**_pass(record), "verified": explanation.verdict(record)} for record in told.passes],
-        "result": _text(told.result),
+        "passes": [{**_pass(record), "verified": explanation.verdict(record)} for record in shown.passes],
+        "result": _text(shown.result),
     }
 
 

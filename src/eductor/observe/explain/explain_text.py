@@ -18,7 +18,7 @@ NOTHING = (
 
 
 def as_text(explanation: Explanation) -> str:
-    """The whole explanation."""
+    """The whole explanation as text."""
     blocks = ["\n".join(_graph(explanation, number)) for number in explanation.graphs] or [NOTHING]
     stray = [f"warning: {text}" for graph, text in explanation.noted if graph not in explanation.graphs]
     return "\n\n".join([*blocks, *stray, _totals(explanation)])
@@ -29,42 +29,42 @@ def _graph(explanation: Explanation, number: int) -> Iterator[str]:
     yield f"Graph {number} [{origin.compile_id}]: {origin}"
     if origin.source:
         yield f"  starts at {origin.source}"
-    told = explanation.stages(number)
-    for each in told:
+    stages = explanation.stages(number)
+    for each in stages:
         yield from _stage(each)
-    ran = {(t.stage.name, t.stage.role) for t in told}
+    ran = {(t.stage.name, t.stage.role) for t in stages}
     if ("post_grad", "backward") in ran and ("engine", "backward") not in ran:
-        yield "  engine, backward: not yet, for no backward was run"
+        yield "  engine, backward: not yet compiled, as no backward was run"
     for graph, text in explanation.noted:
         if graph == number:
             yield indent(f"warning: {text}")
 
 
-def _stage(told: Told) -> Iterator[str]:
-    stage = told.stage
+def _stage(shown: Told) -> Iterator[str]:
+    stage = shown.stage
     role = f", {stage.role}" if stage.role in ("forward", "backward") else ""
     took = f" ({milliseconds(stage.seconds)})" if not stage.facts.get("left_out") else ""
     yield f"  {stage.name}{role}: {_facts(stage)}{took}"
     if stage.failure:
         yield indent(f"FAILED: {stage.failure}", "    ")
-    if told.passes:
-        yield indent(stage_table(told.passes), "    ")
+    if shown.passes:
+        yield indent(stage_table(shown.passes), "    ")
 
 
 def _facts(stage: StageRecord) -> str:
-    """What a stage says of its result, in words."""
+    """The facts of a stage, in words."""
     facts = stage.facts
     if facts.get("left_out"):
         return "left out"
     if "engine" in facts:
-        return f"{facts['engine']} makes {_count(stage.nodes, 'node')} runnable"
+        return f"{facts['engine']} compiled {_count(stage.nodes, 'node')}"
     if "gradients" in facts:
         gradients = _count(facts["gradients"], "gradient") if facts["gradients"] else "no gradients"
         packed = f", {_count(facts['packed'], 'weight')} packed once" if facts["packed"] else ""
         return f"{_count(stage.nodes, 'node')} traced to a joint graph of {facts['nodes']}, {gradients}{packed}"
     if "backward_nodes" in facts:
         return (
-            f"{_count(stage.nodes, 'node')} parted into {facts['forward_nodes']} forward and "
+            f"{_count(stage.nodes, 'node')} split into {facts['forward_nodes']} forward and "
             f"{facts['backward_nodes']} backward; saved: {_saved(facts)}"
         )
     if "forward_nodes" in facts:
@@ -101,14 +101,14 @@ def _totals(explanation: Explanation) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """A time as people read it."""
+    """Formats a time."""
     return f"{1000 * seconds:.1f} ms" if seconds < 10 else f"{seconds:.1f} s"
 
 
 def human_bytes(size: int | None) -> str:
-    """An amount of memory as people read it; None where it depends on sizes that are not known."""
+    """Formats an amount of memory; None is one that depends on unknown sizes."""
     if size is None:
-        return "a size that is not known"
+        return "an unknown size"
     amount, units = float(size), ["bytes", "KiB", "MiB", "GiB"]
     while amount >= 1024 and len(units) > 1:
         amount, units = amount / 1024, units[1:]

@@ -11,47 +11,47 @@ from eductor.partition.prices import PICOSECONDS
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """What a budget comes to, by estimate."""
+class CurvePoint:
+    """The estimated memory and time at one budget."""
 
     budget: float | Mapping[str, float]
     bytes: int
-    """Of what is saved, inputs aside."""
+    """Bytes of saved values, without inputs."""
     seconds: float
-    """Of saving and of computing again."""
+    """Time of saving and recomputing."""
     peak: int
-    """Bytes that forward and backward hold at once, at most, beyond the inputs."""
+    """Peak bytes of forward and backward, beyond the inputs."""
 
     @property
     def budget_text(self) -> str:
-        """The budget as people read it."""
+        """The budget as text."""
         if isinstance(self.budget, Mapping):
             return "by modules"
         return f"{self.budget:.3g}" if self.budget <= 1 else f"{self.budget:,} bytes"
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Where it lies, whatever budget led there; times are compared to the picosecond."""
+        """Its coordinates, regardless of the budget; times are compared to the picosecond."""
         return self.bytes, round(self.seconds * PICOSECONDS), self.peak
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryCurve:
-    """What can be had for a graph, and what its compile took of it."""
+    """The possible choices for a graph, and the one that its compile made."""
 
-    points: tuple[Point, ...]
+    points: tuple[CurvePoint, ...]
     """From the budget 1 down to 0."""
-    chosen: Point
-    """On the curve, or beside it where a plan was given."""
+    chosen: CurvePoint
+    """On the curve, or off it if a plan was given."""
 
     @staticmethod
     def from_json(given: dict[str, Any]) -> MemoryCurve:
         """Reads what `partition.curve_to_json` gave."""
-        return MemoryCurve(tuple(Point(**point) for point in given["points"]), Point(**given["chosen"]))
+        return MemoryCurve(tuple(CurvePoint(**point) for point in given["points"]), CurvePoint(**given["chosen"]))
 
-    def distinct(self) -> list[tuple[str, Point]]:
-        """The points that lie apart, each with the budgets that lead there."""
-        found: dict[tuple[int, int, int], list[Point]] = {}
+    def distinct(self) -> list[tuple[str, CurvePoint]]:
+        """The distinct points, each with its range of budgets."""
+        found: dict[tuple[int, int, int], list[CurvePoint]] = {}
         for point in self.points:
             found.setdefault(point.place, []).append(point)
         budgets = [dict.fromkeys(point.budget_text for point in (same[0], same[-1])) for same in found.values()]
@@ -76,7 +76,7 @@ class MemoryCurve:
         return as_text(("budget", f"saved, {unit}", f"peak, {unit}", "time, us", ""), rows)
 
     def unit(self) -> tuple[str, int]:
-        """The unit in which all of its memory is easily read, and its bytes."""
+        """The largest fitting unit for all of its memory, and the unit's bytes."""
         largest = max(max(point.bytes, point.peak) for point in (*self.points, self.chosen))
         units = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
         return next(((name, size) for name, size in units.items() if largest >= size), ("bytes", 1))

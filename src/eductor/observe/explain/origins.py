@@ -1,4 +1,4 @@
-"""Tells the graphs of a program apart: which function each is of, and which part or version of that."""
+"""The origins of a program's graphs: the function of each, and which part or recompile of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from eductor.graph.provenance import source_line
 from eductor.pipeline.instruments import Instrument, StageRun
 from eductor.pipeline.recorder import Recorder
 
-Kind = Literal["first", "after_graph_break", "called", "recompile"]
+OriginKind = Literal["first", "after_graph_break", "called", "recompile"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,36 +19,36 @@ class Origin:
     """Where a captured graph comes from."""
 
     function: str
-    kind: Kind
+    kind: OriginKind
     part: str
     """The part of the program that was captured, in words."""
     recompile_of: int | None
     recompile_reason: str
     compile_id: str
     source: str
-    """Where its first node stands, as `file:line: code`; empty where that is not known."""
+    """The source of its first node, as `file:line: code`; empty if unknown."""
 
     def __str__(self) -> str:
         if self.recompile_of is None:
             return self.part
         why = f" ({self.recompile_reason})" if self.recompile_reason else ""
-        return f"{self.part}, compiled again, for no earlier graph fits{why}; graph {self.recompile_of} is the first"
+        return f"{self.part}, recompiled, as no earlier graph fits{why}; graph {self.recompile_of} is the first"
 
 
 @dataclass
 class Origins:
-    """The origins of all graphs that a recorder sees, by their numbers."""
+    """The origins of all graphs that a recorder sees, by number."""
 
     recorder: Recorder
     by_graph: dict[int, Origin] = field(default_factory=dict)
 
     def of_function(self, name: str) -> Instrument:
-        """Looks on while one function is compiled; it stands behind the recorder, whose numbers it uses."""
-        return _Watch(self, name)
+        """An instrument for one function's compiles; it must follow the recorder, whose numbers it uses."""
+        return _OriginObserver(self, name)
 
 
 @dataclass
-class _Watch(Instrument):
+class _OriginObserver(Instrument):
     origins: Origins
     function: str
     frames: dict[str, int] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class _Watch(Instrument):
             source=next((line for line in map(source_line, run.module.graph.nodes) if line), ""),
         )
 
-    def _part(self, code: str) -> tuple[Kind, str]:
+    def _part(self, code: str) -> tuple[OriginKind, str]:
         resumed = re.fullmatch(RESUMED, code)
         if resumed is not None:
             inside = resumed["function"]

@@ -1,4 +1,4 @@
-"""Shows how far a compile is, while it works."""
+"""Shows the progress of a compile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CLEAR = "\r\x1b[2K"
 
 @dataclass
 class Progress(Instrument):
-    """On a terminal one line that is rewritten in place and wiped in the end; elsewhere one line a stage."""
+    """A progress line that is rewritten in place on a terminal; elsewhere one line per stage."""
 
     stream: TextIO
     _numbering: Numbering = field(default_factory=Numbering)
@@ -28,7 +28,7 @@ class Progress(Instrument):
     def after_stage(self, run: StageRun) -> None:
         self._open.pop()
         if not self._open:
-            # What runs next may print, and must not meet half a line.
+            # Clear the line, as what runs next may print.
             self.clear()
 
     def failed_stage(self, run: StageRun, error: Exception) -> None:
@@ -39,7 +39,7 @@ class Progress(Instrument):
             self.say(f"{self._open[-1]}: {run.step.name}")
 
     def say(self, text: str) -> None:
-        """Shows what is being done now; a caller may say what it does between compiles."""
+        """Shows a text as the current progress; callers may use it between compiles."""
         if not self._rewrites:
             print(text, file=self.stream, flush=True)
             return
@@ -47,7 +47,7 @@ class Progress(Instrument):
         print(f"{CLEAR}{text[:width]}", end="", file=self.stream, flush=True)
 
     def clear(self) -> None:
-        """Wipes the line."""
+        """Clears the progress line."""
         if self._rewrites:
             print(CLEAR, end="", file=self.stream, flush=True)
 

@@ -1,4 +1,4 @@
-"""What torch's own Inductor does with a function, told as our own stages and passes are."""
+"""Observes stock Inductor's compile of a function as stages and passes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from torch.fx import GraphModule
 
-from eductor.compat import compile_id, compiled_apart
+from eductor.compat import compile_id, isolated_compile
 from eductor.engines.inductor.stock import compile_watched
 from eductor.graph.snapshot import Snapshot
 from eductor.graph.values.meta import CAME_FROM
@@ -22,24 +22,24 @@ from eductor.pipeline.instruments import FlowStage, Instrument, PassRun, StageRu
 from eductor.pipeline.steps import Step
 
 UNNAMED = "between_passes"
-"""What changed the graph and has no name: tidying up between the passes."""
-_numbers = count(-1, -1)  # those of our own compiles count up
+"""The pass name of changes between passes."""
+_numbers = count(-1, -1)  # Eductor's own compiles count up
 
 
 def compile_with_stock(found: CompiledFunction, instruments: Sequence[Instrument]) -> Callable[..., Any]:
-    """Compiles a function with Inductor, and tells those who look on."""
+    """Compiles a function with Inductor, and notifies instruments."""
 
     def inductor(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         watcher = _Watcher(instruments, GraphName(next(_numbers), compile_id()))
         return compile_watched(module, inputs, found.settings, watcher)
 
-    compiled: Callable[..., Any] = compiled_apart(found.fn, backend=inductor, **found.keywords)
+    compiled: Callable[..., Any] = isolated_compile(found.fn, backend=inductor, **found.keywords)
     return compiled
 
 
 @dataclass
 class _Watcher:
-    """Tells the stages and passes of one captured graph."""
+    """Notifies instruments of the stages and passes of one captured graph."""
 
     instruments: Sequence[Instrument]
     graph: GraphName
@@ -48,7 +48,7 @@ class _Watcher:
     @contextmanager
     def stage(self, name: str, role: str, module: GraphModule) -> Iterator[dict[str, Any]]:
         if name == "post_grad":
-            for node in module.graph.nodes:  # its partitioner keeps the names of the joint graph
+            for node in module.graph.nodes:  # Inductor's partitioner keeps the names of the joint graph
                 node.meta.setdefault(CAME_FROM, (node.name,))
         graph = replace(self.graph, role=cast(Role, role))
         run = StageRun(cast(FlowStage, name), graph, module)
@@ -73,7 +73,7 @@ class _Watcher:
 
 @dataclass
 class _Stage:
-    """A stage that runs, and the graph as it was last seen."""
+    """A running stage, with the graph as last seen."""
 
     name: Stage
     graph: GraphName
@@ -92,7 +92,7 @@ class _Stage:
         self._finish(run)
 
     def catch_up(self) -> None:
-        """What was done between two passes is told as a pass without a name."""
+        """Reports changes between two passes as an unnamed pass."""
         if not self.seen.is_same(self.module.graph):
             self._finish(self._run(UNNAMED))
 

@@ -1,4 +1,4 @@
-"""What `eductor why-not` tells: for each graph that reaches a pass, what its rules found, or why they found nothing."""
+"""`eductor why-not`: for each graph that reaches a pass, what its rules matched, or why they did not."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from eductor.pipeline.steps import Step
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """A candidate that a rule looked at and left, why, and where it stands in the user's program."""
+class RefusedCandidate:
+    """A candidate that a rule refused, the reason, and its line in the user's program."""
 
     reject: Rejection
     source: str
@@ -37,22 +37,22 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class RuleAnswer:
-    """What one rule, or a pass without rules, did with one graph; `nearest` where it found nothing to look at."""
+    """What one rule, or a pass without rules, did on one graph; `nearest` if it found no candidate."""
 
     name: str
     matches: int
-    left: Sequence[Left]
+    left: Sequence[RefusedCandidate]
     nearest: WhyNot | None = None
 
     @property
     def is_silent(self) -> bool:
-        """Whether it neither matched nor said of anything why not."""
+        """Whether it neither matched nor refused anything."""
         return not self.matches and not self.left and self.nearest is None
 
 
 @dataclass(frozen=True, slots=True)
 class PassAnswer:
-    """What a pass did with one graph; `reason` says why it did not run, or failed."""
+    """What a pass did on one graph; `reason` is why it did not run, or failed."""
 
     address: str
     graph: int
@@ -68,7 +68,7 @@ class PassAnswer:
 
 @dataclass
 class Inquiry:
-    """Looks on while a program is compiled, and asks one pass, or one rule of it, why it did not match."""
+    """Observes a program's compiles, and answers why one pass, or one rule of it, did not match."""
 
     asked: str
     """`pass`, `stage/pass` or `pass:rule`."""
@@ -85,12 +85,12 @@ class Inquiry:
         return self.asked.partition("@")[0].partition(":")[2]
 
     def compile(self, found: CompiledFunction, *others: Instrument) -> Any:
-        """Compiles a function and looks on, with others."""
+        """Compiles a function while this and other instruments observe."""
         self._options.append(found.options)
-        return self.explanation.compile(found, _Watch(self), *others)
+        return self.explanation.compile(found, _WhyNotObserver(self), *others)
 
     def finished(self) -> None:
-        """Raises where no pass or no rule is called so."""
+        """Raises UnknownName if there is no such pass or rule."""
         steps = self._known()
         called = [step for step in steps if step.is_called(self.pass_name) and not step.is_slot]
         if not called:
@@ -104,20 +104,18 @@ class Inquiry:
             raise UnknownName(f"rule of {self.pass_name}", self.rule_name, rules)
 
     def why_it_did_not_run(self) -> str:
-        """Why no graph came to the pass at all."""
+        """Why no graph reached the pass."""
         step = next(s for s in self._known() if s.is_called(self.pass_name) and not s.is_slot)
         if any(step.is_called(name) for options in self._options for name in options.disable):
-            return f"{step.address} did not run: the option `disable` leaves it out"
+            return f"{step.address} did not run: the option `disable` disables it"
         if any(options.pipeline is not None for options in self._options):
             return f"{step.address} did not run: the option `pipeline` does not name it"
         if not step.load().on:
-            return (
-                f'{step.address} did not run: it is off by default; options={{"enable": "{step.name}"}} switches it on'
-            )
-        return f"{step.address} did not run: no graph came to the stage {step.stage}"
+            return f'{step.address} did not run: it is off by default; options={{"enable": "{step.name}"}} enables it'
+        return f"{step.address} did not run: no graph reached the stage {step.stage}"
 
     def _known(self) -> list[Step]:
-        """All passes that are registered, and those that the program brings."""
+        """All registered passes, and the program's own."""
         pipelines = [Pipeline.of(replace(options, disable=())) for options in self._options]
         return [*Registry.default().steps(), *(step for pipeline in pipelines for step in pipeline.steps)]
 
@@ -127,7 +125,7 @@ class Inquiry:
         return "\n\n".join("\n".join(_pass_lines(answer)) for answer in self.answers)
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """The answers as plain data."""
         return {
             "asked": self.asked,
             "not_run": "" if self.answers else self.why_it_did_not_run(),
@@ -136,20 +134,20 @@ class Inquiry:
 
 
 def rules_of(pass_: Pass) -> list[str]:
-    """The names of the rules that a pass declares; none, if it is a plain function."""
+    """The names of a pass's declared rules; empty for a plain function."""
     if isinstance(pass_, PatternPass):
         return [rule.name for rule in pass_.rules.rules]
     return [rule.name for rule in pass_.rules] if isinstance(pass_, RulePass) else []
 
 
-def _rules_used(told: PassRun | PassRecord) -> list[str]:
-    """The rules that a pass named while it worked."""
-    return [*(match.rule for match in told.matches), *(reject.rule for reject in told.rejects)]
+def _rules_used(run: PassRun | PassRecord) -> list[str]:
+    """The rules named in a pass's matches and rejects."""
+    return [*(match.rule for match in run.matches), *(reject.rule for reject in run.rejects)]
 
 
 @dataclass
-class _Watch(Instrument):
-    """Stands behind the recorder, whose numbers it uses."""
+class _WhyNotObserver(Instrument):
+    """Records a pass's answers; it must follow the recorder, whose numbers it uses."""
 
     inquiry: Inquiry
 
@@ -166,7 +164,7 @@ class _Watch(Instrument):
         self._answer(run)
 
     def _is_last(self, answer: PassAnswer, run: PassRun) -> bool:
-        """Whether an answer is of this very run, told before the pass was found to have broken its contract."""
+        """Whether an answer is of this run, given before the pass was found to break its contract."""
         record = self.inquiry.explanation.recorder.records[-1]
         return (answer.address, answer.graph, answer.role) == (run.address, record.graph, record.role)
 
@@ -174,9 +172,9 @@ class _Watch(Instrument):
         if not run.step.is_called(self.inquiry.pass_name):
             return
         record = self.inquiry.explanation.recorder.records[-1]
-        told = _rules(run, self.inquiry.rule_name) if run.status in ("changed", "unchanged") else iter(())
+        rules = _rules(run, self.inquiry.rule_name) if run.status in ("changed", "unchanged") else iter(())
         self.inquiry.answers.append(
-            PassAnswer(run.address, record.graph, record.role, run.status, run.reason, tuple(told))
+            PassAnswer(run.address, record.graph, record.role, run.status, run.reason, tuple(rules))
         )
 
 
@@ -194,7 +192,7 @@ def _rules(run: PassRun, wanted: str) -> Iterator[RuleAnswer]:
 
 
 def _lines(graph: Graph, path: str = "") -> dict[str, str]:
-    """Where the nodes stand in the user's program, by the names under which a pass speaks of them."""
+    """The source lines of nodes, by the names that passes use for them."""
     found = {f"{path}{node.name}": source_line(node) for node in graph.nodes}
     for name, body in subgraphs(graph).items():
         found |= _lines(body.graph, f"{path}{name}.")
@@ -206,8 +204,8 @@ def _nearest(pass_: Pass, name: str, graph: Graph) -> WhyNot:
     return why_not(next(rule for rule in pass_.rules.rules if rule.name == name), graph)
 
 
-def _left(reject: Rejection, lines: dict[str, str]) -> Left:
-    return Left(reject, next((lines[name] for name in reversed(reject.nodes) if lines.get(name)), ""))
+def _left(reject: Rejection, lines: dict[str, str]) -> RefusedCandidate:
+    return RefusedCandidate(reject, next((lines[name] for name in reversed(reject.nodes) if lines.get(name)), ""))
 
 
 def _pass_lines(answer: PassAnswer) -> Iterator[str]:
@@ -217,12 +215,12 @@ def _pass_lines(answer: PassAnswer) -> Iterator[str]:
         if not rule.is_silent:
             yield from _rule_lines(rule)
     if silent:
-        yield f"  found nothing to look at: {', '.join(silent)}"
+        yield f"  found no candidates: {', '.join(silent)}"
 
 
 def _rule_lines(rule: RuleAnswer) -> Iterator[str]:
     if rule.nearest is not None:
-        idle = "" if rule.nearest.miss is not None else ", but nothing was done about it"
+        idle = "" if rule.nearest.miss is not None else ", but the rule did not apply"
         yield indent(f"{rule.nearest}{idle}")
         return
     times = "once" if rule.matches == 1 else f"{rule.matches} times"

@@ -1,4 +1,4 @@
-"""What the manual of the passes is made of: the steps as rows, and the examples of passes before and after, by running them."""
+"""The contents of the manual: the steps as rows, and the examples of passes before and after, by running them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from eductor.pipeline.runner import run_steps
 
 @dataclass(frozen=True, slots=True)
 class ExampleRun:
-    """An example after its pass ran over it."""
+    """An example before and after its pass."""
 
     before: str
     after: str
@@ -52,7 +52,7 @@ def run_pass(
 def capture_example(
     stage: Stage, example: Example, *, dynamic: bool = False, inputs: list[Any] | None = None
 ) -> GraphModule:
-    """The graph of an example, as the pass is going to see it."""
+    """The graph of an example, as the pass sees it."""
     dialect = "torch" if stage == "pre_grad" else "aten"
     module = capture(example.fn, inputs or example.make_inputs(), dialect, dynamic=dynamic)  # type: ignore[arg-type]
     if example.prepare is not None:

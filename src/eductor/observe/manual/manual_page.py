@@ -1,4 +1,4 @@
-"""The page of a pass or a slot in the manual, as Markdown: all that it says comes from the pass, or from running it."""
+"""The Markdown page of a pass or a slot in the manual, generated from the pass and from running it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from eductor.pipeline.registry import Registry, Step
 from eductor.pipeline.rule_pass import RulePass
 
 PAYS = "It pays "
-"""How the paragraph of a docstring begins that says when a pass pays: it is a section of the page."""
+"""The start of the docstring paragraph on when a pass pays, which becomes a section of the page."""
 
 
 def page(registry: Registry, name: str) -> str:
-    """The page of a name; of one that several stages have for passes of their own, one after the other."""
+    """The page of a name; if several stages have different passes of that name, their pages in turn."""
     called = [s for s in registry.steps() if s.is_called(name)]
     homes = dict.fromkeys(home_of(registry, step) for step in called)
     return "\n".join(page_of(registry, stage, called[0].name) for stage in homes)
 
 
 def page_of(registry: Registry, stage: Stage, name: str) -> str:
-    """The page of what a stage calls so, with all its places, in other stages, too."""
+    """The page of a stage's pass or slot, with all its places, including those in other stages."""
     first = registry.get(stage, name)
     steps = [s for s in registry.steps() if _is_same(s, first)]
     sections = _slot_sections(first) if first.is_slot else _pass_sections(first.load(), steps)
@@ -33,7 +33,7 @@ def page_of(registry: Registry, stage: Stage, name: str) -> str:
 
 
 def home_of(registry: Registry, step: Step) -> Stage:
-    """The stage among whose pages a step has its own: the first that has the same pass."""
+    """The stage whose folder has the page of a step: the first stage with the same pass."""
     return next(s.stage for s in registry.steps() if _is_same(s, step))
 
 
@@ -58,7 +58,7 @@ def _slot_sections(step: Step) -> list[str]:
     return [
         "A place for your own passes: any number of them, in the order given. Without one, nothing happens here.",
         f"## How to fill it\n\n```python\n{given if is_option else declared}\n```",
-        "[Write a pass](../../write_a_pass.md) tells what `my_pass` may be"
+        "[Write a pass](../../write_a_pass.md) explains what `my_pass` may be"
         + (": a function of a `torch.fx.Graph` that edits it in place will do." if is_option else "."),
     ]
 
@@ -66,7 +66,7 @@ def _slot_sections(step: Step) -> list[str]:
 def _pass_sections(p: Pass, steps: list[Step]) -> list[str]:
     paragraphs = (inspect.getdoc(p.fn) or p.purpose).strip().split("\n\n")
     pays = [text for text in paragraphs if text.startswith(PAYS)]
-    told = {
+    sections = {
         "Contract": "\n".join(_contract(p, steps)),
         "Options": _options(p),
         "When it pays": "\n\n".join(pays),
@@ -75,7 +75,7 @@ def _pass_sections(p: Pass, steps: list[Step]) -> list[str]:
         "Rules": _rules(p),
     }
     described = [text for text in paragraphs if text not in pays]
-    return described + [f"## {title}\n\n{text}" for title, text in told.items() if text]
+    return described + [f"## {title}\n\n{text}" for title, text in sections.items() if text]
 
 
 def _contract(p: Pass, steps: list[Step]) -> list[str]:
@@ -93,7 +93,7 @@ def _contract(p: Pass, steps: list[Step]) -> list[str]:
         f"- **Runs in**: {'inference alone' if c.inference_only else 'training and inference'}",
         f"- **By default**: {'on' if p.on else 'off'}. {switch}",
     ]
-    lines += ["- **Graph**: it is functional before, and writes in place afterwards"] if c.in_place else []
+    lines += ["- **Graph**: functional before, may write in place afterwards"] if c.in_place else []
     return [*lines, "- **Outputs**: they may have other strides afterwards"] if c.restrides else lines
 
 
@@ -103,7 +103,7 @@ def _devices(contract: Contract) -> str:
 
 
 def _options(p: Pass) -> str:
-    """What an option means is what the docstring says of it: the sentences with its name."""
+    """The options; the meaning of each is the docstring's sentences that name it."""
     text = " ".join((inspect.getdoc(p.fn) or "").split())
     sentences = re.split(r"(?<=[.]) ", text)
     rows = [
@@ -119,7 +119,7 @@ def _rules(p: Pass) -> str:
         (f"`{r.name}`", ", ".join(f"`{_spelled(op)}`" for op in r.operators), " ".join((r.fn.__doc__ or "").split()))
         for r in rules
     ]
-    if not any(told for *_, told in rows):
+    if not any(text for *_, text in rows):
         return as_markdown(("rule", "looks at"), [row[:2] for row in rows]) if rows else ""
     return as_markdown(("rule", "looks at", "what it does"), rows)
 
@@ -134,11 +134,11 @@ def _changed(p: Pass, stage: Stage, example: Example) -> str:
 
 
 def _refused(p: Pass, stage: Stage, example: Example) -> str:
-    """A candidate may be left for several reasons: told is the one that the example is there for."""
+    """A refused example; of several reasons, the one that the example states."""
     ran = run_example(p, stage, example)
     rejects = [r for r in ran.record.rejects if example.because in r.reason] or ran.record.rejects
-    told = {r.reason: f", at `{r.nodes[0]}`" if r.nodes else "" for r in reversed(rejects)}
-    reasons = "\n\n".join(f"Its reason{where}: {reason}." for reason, where in reversed(told.items()))
+    places = {r.reason: f", at `{r.nodes[0]}`" if r.nodes else "" for r in reversed(rejects)}
+    reasons = "\n\n".join(f"Its reason{where}: {reason}." for reason, where in reversed(places.items()))
     return f"{_title(p, example)}\n\n```python\n{ran.before}```\n\n{reasons}"
 
 
@@ -156,5 +156,5 @@ def _order_section(registry: Registry, steps: list[Step]) -> str:
         rows = [
             (link(registry, s) if s is not step else f"**{s.name}**", s.reason) for s in order[max(at - 1, 0) : at + 2]
         ]
-        parts += [f"`{step.address}`:", as_markdown(("step", "why it stands there"), rows)]
+        parts += [f"`{step.address}`:", as_markdown(("step", "why it is there"), rows)]
     return "\n\n".join(parts)

@@ -1,4 +1,4 @@
-"""The manual of the passes as files: `python -m eductor.observe.manual.manual_pages docs/passes` writes a page a pass."""
+"""Writes the manual of the passes, a page per pass: `python -m eductor.observe.manual.manual_pages docs/passes`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ ABOUT: dict[Stage, tuple[str, str]] = {
     "pre_grad": (
         "before autograd",
         "These passes work on the graph as Dynamo captured it: functions, methods and keywords as the author spelled "
-        "them, with views and writes. What they leave is what autograd differentiates, so strides, aliases and gradients "
-        "have to stay eager's. [More about this stage](../../before_autograd.md).",
+        "them, with views and writes. Autograd differentiates their result, so strides, aliases and gradients must stay "
+        "those of eager. [More about this stage](../../before_autograd.md).",
     ),
     "joint": (
         "forward and backward together",
         "These passes work on one functional graph of ATen operators, which computes the outputs and the gradients. "
-        "Whatever the backward would need as well, such as the mask of a dropout, is seen here on both sides.",
+        "They see values that both sides use, such as the mask of a dropout, in forward and backward.",
     ),
     "partition": (
         "between the choice of what is saved and the split",
@@ -34,9 +34,9 @@ ABOUT: dict[Stage, tuple[str, str]] = {
         "split into the two graphs.",
     ),
     "post_grad": (
-        "forward and backward, each alone",
-        "These passes work on the forward graph and then on the backward graph, after it was decided what is saved "
-        "between the two. What they leave is kept on disk, for a later process that compiles the same.",
+        "forward and backward, separately",
+        "These passes work on the forward graph and then on the backward graph, after the partitioner decided what is "
+        "saved between the two. Their result is cached on disk.",
     ),
     "lower": (
         "what the engine needs",
@@ -48,7 +48,7 @@ ABOUT: dict[Stage, tuple[str, str]] = {
 
 
 def pages(registry: Registry, progress: Progress | None = None) -> dict[str, str]:
-    """All pages by their place in a folder; the examples run with one thread, since some decide by the cost of it."""
+    """All pages by path; the examples run with one thread, as some passes decide by cost."""
     homes = dict.fromkeys((home_of(registry, step), step.name) for step in registry.steps())
     found = {"index.md": _overview(), **{f"{stage}/index.md": _list(registry, stage) for stage in STAGES}}
     with _one_thread():
@@ -60,7 +60,7 @@ def pages(registry: Registry, progress: Progress | None = None) -> dict[str, str
 
 
 def write(registry: Registry, folder: Path) -> None:
-    """Writes all pages, and removes those of passes that are gone."""
+    """Writes all pages, and removes those of passes that no longer exist."""
     progress = Progress(sys.stderr)
     found = pages(registry, progress)
     progress.clear()
@@ -77,32 +77,34 @@ def _overview() -> str:
     stages = "\n".join(f"- [{stage}]({stage}/index.md): {ABOUT[stage][0]}" for stage in STAGES)
     numerics = [(f"`{name}`", meaning) for name, meaning in NUMERICS.items()]
     return (
-        "# The passes\n\nA page a pass, made from the code: its contract, what it does to examples and what it refuses, by "
-        "running it, and its place in the order. `eductor passes NAME` prints the same page in a terminal. The lists show "
+        "# The passes\n\nA page per pass, generated from the code: its contract, what it does to examples and what it refuses, "
+        "by running it, and its place in the order. `eductor passes NAME` prints the same page in a terminal. The lists show "
         "the passes in the order in which they run:\n\n"
         f"{stages}\n\n"
-        "## What a contract says of numbers\n\n"
+        "## What a contract says about numerics\n\n"
         f"{as_markdown(('numerics', 'meaning'), numerics)}\n\n"
         'With `verify="each"` every pass is held to this while your model is compiled: see '
         "[Find a wrong rewrite](../find_a_wrong_rewrite.md).\n\n"
         "## Switch them on and off\n\n"
         '```python\neductor.compile(model, disable=["pad_mm"], enable=["B2B_GEMM_PASS"])\n'
         'eductor.compile(model, pipeline="joint(remove_noop_ops, pad_mm(force=True))")\n```\n\n'
-        "The first leaves one pass out, and takes in one that is off by default. The second runs these two alone, one of "
-        "them with an option. A place for passes of your own is a *slot*; [Write a pass](../write_a_pass.md) tells how to "
-        "fill it.\n"
+        "The first disables one pass and enables one that is off by default. The second runs only these two, one of them "
+        "with an option. A place for your own passes is a *slot*; [Write a pass](../write_a_pass.md) explains how to fill "
+        "it.\n"
     )
 
 
 def _list(registry: Registry, stage: Stage) -> str:
-    """The steps of a stage in their order; Markdown counts them, so that one more changes one line."""
+    """The steps of a stage in order; Markdown numbers them, so that adding one changes one line."""
     title, about = ABOUT[stage]
     lines = [
         f"1. {link(registry, step)}{_kind(step)}: {row['purpose']} *{row['reason'][:1].upper()}{row['reason'][1:]}.*"
         for step, row in zip(registry.order(stage), rows(registry, stage), strict=True)
     ]
-    told = "The steps in the order in which they run: the numerics of each, what it does and, in italics, why it stands there."
-    return f"# {stage}: {title}\n\n{about}\n\n{told}\n\n" + "\n".join(lines) + "\n"
+    intro = (
+        "The steps in the order in which they run: the numerics of each, what it does and, in italics, why it is there."
+    )
+    return f"# {stage}: {title}\n\n{about}\n\n{intro}\n\n" + "\n".join(lines) + "\n"
 
 
 def _kind(step: Step) -> str:

@@ -1,1 +1,1 @@
-"""Running a user's script and intercepting each function that it compiles."""
+"""Runs a user's script, and intercepts each function that it compiles."""

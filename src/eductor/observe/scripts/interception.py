@@ -1,4 +1,4 @@
-"""Takes hold of every function that is compiled with Eductor while somebody else's code runs."""
+"""Intercepts every function that the user's code compiles with Eductor."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from torch import nn
 import eductor.compiler
 from eductor.compat import default_backend
 from eductor.engines.inductor.stock import settings_of
-from eductor.observe.isolated_compile import compile_apart
+from eductor.observe.isolated_compile import compile_isolated
 from eductor.options import Options
 
 
 @dataclass(frozen=True)
 class CompiledFunction:
-    """A function that a script compiles with Eductor, and how."""
+    """A function that a script compiles with Eductor, with its options."""
 
     fn: Callable[..., Any]
     options: Options
     keywords: dict[str, Any]
     name: str
     settings: dict[str, Any] = field(default_factory=dict)
-    """Of torch's Inductor, where the script asks for that."""
+    """Settings of stock Inductor, if the script uses that."""
 
     def with_options(self, **changes: Any) -> Options:
-        """The options that the script asked for, but for these."""
+        """The script's options with these changed."""
         return replace(self.options, **changes)
 
     def compile(self, **changes: Any) -> Callable[..., Any]:
-        """Compiles it as the script asked for, with these options changed."""
-        return compile_apart(self.fn, self.with_options(**changes), **self.keywords)
+        """Compiles it with the script's options, with these changed."""
+        return compile_isolated(self.fn, self.with_options(**changes), **self.keywords)
 
 
 Wrap = Callable[[CompiledFunction], Callable[..., Any]]
-"""Gives what the script calls in place of the compiled function: a function, so that it can be a method of a class."""
+"""Returns what the script calls instead of the compiled function: a function, so that it can be a method."""
 
 
 @dataclass
 class Interception:
-    """How many functions were compiled with Eductor, and with what else some were.
+    """Patches torch.compile and eductor.compile, and counts the functions that were compiled.
 
-    With `takes_stock`, those count as well that are compiled with torch's Inductor.
+    With `takes_stock`, functions compiled with stock Inductor count as well.
     """
 
     wrap: Wrap
@@ -57,7 +57,7 @@ class Interception:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Stands in the place of torch.compile and eductor.compile."""
+        """Replaces torch.compile and eductor.compile."""
         self._torch_compile = torch.compile
         with ExitStack() as stack:
             stack.enter_context(patch.object(torch, "compile", self._compile_with_torch))
@@ -72,14 +72,14 @@ class Interception:
         settings: dict[str, Any] | None = None,
         **keywords: Any,
     ) -> Callable[..., Any]:
-        """Wraps a function; a module stays a module, the one that torch.compile would give, with another forward."""
+        """Wraps a function; a module stays the module that torch.compile would return, with another forward."""
         self.functions += 1
         found = CompiledFunction(fn, options, keywords, name_of(fn), settings or {})
         called = self.wrap(found)
         if isinstance(called, nn.Module):
             return called
         if not isinstance(fn, nn.Module):
-            # As torch.compile does it: the name, and the signature by which `script.py:function` is called.
+            # As torch.compile does: keep the name, and the signature that `script.py:function` needs.
             return called if hasattr(called, "__wrapped__") else functools.update_wrapper(called, fn)
         shell: Any = found.compile()
         shell.forward = called

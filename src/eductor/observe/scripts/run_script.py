@@ -1,4 +1,4 @@
-"""Runs a user's script, and hands every function that it compiles with Eductor to somebody who looks on."""
+"""Runs a user's script, and passes every function that it compiles with Eductor to a wrapper."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from eductor.pipeline.base import TensorSpec
 def run_script(where: str, wrap: Wrap, arguments: Sequence[str] = (), *, takes_stock: bool = False) -> int:
     """Runs `script.py` as a program, or calls `script.py:function`; returns how many functions Eductor compiled.
 
-    With `takes_stock`, those count as well that are compiled with torch's Inductor.
+    With `takes_stock`, functions compiled with stock Inductor count as well.
     """
     path, function = _parse(where)
     seen = Interception(wrap, takes_stock)
@@ -51,12 +51,12 @@ def _parse(where: str) -> tuple[Path, str]:
         raise BadScript(f"{where!r} is not a Python script: give path/to/script.py or path/to/script.py:function.")
     if not path.is_file():
         near = _near(path.name, (p.name for p in path.parent.glob("*.py")))
-        raise BadScript(f"there is no file {str(path)!r}. {near or 'Give the path of a script.'}")
+        raise BadScript(f"no such file: {str(path)!r}. {near or 'Give the path of a script.'}")
     return path.absolute(), function
 
 
 def _call(path: Path, name: str, seen: Interception) -> None:
-    """Calls a function of the script; where that compiles nothing, compiles the function itself."""
+    """Calls a function of the script; if that compiles nothing, compiles the function itself."""
     with _imported(path) as module:
         function = _find(path, module, name)
         args, kwargs = _arguments(name, function)
@@ -70,14 +70,14 @@ def _find(path: Path, module: ModuleType, name: str) -> Callable[..., Any]:
     found = getattr(module, name, None)
     if not callable(found):
         known = [k for k, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
-        what = f"is no function, but of type {type(found).__name__}," if hasattr(module, name) else "does not exist"
-        near = _near(name, known) or f"Functions there: {', '.join(known) or 'none'}."
+        what = f"is not a function, but of type {type(found).__name__}," if hasattr(module, name) else "does not exist"
+        near = _near(name, known) or f"Its functions: {', '.join(known) or 'none'}."
         raise BadScript(f"{name!r} {what} in {path.name}. {near}")
     return found  # type: ignore[no-any-return]
 
 
 def _arguments(name: str, function: Callable[..., Any]) -> tuple[list[Any], dict[str, Any]]:
-    """The defaults of a function, with tensors for those that only say what they are like."""
+    """The default arguments of a function, with tensors made from `TensorSpec`s."""
     callee = function.forward if isinstance(function, nn.Module) else function
     parameters = [
         p for p in inspect.signature(callee).parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
@@ -98,7 +98,7 @@ def _arguments(name: str, function: Callable[..., Any]) -> tuple[list[Any], dict
 
 @contextmanager
 def _started(path: Path, arguments: Sequence[str]) -> Iterator[None]:
-    """Like a fresh start of Python with the script; afterwards all is as before, its own modules forgotten."""
+    """Emulates a fresh start of Python with the script; restores argv and path, and unloads its modules on exit."""
     argv, search, modules = sys.argv, sys.path, set(sys.modules)
     sys.argv, sys.path = [str(path), *arguments], [str(path.parent), *search]
     try:
@@ -117,7 +117,7 @@ def _is_below(folder: Path, module: ModuleType) -> bool:
 
 @contextmanager
 def _imported(path: Path) -> Iterator[ModuleType]:
-    """The script as a module; it is known by its name while it is used, for Dynamo looks it up."""
+    """Imports the script as a module, registered in sys.modules meanwhile, as Dynamo looks it up."""
     name = path.stem if path.stem not in sys.modules else f"{path.stem}_to_explain"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -134,7 +134,7 @@ def _imported(path: Path) -> Iterator[ModuleType]:
 
 @contextmanager
 def _blamed(path: Path) -> Iterator[None]:
-    """What the script raises is the user's mistake: one line that says where."""
+    """Turns what the script raises into a one-line BadScript with its place."""
     try:
         yield
     except (BadScript, NotVerified):
@@ -143,14 +143,14 @@ def _blamed(path: Path) -> Iterator[None]:
         if error.code not in (None, 0):
             status = f"status {error.code}" if isinstance(error.code, int) else f"the message {error.code!r}"
             raise BadScript(
-                f"{path.name} exited with {status}: it must end well to be looked at; give its arguments behind `--`."
+                f"{path.name} exited with {status}: it must succeed to be inspected; pass its arguments after `--`."
             ) from error
     except Exception as error:
-        shown = getattr(error, "inner_exception", error)  # what Dynamo wraps errors of a backend in
+        shown = getattr(error, "inner_exception", error)  # Dynamo wraps errors of a backend
         text = next((line.strip() for line in str(shown).splitlines() if line.strip()), "")
         what = f"{type(shown).__name__}: {text}" if text else type(shown).__name__
         raise BadScript(
-            f"{path.name}{_line(path, error)} raised {what.rstrip('.')}. Run it with python to see the whole traceback."
+            f"{path.name}{_line(path, error)} raised {what.rstrip('.')}. Run it with python to see the full traceback."
         ) from error
 
 

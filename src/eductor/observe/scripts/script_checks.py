@@ -1,4 +1,4 @@
-"""What `eductor verify` and `eductor bisect` do with a script: look at each function that it compiles, as it calls it."""
+"""`eductor verify` and `eductor bisect` of a script: check each function that it compiles, on its calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from eductor.errors import BadScript, NothingWrong, NotVerified
 from eductor.observe.bisect.bisect import bisect_calls
 from eductor.observe.bisect.search import Culprit, search
 from eductor.observe.explain.progress import Progress
-from eductor.observe.isolated_compile import captured_apart
+from eductor.observe.isolated_compile import capture_isolated
 from eductor.observe.scripts.interception import CompiledFunction
 from eductor.observe.scripts.run_script import run_script
 from eductor.observe.verify.call_outcome import Arguments
@@ -23,44 +23,44 @@ from eductor.pipeline.instruments import Instrument
 from eductor.verification.run_tensors import own_copies
 
 KINDS_OF_CALLS = 8
-"""So many calls of a function are looked at, each with other arguments in the eyes of Dynamo."""
+"""The most calls of a function that are checked, each with arguments that Dynamo distinguishes."""
 
 
 def verify_script(
     where: str, arguments: Sequence[str], progress: Instrument, reports: list[Report], *, strict: bool = False
 ) -> None:
-    """Runs a script, and verifies the calls of what it compiles; the reports are there even if it fails afterwards."""
+    """Runs a script, and verifies its calls to compiled functions; adds to `reports` even if the script fails later."""
 
     def wrap(found: CompiledFunction) -> Callable[..., Any]:
         options = found.with_options(instruments=(*found.options.instruments, progress), strict=False)
         verification = Verification(found.fn, options, found.name, **found.keywords)
 
-        def look(call: Arguments) -> None:
+        def check(call: Arguments) -> None:
             reports.append(verification.call(call))
             if strict and not reports[-1].ok:
                 raise NotVerified(str(reports[-1]))
 
-        def leave() -> None:
-            note = f"more than {KINDS_OF_CALLS} kinds of calls were made; the others were not looked at"
+        def skip() -> None:
+            note = f"more than {KINDS_OF_CALLS} kinds of calls were made; the others were not checked"
             reports[-1].limits += [note] if note not in reports[-1].limits else []
 
-        return _looking(found, verification.compiled, look, leave)
+        return _with_checks(found, verification.compiled, check, skip)
 
     run_script(where, wrap, arguments)
     if not reports:
         raise BadScript(_NOTHING_CALLED.format(where=where))
 
 
-_NOTHING_CALLED = "{where} calls nothing that it compiles: call what is to be looked at."
+_NOTHING_CALLED = "{where} calls nothing that it compiles: call what you want to inspect."
 
 
 def bisect_script(where: str, arguments: Sequence[str], progress: Progress, repeats: int = 1) -> Culprit:
-    """The rewrite that makes a script fail, or, where it does not fail, one that makes a call in it wrong."""
+    """The rewrite that makes a script fail, or if it succeeds, one that makes a call in it wrong."""
     calls: list[tuple[CompiledFunction, list[Arguments]]] = []
 
     def wrap(found: CompiledFunction) -> Callable[..., Any]:
         calls.append((found, []))
-        return _looking(found, found.compile(), lambda call, kept=calls[-1][1]: kept.append(_kept(call)))  # type: ignore[misc]
+        return _with_checks(found, found.compile(), lambda call, kept=calls[-1][1]: kept.append(_snapshot(call)))  # type: ignore[misc]
 
     try:
         run_script(where, wrap, arguments)
@@ -75,11 +75,11 @@ def bisect_script(where: str, arguments: Sequence[str], progress: Progress, repe
             return bisect_calls(found.fn, kept, found.options, repeats, progress.say, **found.keywords)
         except NothingWrong:
             continue
-    raise NothingWrong(f"{where} ends well, and what it compiles does what eager does: there is nothing to look for.")
+    raise NothingWrong(f"{where} succeeds, and what it compiles does what eager does: there is nothing to bisect.")
 
 
-def _kept(call: Arguments) -> Arguments:
-    """The arguments of a call as they are now; the script may write them afterwards."""
+def _snapshot(call: Arguments) -> Arguments:
+    """A copy of a call's arguments, as the script may write them afterwards."""
     flat, spec = call.flat()
     pairs = zip(own_copies(flat), flat, strict=True)
     leaves = [c.requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else c for c, x in pairs]
@@ -95,13 +95,13 @@ def _fails_uncompiled(where: str, arguments: Sequence[str]) -> bool:
     return False
 
 
-def _looking(
+def _with_checks(
     found: CompiledFunction,
     compiled: Callable[..., Any],
-    look: Callable[[Arguments], None],
-    leave: Callable[[], None] = lambda: None,
+    check: Callable[[Arguments], None],
+    skip: Callable[[], None] = lambda: None,
 ) -> Callable[..., Any]:
-    """What a script calls instead of a compiled function: it looks at the first call of each kind, then makes it."""
+    """Wraps a compiled function: checks the first call of each kind before making it."""
     seen: set[str] = set()
 
     @functools.wraps(found.fn, updated=())
@@ -109,14 +109,14 @@ def _looking(
         kind = _kind_of_call(found.fn, Arguments(args, kwargs))
         if kind not in seen:
             seen.add(kind)
-            look(Arguments(args, kwargs)) if len(seen) <= KINDS_OF_CALLS else leave()
+            check(Arguments(args, kwargs)) if len(seen) <= KINDS_OF_CALLS else skip()
         return compiled(*args, **kwargs)
 
     return called
 
 
 def _kind_of_call(fn: Callable[..., Any], call: Arguments) -> str:
-    """What Dynamo tells calls apart by: tensors by their types and sizes, other things by their values."""
+    """A key of what Dynamo distinguishes in calls: types and sizes of tensors, values of other arguments."""
     leaves, structure = call.flat()
     mode = (getattr(fn, "training", None), torch.is_grad_enabled())
     return f"{structure} {mode} {[_kind_of(x) for x in leaves]}"
@@ -130,12 +130,12 @@ def _kind_of(x: Any) -> Any:
 
 
 def _attempt(where: str, arguments: Sequence[str], repeats: int) -> Callable[[Options | None], str]:
-    """Runs the whole script with what it compiles compiled so."""
+    """An attempt that runs the whole script, with its functions compiled with these options."""
 
     def attempt(options: Options | None) -> str:
         def compiled(found: CompiledFunction) -> Callable[..., Any]:
             if options is None:
-                return captured_apart(found.fn, **found.keywords)
+                return capture_isolated(found.fn, **found.keywords)
             engine = found.options.engine if options.engine is None else options.engine
             return found.compile(instruments=(*found.options.instruments, *options.instruments), engine=engine)
 

@@ -1,1 +1,1 @@
-"""`eductor verify`: each pass against its contract, and the compiled function against eager."""
+"""`eductor verify`: checks each pass against its contract, and the compiled function against eager."""

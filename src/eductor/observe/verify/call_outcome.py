@@ -1,4 +1,4 @@
-"""Everything that a caller can see of one call of a function: what a compiled function must share with eager."""
+"""The observable outcome of a call, which must be the same for a compiled function and eager."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from eductor.observe.verify.reachable_state import World
+from eductor.observe.verify.reachable_state import ReachableState
 from eductor.verification.run_tensors import (
+    connected,
     gradients,
-    handed,
     keeping_states,
     own_copies,
     places,
@@ -27,58 +27,60 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of a call, from which each run gets copies of its own."""
+    """The arguments of a call, which each run copies."""
 
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def flat(self) -> tuple[list[Any], Any]:
-        """The leaves of all arguments, and how they stand together: as a tuple and a dictionary."""
+        """The leaves of all arguments, and their tree structure."""
         return pytree.tree_flatten((tuple(self.args), dict(self.kwargs)))
 
 
 @dataclass
-class Call:
-    """Outputs, gradients, what was written, who shares memory with whom, and the random state; or what was raised."""
+class CallOutcome:
+    """Outputs, gradients, writes, aliasing and random state of a call; or what it raised."""
 
     facts: dict[str, Any]
     error: Exception | None = None
     drew: bool = False
     limit: str = ""
-    """What could not be seen of it, and why."""
+    """What could not be observed, and why."""
 
 
-def world_of(fn: Callable[..., Any], arguments: Arguments) -> World:
-    """What a call can reach besides the tensors that it is given, of which it gets copies."""
+def reachable_state(fn: Callable[..., Any], arguments: Arguments) -> ReachableState:
+    """The state that a call can reach besides its tensor arguments, which are copied."""
     leaves, _ = arguments.flat()
-    return World(fn, *(x for x in leaves if not isinstance(x, torch.Tensor)))
+    return ReachableState(fn, *(x for x in leaves if not isinstance(x, torch.Tensor)))
 
 
-def observe_call(fn: Callable[..., Any], arguments: Arguments, world: World, *, wide: bool = False) -> Call:
-    """Calls a function on copies of the arguments, and the backward of what it returns. The world is as it was after."""
+def observe_call(
+    fn: Callable[..., Any], arguments: Arguments, world: ReachableState, *, wide: bool = False
+) -> CallOutcome:
+    """Calls a function on copies of the arguments, and its backward. Restores the reachable state."""
     with keeping_states(), world.restored(), world.widened() if wide else nullcontext():
         torch.manual_seed(SEED)
         before = random_states()
         try:
             facts, outputs, leaves = _facts(fn, arguments, world, wide=wide)
         except Exception as error:
-            return Call({}, error)
-        call = Call(facts, drew=bool(unlike_bits(before, facts["the random state"])))
+            return CallOutcome({}, error)
+        call = CallOutcome(facts, drew=bool(unlike_bits(before, facts["the random state"])))
         try:
             found = gradients(outputs, list(leaves.values()))
-        except Exception as error:  # perhaps the function ran the backward of what it returns itself
+        except Exception as error:  # the function may have run the backward itself
             facts["the backward"] = _outcome(error)
-            call.limit = (
-                f"what it returns cannot be differentiated, so that no gradients are compared: {_outcome(error)}"
-            )
+            call.limit = f"its results cannot be differentiated, so no gradients are compared: {_outcome(error)}"
             return call
         facts |= {f"the gradient of {name}": g for name, g in zip(leaves, found, strict=bool(found))}
         facts["the backward"] = _outcome(None)
         return call
 
 
-def unlike_calls(expected: Call, got: Call, truth: Call | None = None, *, exact: bool = False) -> list[str]:
-    """What tells two calls apart, in words: bit by bit, or but for roundings."""
+def unlike_calls(
+    expected: CallOutcome, got: CallOutcome, truth: CallOutcome | None = None, *, exact: bool = False
+) -> list[str]:
+    """The differences of two calls, in words: bitwise, or beyond rounding."""
     if expected.error is not None or got.error is not None:
         if _kind(expected.error) == _kind(got.error):
             return []
@@ -96,9 +98,9 @@ def unlike_calls(expected: Call, got: Call, truth: Call | None = None, *, exact:
 
 
 def _facts(
-    fn: Callable[..., Any], arguments: Arguments, world: World, *, wide: bool
+    fn: Callable[..., Any], arguments: Arguments, world: ReachableState, *, wide: bool
 ) -> tuple[dict[str, Any], list[Any], dict[str, torch.Tensor]]:
-    """What a call shows, what it returns, and the leaves by which that can be differentiated."""
+    """The observations of a call, its outputs, and the leaves to differentiate with respect to."""
     flat, spec = arguments.flat()
     copies = [widened(x) for x in own_copies(flat)] if wide else own_copies(flat)
     pairs = [_input(copy, original) for copy, original in zip(copies, flat, strict=True)]
@@ -119,18 +121,18 @@ def _facts(
 
 
 def _input(copy: Any, original: Any) -> tuple[Any, torch.Tensor | None]:
-    """What the function gets for an argument, and the leaf by which it is differentiated; a leaf is its own."""
+    """What the function receives for an argument, and the leaf to differentiate with respect to."""
     if not isinstance(original, torch.Tensor) or not original.requires_grad:
         return copy, None
     if original.is_leaf:
         leaf = copy.requires_grad_()
         return leaf, leaf
     leaf = copy.detach().clone().requires_grad_()
-    return handed(leaf, copy), leaf
+    return connected(leaf, copy), leaf
 
 
 def _seen(x: Any) -> Any:
-    """A copy of what a caller gets, for a later write must not change it, and what a copy does not keep."""
+    """A copy of an observed value, safe from later writes, with the properties that a copy loses."""
     if not isinstance(x, torch.Tensor):
         return x
     return (x.detach().clone(), f"strides {strides_of(x)}", f"requires_grad={x.requires_grad}")
@@ -142,7 +144,7 @@ def _left(named: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kind(error: Exception | None) -> str:
-    """The class of an error; Dynamo has one of its own for errors of operators on fake tensors."""
+    """The class of an error; Dynamo has a separate one for errors of operators on fake tensors."""
     return type(error).__name__.replace("TorchRuntimeError", "RuntimeError")
 
 

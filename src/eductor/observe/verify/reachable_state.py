@@ -1,4 +1,4 @@
-"""What a function can reach besides its arguments: modules, optimizers, tensors, generators in closures, globals, self."""
+"""The state that a function can reach besides its arguments, through closures, globals and self."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from eductor.verification.run_tensors import NARROW
 from eductor.verification.value_comparison import is_bitwise_equal
 
 DEEPEST = 50
-"""So many objects inside of each other are looked into."""
+"""The maximal nesting of objects that are visited."""
 
 
-class World:
-    """What a function holds. It can be brought back to what it was: contents, gradients, attributes, states."""
+class ReachableState:
+    """Tensors, modules, optimizers and other objects that a function can reach, which can be restored."""
 
     def __init__(self, *roots: Any) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
@@ -34,7 +34,7 @@ class World:
         """Modules and other objects with attributes."""
         self._containers: list[Any] = []
         self._bindings: list[tuple[Callable[[Any], None], Callable[[], Any]]] = []
-        """How to bind a variable outside of a function again, and what it is bound to."""
+        """Setters and getters of variables outside of a function."""
         self._depth = 0
         self._seen: set[int] = set()
         for root in roots:
@@ -42,9 +42,9 @@ class World:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Everything is afterwards as it was before."""
+        """Restores everything on exit."""
         with ExitStack() as stack:
-            # The last one is brought back first: attributes, so that the tensors are those that were there.
+            # Callbacks run in reverse: attributes first, so that the original tensors are in place.
             stack.callback(random.setstate, random.getstate())
             numpy = sys.modules.get("numpy")
             if numpy is not None:
@@ -65,7 +65,7 @@ class World:
 
     @contextmanager
     def widened(self) -> Iterator[None]:
-        """Numbers are float64 meanwhile."""
+        """Widens tensors to float64 during the context."""
         narrow = [(t, t.data) for t in self.tensors.values() if t.dtype in NARROW]
         try:
             for tensor, data in narrow:
@@ -122,7 +122,7 @@ class World:
         self._visit_all((f"{home}.{key}", part) for key, part in list(vars(x).items()))
 
     def _visit_function(self, fn: types.FunctionType, code: types.CodeType) -> None:
-        """What it closes over, and the globals that it names, in functions and comprehensions inside of it, too."""
+        """Visits closure cells and named globals of a function, including those of inner functions."""
         if code is fn.__code__:
             for name, cell in zip(code.co_freevars, fn.__closure__ or (), strict=True):
                 if contents := _contents(cell):
@@ -166,12 +166,12 @@ def _is_of_torch(x: Any) -> bool:
 
 
 def _is_of_the_user(kind: type) -> bool:
-    """Whether objects of a class hold what their user put there: a logger or a lock of Python's own does not."""
+    """Whether objects of a class may hold user state: those of torch and the standard library do not."""
     return not _is_of_torch(kind) and (_home(kind) not in sys.stdlib_module_names or kind is types.SimpleNamespace)
 
 
 def _registers(x: Any) -> list[dict[str, Any]]:
-    """Where a module keeps what is not among its attributes."""
+    """The dictionaries of a module's parameters, buffers and submodules."""
     return [x._parameters, x._buffers, x._modules] if isinstance(x, nn.Module) else []
 
 
@@ -191,7 +191,7 @@ def _gradient(tensor: torch.Tensor) -> tuple[Any, Any]:
 
 def _put_back(tensor: torch.Tensor, contents: torch.Tensor, gradient: tuple[Any, Any]) -> None:
     with torch.no_grad():
-        # What nobody wrote keeps its version: somebody may have saved it for a backward.
+        # Do not write unchanged tensors, as a bumped version may invalidate a saved tensor.
         if tensor.layout is not torch.strided or not is_bitwise_equal(tensor.detach(), contents):
             tensor.detach().copy_(contents)
         if tensor.is_leaf:
@@ -200,7 +200,7 @@ def _put_back(tensor: torch.Tensor, contents: torch.Tensor, gradient: tuple[Any,
 
 
 def _state_of(optimizer: torch.optim.Optimizer) -> tuple[dict[Any, dict[str, tuple[Any, Any]]], list[dict[str, Any]]]:
-    """Each entry of the state with a copy of it, and the groups."""
+    """Each entry of the state with a copy of it, and the parameter groups."""
     state = {
         p: {k: (v, v.clone() if isinstance(v, torch.Tensor) else v) for k, v in entries.items()}
         for p, entries in optimizer.state.items()
