@@ -25,7 +25,7 @@ def drop_repeats(graph: GraphView, rewrite: Rewriter, *, rounding: bool = False)
     for outer in graph.find(aten.relu, *(ROUNDING if rounding else ())):
         bound = graph.bind(outer)
         if not isinstance(bound, Bound):
-            rewrite.reject(bound.reason, outer)
+            rewrite.reject(bound, outer)
             continue
         inner = bound["self"]
         if not isinstance(inner, Node) or not graph.is_call(inner, bound.op):
@@ -33,7 +33,7 @@ def drop_repeats(graph: GraphView, rewrite: Rewriter, *, rounding: bool = False)
         if len(inner.users) > 1:
             rewrite.reject(f"{inner.name} is used elsewhere", outer, inner)
         elif not (verdict := graph.effects.may_move(outer, before=inner.next)):
-            rewrite.reject(verdict.reason, outer, inner)
+            rewrite.reject(verdict, outer, inner)
         else:
             rewrite.replace(outer, inner)
 
@@ -92,7 +92,7 @@ def _cancel(graph: GraphView, rewrite: Rewriter, outer: Node) -> None:
     if unlike := difference(value_of(outer), value_of(source)):
         rewrite.reject(f"the result differs from {source.name}: {unlike}", outer)
     elif not (verdict := graph.effects.may_alias(outer, source)):
-        rewrite.reject(verdict.reason, outer)
+        rewrite.reject(verdict, outer)
     else:
         rewrite.replace(outer, source)
 
