@@ -1,4 +1,4 @@
-"""Rooms import only rooms that stand above them in docs/design.md, and no modules import each other in a circle."""
+"""Rooms import only rooms above them in docs/design.md, no modules import each other in a circle, each room has a fast test."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from eductor.pipeline import STAGES
+from fast import FAST
 
 ROOT = Path(__file__).parent.parent
 SOURCES = ROOT / "src/eductor"
@@ -152,6 +153,12 @@ def test_the_passes_of_a_stage_import_no_other_stage():
 
 def test_no_modules_import_each_other_in_a_circle():
     assert not cycle(SOURCES)
+
+
+def test_every_room_has_a_fast_test():
+    assert set(FAST) == {room.partition(".")[0] for room in order_of_rooms()}
+    for file in {file for files in FAST.values() for file in files}:
+        assert "\ndef test_" in (ROOT / "tests" / file).read_text()
 
 
 # ----------------------------------------------------------------------------------------------- what the walk can see
