@@ -219,7 +219,7 @@ def test_stages_that_were_left_out_are_shown():
     assert "FAILED" in text
     assert "joint: left out" in text
     left_out = [s for s in explanation.to_json()["graphs"][0]["stages"] if s["facts"].get("left_out")]
-    assert [s["name"] for s in left_out] == ["joint", "post_grad"]
+    assert [s["name"] for s in left_out] == ["joint", "partition", "post_grad"]
     assert all(p["status"] == "skipped" for s in left_out for p in s["passes"])
 
 
