@@ -11,7 +11,7 @@ import pytest
 
 from eductor.observe.manual.manual_page import PAYS, page_of
 from eductor.observe.manual.manual_pages import write
-from eductor.pipeline import Registry, graph_pass
+from eductor.pipeline import STAGES, Registry, graph_pass
 
 FOLDER = Path(__file__).parents[2] / "docs" / "passes"
 PASSES = list(dict.fromkeys(step.load() for step in Registry.built_in().steps() if not step.is_slot))
@@ -40,7 +40,7 @@ def test_pages_are_the_same_on_every_machine(made):
 
 def test_lists_have_the_order(made):
     registry = Registry.built_in()
-    for stage in ("pre_grad", "joint", "post_grad"):
+    for stage in STAGES:
         listed = re.findall(r"^\d+\. \[(\w+)\]", made[f"{stage}/index.md"], flags=re.MULTILINE)
         assert listed == [step.name for step in registry.order(stage)]
 

@@ -26,7 +26,7 @@ from eductor.observe.report.state import State, whole_delta
 from eductor.observe.scripts.interception import CompiledFunction
 from eductor.options import Options
 from eductor.patterns import op, pattern_pass, var
-from eductor.pipeline import graph_pass
+from eductor.pipeline import STAGES, graph_pass
 from models import zoo
 from models.zoo.own import OWN
 
@@ -189,7 +189,7 @@ def recorded(explanation):
     """The graph after the last change of each stage, as the recorder kept it: names and lines in order."""
     for number in explanation.graphs:
         for told in explanation.stages(number):
-            if told.stage.start is not None and told.stage.name in ("pre_grad", "joint", "post_grad"):
+            if told.stage.start is not None and told.stage.name in STAGES:
                 kept = [r.after for r in told.passes if r.after is not None]
                 yield (kept[-1] if kept else told.stage.start).graph()
 
@@ -241,6 +241,7 @@ def test_the_data_have_the_schema_and_deltas_lead_to_the_recorded_graphs(small):
     assert [stage["key"] for stage, _ in stages] == [
         "1/pre_grad/captured",
         "1/joint/joint",
+        "1/partition/joint",
         "1/post_grad/forward",
         "1/post_grad/backward",
     ]

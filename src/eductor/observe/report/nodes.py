@@ -31,7 +31,8 @@ class Tables:
 class Chain:
     """A graph through one stage: ids by node, the node behind each name, and what was last told of each."""
 
-    def __init__(self, tables: Tables, earlier: Chain | None) -> None:
+    def __init__(self, tables: Tables, earlier: Chain | None, *, is_same_graph: bool = False) -> None:
+        """`is_same_graph`: the earlier stage left this very graph, so that a node comes from the one of its name there."""
         self.names: dict[str, int] = {}
         """Ids by name, of nodes that are gone, too."""
         self.told: dict[int, NodeData] = {}
@@ -39,6 +40,8 @@ class Chain:
         """The pass that runs: it made what is new and says nothing else."""
         self._tables = tables
         self._earlier = earlier
+        self._is_same_graph = is_same_graph
+        self._name_of: dict[int, str] = {}
         self._ids: dict[Node, int] = {}
         self._seen: dict[int, tuple[Any, ...]] = {}
 
@@ -146,11 +149,12 @@ class Chain:
         if self.by_pass and provenance is not None:
             here = dict.fromkeys(self.names[name] for name in provenance.sources if name in self.names)
             return [i for i in here if i != id]
-        names = meta.get(CAME_FROM, ()) if self._earlier is not None else ()
+        names = (self._name_of[id],) if self._is_same_graph else meta.get(CAME_FROM, ())
         return [self._earlier.names[n] for n in names if n in self._earlier.names] if self._earlier is not None else []
 
     def _id(self, node: Node) -> int:
         if node not in self._ids:
             self._ids[node] = next(self._tables.ids)  # type: ignore[call-overload]
             self.names[node.name] = self._ids[node]
+            self._name_of[self._ids[node]] = node.name
         return self._ids[node]

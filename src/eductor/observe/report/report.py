@@ -54,6 +54,8 @@ class _Graph:
         self._tables = tables
         self._chains: dict[str, Chain] = {}
         """The last stage with passes of each role."""
+        self._joint: Chain | None = None
+        """The joint stage: the partitioner names the nodes that it left."""
         self._keys: Counter[str] = Counter()
 
     def data(self) -> dict[str, Any]:
@@ -61,7 +63,7 @@ class _Graph:
         told = self._explanation.stages(self._number)
         stages = [self._stage(each) for each in told]
         facts = {key: value for each in told for key, value in each.stage.facts.items() if key in APART[:3]}
-        joint = self._chains.get("joint")
+        joint = self._joint
         return {
             "number": self._number,
             "function": origin.function,
@@ -80,12 +82,13 @@ class _Graph:
         passes: list[Any] = []
         result = None
         if stage.start is not None and (told.passes or stage.name in STAGES):
-            earlier = self._chains.get(stage.role) or self._chains.get(EARLIER.get(stage.role, ""))
-            chain = Chain(self._tables, earlier)
+            same, other = (self._chains.get(role) for role in (stage.role, EARLIER.get(stage.role, "")))
+            chain = Chain(self._tables, same or other, is_same_graph=same is not None)
             start = list(chain.start(stage.start).values())
             state = State(start)
             passes = list(pass_runs(self._explanation, told, chain, state, self._tables))
             self._chains[stage.role] = chain
+            self._joint = chain if stage.name == "joint" else self._joint
             result = len(state.nodes)
         elif told.passes:  # all of them were skipped
             passes = list(pass_runs(self._explanation, told, Chain(self._tables, None), State(), self._tables))

@@ -31,6 +31,8 @@ def without_numbers(graph: GraphView, rewrite: Rewriter) -> None:
     Dynamo makes tensors of one element of Python floats that are inputs, and the graph reads them with `item`. Kernels
     have no place for a number that is read at run time. Where the tensor itself can stand in its place, it does; elsewhere
     the number becomes a constant, and a call with another number is another compile.
+
+    It pays always: an engine whose kernels take no numbers fails without it.
     """
     for node in graph.find(aten._local_scalar_dense):
         if not isinstance(value_of(node), torch.SymFloat):

@@ -17,7 +17,10 @@ aten = torch.ops.aten
 
 @graph_pass(stage="lower", numerics="exact")
 def fill_constants(graph: GraphView, rewrite: Rewriter) -> None:
-    """Makes a tensor of each constant of one element, which Inductor takes for a number."""
+    """Makes a tensor of each constant of one element, which Inductor takes for a number.
+
+    It pays always: operators fail in Inductor that do not take numbers.
+    """
     for node in graph.each("get_attr"):
         constant = attribute_or_none(graph.module, str(node.target))
         if not isinstance(constant, torch.Tensor) or _is_filled(node):

@@ -24,6 +24,8 @@ def keep_draws_in_order(graph: GraphView, rewrite: Rewriter) -> None:
 
     Inductor's scheduler orders kernels by their data alone. The marker after the last draw gives it the rest; the engine
     lowers it, and Eductor's seeded operators.
+
+    It pays always: without it, other numbers than eager's are drawn.
     """
     draws = []
     for node in graph.nodes:
