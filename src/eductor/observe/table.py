@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
@@ -79,8 +80,10 @@ def nearest_miss(r: PassRecord) -> str:
 
 
 def described(reject: Rejection) -> str:
-    """A candidate that a pass left, and why."""
-    return f"{', '.join(reject.nodes)}: {reject.reason}" if reject.nodes else reject.reason
+    """A candidate that a pass left, and why; with the other nodes that it is about, unless the reason names them."""
+    named = re.findall(r"\w+", reject.reason)
+    nodes = [*reject.nodes[:1], *(node for node in reject.nodes[1:] if node not in named)]
+    return f"{', '.join(nodes)}: {reject.reason}" if nodes else reject.reason
 
 
 def _is_number(cell: str) -> bool:
