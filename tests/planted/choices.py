@@ -17,7 +17,7 @@ def _applies(host: Host, fault: Fault) -> bool:
         "draws": True,
         "order of draws": True,
         "writes": host.stage == "pre_grad",
-        "gradients": host.has_gradients and host.stage != "post_grad",
+        "gradients": host.has_gradients and host.stage not in ("post_grad", "lower"),
     }
     return there[fault.about] and may_have(host, fault)
 

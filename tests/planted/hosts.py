@@ -15,7 +15,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node, map_arg
 from torch.utils._pytree import tree_leaves
 
-from eductor.engines import ATEN, Engine
+from eductor.engines import ATEN, INDUCTOR, Engine
 from eductor.graph.capture import capture
 from eductor.graph.effects.order import sort_in_place
 from eductor.graph.snapshot import Snapshot
@@ -29,6 +29,9 @@ from eductor.pipeline.registry import Registry, Step
 CALLS = 3
 DRAWING = Engine("aten that draws anew", ATEN.compile, seeded_random=True)
 """The passes that redraw are left out with engines that draw as eager does."""
+LOWERING = Engine("aten after the passes for Inductor", ATEN.compile, lower=INDUCTOR.lower)
+PLANTED: tuple[Stage, ...] = ("pre_grad", "joint", "post_grad", "lower")
+"""Not the stage partition: what its passes do depends on what the partitioner chose."""
 
 
 def victims(a: torch.Tensor, base: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -152,6 +155,8 @@ class Host:
         """How it is compiled; bitwise as eager where the pass is."""
         if self.numerics == "redraws":
             return {"engine": DRAWING}
+        if self.stage == "lower":
+            return {"engine": LOWERING}
         return {"engine": "aten", "profile": "exact" if self.numerics == "exact" else "fast"}
 
 
@@ -191,18 +196,19 @@ STANDING_FOR_ALL = (
     "post_grad/eliminate_dead_code",
     "post_grad/remove_noop_ops",
     "post_grad/stable_topological_sort",
+    "lower/call_wide_cats",
 )
 
 
 def steps() -> list[Step]:
     """Every pass at each of its places, but for those that run on other devices alone, or may change any result.
 
-    Those that are off, or whose examples need options, are left out: a compile does not run them so. Of the many before
+    Those that are off, or whose examples need options or a context, are left out: a compile does not run them so. Of the many before
     autograd and after the partition, those that fire on any graph stand for all: the faults are planted into graphs.
     """
     found = [step for step in Registry.default().steps() if not step.is_slot]
     found = [s for s in found if s.stage == "joint" or s.address in STANDING_FOR_ALL]
-    found = [s for s in found if s.load().on and not any(e.options for e in s.load().examples)]
+    found = [s for s in found if s.load().on and not any(e.options or e.context for e in s.load().examples)]
     contracts = {step: step.load().contract for step in found}
     return [s for s, c in contracts.items() if "cpu" in (c.devices or ("cpu",)) and c.numerics != "changes"]
 

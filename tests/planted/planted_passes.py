@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from faults import FAULTS
-from hosts import Host, all_hosts
+from hosts import PLANTED, Host, all_hosts
 from planting import Planted
 
-from eductor.pipeline.base import STAGES, Stage
+from eductor.pipeline.base import Stage
 
 
 def host_of(stage: Stage) -> Host:
@@ -15,7 +15,7 @@ def host_of(stage: Stage) -> Host:
 
 
 FAULT = FAULTS["wrong_constant"]
-NAMES: dict[Stage, str] = {stage: f"planted_in_{stage}" for stage in STAGES}
+NAMES: dict[Stage, str] = {stage: f"planted_in_{stage}" for stage in PLANTED}
 
 for stage, name in NAMES.items():
     globals()[name] = Planted(host_of(stage).pass_, stage, FAULT, home=__name__)
