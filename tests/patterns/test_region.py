@@ -54,7 +54,8 @@ class Toy:
             if self.edit is not None:
                 self.edit(graph, rewrite)
             for end in graph.candidates(calls_of(graph, aten.atan.default)):
-                self.reasons.append(replace_region(graph, rewrite, self.region(graph, end), self.by).reason)
+                answer = replace_region(graph, rewrite, self.region(graph, end), self.by)
+                self.reasons.append("" if answer else answer.reason)
 
         @graph_pass(stage="joint", numerics="exact", after="toy")
         def look(graph, rewrite):

@@ -13,10 +13,11 @@ from typing import Any, Protocol
 from torch.fx import Node
 
 from eductor.compat import sort_key
+from eductor.graph.no import No
 from eductor.graph.view import GraphView
 from eductor.patterns.forms import Call, Form
 from eductor.patterns.language import Tolerance
-from eductor.patterns.match import Match, Miss, completed
+from eductor.patterns.match import Match, completed
 from eductor.patterns.program import Program, anchored, compiled
 from eductor.patterns.readings import Readings
 from eductor.patterns.spellings import sources
@@ -51,7 +52,7 @@ class Candidate:
 
     rule: int
     program: Program
-    found: Match | Miss
+    found: Match | No
     anchor: Node
 
 
@@ -78,7 +79,7 @@ class Index:
 
     def candidates(self, view: GraphView) -> list[Candidate]:
         """Everything that is found: the rules in their order, the matches of one in the order of the graph."""
-        readings = Readings()
+        readings = Readings(view.bind)
         chosen = list(self._chosen(view))
         found: list[Candidate] = []
         for first, branch in self._tree(chosen).values():
@@ -92,10 +93,10 @@ class Index:
         order = {program: i for i, (_, program) in enumerate(chosen)}
         return sorted(_distinct(found), key=lambda c: (order[c.program], sort_key(_place(c))))
 
-    def again(self, candidate: Candidate) -> Match | Miss:
+    def again(self, candidate: Candidate) -> Match | No:
         """The same form at the same anchor, after the graph was edited; with the same nodes for its names, if it still has them."""
         readings = Readings()
-        found: Match | Miss = Miss("the graph changed meanwhile")
+        found: Match | No = No("the graph changed meanwhile")
         wanted = candidate.found.named() if isinstance(candidate.found, Match) else set()
         for start in candidate.program.starts(readings, candidate.anchor):
             for slots in candidate.program.solutions(readings, start):

@@ -12,7 +12,7 @@ from torch.fx import Graph, Node, map_arg
 
 from eductor.compat import sort_key
 from eductor.errors import BadPattern
-from eductor.graph.rewriter import Rewriter
+from eductor.graph.no import No
 from eductor.graph.values.meta import known_equal, tensor_of
 from eductor.patterns.expressions import evaluated
 from eductor.patterns.forms import Call, Form
@@ -22,18 +22,6 @@ from eductor.patterns.program import Program, compiled, is_shared
 from eductor.patterns.reading import Reading
 from eductor.patterns.readings import Readings
 from eductor.patterns.steps import Slots
-
-
-@dataclass(frozen=True, slots=True)
-class Miss:
-    """Why a candidate is no match, and which node disagrees."""
-
-    reason: str
-    node: Node | None = None
-
-    def reject(self, rewrite: Rewriter) -> None:
-        """Has the record of the pass keep it."""
-        rewrite.reject(self.reason, *(() if self.node is None else (self.node,)))
 
 
 @dataclass(eq=False, slots=True)
@@ -84,7 +72,7 @@ class Match:
 _NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
 
 
-def completed(program: Program, slots: Slots, readings: Readings, anchor: Node) -> Match | Miss:
+def completed(program: Program, slots: Slots, readings: Readings, anchor: Node) -> Match | No:
     """The match that a solution is, once everything holds that concerns it as a whole."""
     found = _Found(program, slots, readings)
     missed = found.missed()
@@ -107,7 +95,7 @@ class _Found:
         self.outputs: tuple[Node | None, ...] = ()
         self.nodes: dict[Node, None] = {}
 
-    def missed(self) -> Miss | None:
+    def missed(self) -> No | None:
         self._bind(self.program, self.slots)
         found = self._repetitions()
         if found is not None:
@@ -118,7 +106,8 @@ class _Found:
                 self.by_call.setdefault(id(call.said), reading.node)
                 self.nodes.update(dict.fromkeys((reading.node, *reading.through)))
         self.outputs = tuple(self._outputs())
-        return self._wrong_names() or self._wrong_computed() or self._wrong_users() or self._wrong_outputs()
+        asked = (self._wrong_names, self._wrong_computed, self._wrong_users, self._wrong_outputs)
+        return next((no for ask in asked if (no := ask()) is not None), None)
 
     def _bind(self, program: Program, slots: Slots) -> None:
         for name, slot in program.names.items():
@@ -132,7 +121,7 @@ class _Found:
                 for name, value in once.bindings.items():
                     self.bindings.setdefault(name, []).append(value)
 
-    def _repetitions(self) -> Miss | None:
+    def _repetitions(self) -> No | None:
         """All calls of the repeated form on what they share; a user of it that has another form is a miss."""
         if not self.program.form.repeated:
             return None
@@ -147,14 +136,14 @@ class _Found:
             for user in node.users:
                 one = self._once(program, user, shared, node)
                 if one is None:
-                    return Miss(f"{user.name} uses {node.name}, too, but not as {spelled(touching.said)}", user)
+                    return No(f"{user.name} uses {node.name}, too, but not as {spelled(touching.said)}", user)
                 self.parts.extend(_solutions_in(program, one))
                 again = _Found(program, one, self.readings)
                 again._bind(program, one)
                 for name, value in again.bindings.items():
                     self.bindings.setdefault(name, []).append(value)
             return None
-        return Miss("nothing in the pattern is shared by the repetitions: give what they share users=ANY")
+        return No("nothing in the pattern is shared by the repetitions: give what they share users=ANY")
 
     def _once(self, program: Program, user: Node, shared: Call, node: Node) -> Slots | None:
         for start in program.starts(self.readings, user):
@@ -174,7 +163,7 @@ class _Found:
             else:
                 yield self.bindings.get(output.name) if isinstance(output, Var) else None
 
-    def _wrong_names(self) -> Miss | None:
+    def _wrong_names(self) -> No | None:
         exclusive: dict[Any, str] = {}
         for program, slots in self.parts:  # each element of a list, and each repetition, by itself
             part = _Found(program, slots, self.readings)
@@ -184,24 +173,23 @@ class _Found:
                 return missed
         return None
 
-    def _wrong_leaf(self, exclusive: dict[Any, str]) -> Miss | None:
+    def _wrong_leaf(self, exclusive: dict[Any, str]) -> No | None:
         for leaf in _leaves(self.program.form):
             if not isinstance(leaf, (Var, Const)):
                 continue
             value = self.bindings.get(leaf.name)
             node = value if isinstance(value, Node) else self._holder(leaf)
             if leaf.where is not None:
-                verdict = leaf.where(plain(value))
-                if not is_true(verdict):
-                    return Miss(
-                        refusal(verdict, f"{leaf.name} is {shown(value)}, for which its condition does not hold"), node
-                    )
+                answer = leaf.where(plain(value))
+                if not is_true(answer):
+                    default = f"{leaf.name} is {shown(value)}, for which its condition does not hold"
+                    return refusal(answer, default, node)
             if isinstance(leaf, Var) and (unlike := _unlike_shape(leaf, self.bindings)):
-                return Miss(unlike, node)
+                return No(unlike, node)
             if isinstance(leaf, Var) and leaf.exclusive and isinstance(value, Node):
                 other = exclusive.setdefault(value, leaf.name)
                 if other != leaf.name:
-                    return Miss(f"{other} and {leaf.name} are the same node, {value.name}", value)
+                    return No(f"{other} and {leaf.name} are the same node, {value.name}", value)
         return None
 
     def _holder(self, leaf: Any) -> Node:
@@ -210,7 +198,7 @@ class _Found:
         found = (self.slots[at] for call, at in calls if any(p is leaf for p in call.places.values()))
         return next(found, self.slots[0]).node  # type: ignore[no-any-return]
 
-    def _wrong_computed(self) -> Miss | None:
+    def _wrong_computed(self) -> No | None:
         values: dict[str, Any] = {}  # the same few sizes stand in many places
         for program, slots in self.parts:
             for slot, holder, place, wanted in program.computed:
@@ -223,13 +211,13 @@ class _Found:
                 if not (same_constant(got, expected, mixed=True) or nearly(got, expected)):
                     text = f"1/({wanted.expression})" if wanted.inverted else wanted.expression
                     name = name_of(slots[holder], place)
-                    return Miss(
+                    return No(
                         f"{name} is {shown(got)}, the pattern wants {text}, which is {shown(expected)}",
                         slots[holder].node,
                     )
         return None
 
-    def _wrong_users(self) -> Miss | None:
+    def _wrong_users(self) -> No | None:
         results = {o for o in self.outputs if o is not None}
         for program, slots in self.parts:
             for call, slot in program.calls.items():
@@ -238,7 +226,7 @@ class _Found:
                     continue
                 if type(call.users) is int and reading.node not in results:
                     if len(reading.node.users) != call.users:
-                        return Miss(
+                        return No(
                             f"{reading.node.name} has {len(reading.node.users)} users, the pattern wants {call.users}",
                             reading.node,
                         )
@@ -247,14 +235,14 @@ class _Found:
                 for node in inside:
                     outside = next((u for u in node.users if u not in self.nodes and not is_spare(u)), None)
                     if outside is not None:
-                        return Miss(_also(node, outside), node)
+                        return No(_also(node, outside), node)
         return None
 
-    def _wrong_outputs(self) -> Miss | None:
+    def _wrong_outputs(self) -> No | None:
         calls = [o for o, p in zip(self.outputs, self.program.form.outputs, strict=False) if isinstance(p, Call)]
         if len(set(calls)) < len(calls):
-            twice = next(o for o in calls if calls.count(o) > 1)
-            return Miss(f"two results of the pattern are the same node, {twice.name if twice else None}", twice)
+            twice = next(o for o in calls if o is not None and calls.count(o) > 1)
+            return No(f"two results of the pattern are the same node, {twice.name}", twice)
         return None
 
 
@@ -307,13 +295,15 @@ def _also(node: Node, user: Node) -> str:
     return f"{node.name} is also used by {user.name}, outside of the pattern"
 
 
-def is_true(verdict: Any) -> bool:
-    """What a condition said: a string is a reason why not. Unknown sizes count as no, and install no guard."""
-    if isinstance(verdict, torch.SymBool):
-        return known_equal(verdict, True)
-    return not verdict if isinstance(verdict, str) else bool(verdict)
+def is_true(answer: Any) -> bool:
+    """Whether a condition holds: a string is a reason why not. Unknown sizes count as no, and install no guard."""
+    if isinstance(answer, torch.SymBool):
+        return known_equal(answer, True)
+    return not answer if isinstance(answer, str) else bool(answer)
 
 
-def refusal(verdict: Any, otherwise: str) -> str:
-    """The reason that a condition gave, if it gave one: a string is a reason why not."""
-    return verdict if isinstance(verdict, str) and verdict else getattr(verdict, "reason", "") or otherwise
+def refusal(answer: Any, default: str, *nodes: Node) -> No:
+    """What a condition that does not hold answered, as a refusal: it may have given the reason."""
+    if isinstance(answer, No):
+        return No(answer.reason, *nodes, *answer.nodes)
+    return No(answer if isinstance(answer, str) and answer else default, *nodes)

@@ -12,13 +12,14 @@ from typing import Any
 
 from torch.fx import Node
 
+from eductor.graph.no import No
 from eductor.graph.rewriter import source_line
 from eductor.graph.view import GraphView
 from eductor.patterns.forms import Form
 from eductor.patterns.index import possible
 from eductor.patterns.language import spelled
 from eductor.patterns.literals import argument
-from eductor.patterns.match import Miss, completed
+from eductor.patterns.match import completed
 from eductor.patterns.program import Every, Program, compiled, element
 from eductor.patterns.readings import Readings
 from eductor.patterns.steps import Climb, Enter, Same, Slots, Step
@@ -140,15 +141,16 @@ class _Failure:
     plan: _Plan
     at: int
     slots: tuple[Any, ...]
-    missed: Miss | None = None
+    missed: No | None = None
 
     def told(self, readings: Readings) -> Missed:
         slots = list(self.slots)
         if self.missed is not None:
             calls = self.plan.program.calls.items()
-            said = next((c.said for c, slot in calls if slots[slot].node is self.missed.node), None)
+            node = next(iter(self.missed.nodes), None)
+            said = next((c.said for c, slot in calls if slots[slot].node is node), None)
             text = spelled(said, 2) if said is not None else self.plan.whole
-            return Missed(text, self.missed.node, self.missed.reason)
+            return Missed(text, node, self.missed.reason)
         step = self.plan.steps[self.at]
         reason, node = step.why(readings, slots)
         return Missed(self.plan.wanted(step, self.plan.fills[self.at]), node, reason)
@@ -260,7 +262,7 @@ class _Walk:
         program = self.plan.program
         if not self.failures and program.anchor is not None:
             whole = completed(program, list(self.slots), self.search.readings, self.slots[0].node)
-            if not isinstance(whole, Miss):
+            if not isinstance(whole, No):
                 return
             self.failures = [_Failure(self.plan, -1, tuple(self.slots), whole)]
             self._keep()

@@ -36,8 +36,12 @@ class PatternPass(Pass):
         self._warned: set[str] = set()
 
     def _check_function(self) -> None:
-        if inspect.signature(self.fn).parameters:
-            raise BadPass(f"pass {self.name!r}: its patterns do the work, so its own function takes no parameters.")
+        parameters = inspect.signature(self.fn).parameters.values()
+        if any(p.kind is not p.KEYWORD_ONLY or p.default is p.empty for p in parameters):
+            raise BadPass(
+                f"pass {self.name!r}: its patterns do the work, so the parameters of its own function are its options: "
+                "keyword-only, each with a default."
+            )
 
     @property
     def version(self) -> str:
@@ -53,13 +57,18 @@ class PatternPass(Pass):
     def run(self, view: GraphView, rewriter: Rewriter, context: Context) -> None:
         if context.options.debug:
             self.check_rules()
-        self.rules.apply(view, rewriter)
+        self.rules.apply(view, rewriter, self.asked(context))
         problem = next((rule.problem for rule in self.rules.rules if rule.problem), None)
         if problem is not None and context.options.strict:
             raise BadPattern(problem)
         if problem is not None and problem not in self._warned:
             self._warned.add(problem)
             warn(f"the pass {context.stage}/{self.name}: {problem}")
+
+    def asked(self, context: Context) -> dict[str, Any]:
+        """What checks and handlers may take by name, besides the graph: the context, and the options of the pass."""
+        defaults = {name: p.default for name, p in self.parameters.items()}
+        return {"context": context, **defaults, **self.options}
 
     def check_rules(self) -> None:
         """Runs each replacement against its search function, once; one that computes something else is an error."""

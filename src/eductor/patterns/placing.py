@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from torch.fx import Node
 
 from eductor.graph.effects.graph_effects import Effects
-from eductor.patterns.match import Match, Miss
+from eductor.graph.no import No
+from eductor.patterns.match import Match
 from eductor.patterns.transparent import transparent
 
 
@@ -20,43 +21,47 @@ class Result:
     needs: tuple[Node, ...]
 
 
-def places(match: Match, results: Sequence[Result], effects: Effects) -> dict[Node, Node] | Miss:
+def places(match: Match, results: Sequence[Result], effects: Effects) -> dict[Node, Node] | No:
     """In front of which node the replacement of each old result goes, or why there is no such place."""
     found: dict[Node, Node] = {}
     for result in results:
         place = _place(match, result)
-        if isinstance(place, Miss):
+        if isinstance(place, No):
             return place
         found[result.old] = place
     moved = _spans(match, found)
     overwritten = _overwritten(match, effects)
     if overwritten is not None:
         return overwritten
-    blocked = next((b for node, place in moved.items() if (b := _blocked(match, node, place, effects))), None)
+    checked = (_blocked(match, node, place, effects) for node, place in moved.items())
+    blocked = next((no for no in checked if no is not None), None)
     if blocked is not None:
         return blocked
     for result in results:
         for needed in result.needs if effects.writes_before(found[result.old]) else ():
             writer = _writer(match, [needed], _first_read(match, needed), found[result.old], effects)
             if writer is not None:
-                return Miss(f"{writer.name} writes {needed.name} between the nodes of the match", writer)
+                return No(f"{writer.name} writes {needed.name} between the nodes of the match", writer)
     return found
 
 
-def spanned(match: Match, effects: Effects) -> Miss | None:
+def spanned(match: Match, effects: Effects) -> No | None:
     """Why the work of a match could not be done at its end: a write, or a barrier, stands between its nodes."""
+    overwritten = _overwritten(match, effects)
+    if overwritten is not None:
+        return overwritten
     found = (_blocked(match, node, match.nodes[-1], effects) for node in match.nodes)
-    return _overwritten(match, effects) or next((blocked for blocked in found if blocked is not None), None)
+    return next((blocked for blocked in found if blocked is not None), None)
 
 
-def _overwritten(match: Match, effects: Effects) -> Miss | None:
+def _overwritten(match: Match, effects: Effects) -> No | None:
     """Why a value inside of the match is not what it was when it is used: somebody else wrote to it meanwhile."""
     for node in match.nodes if effects.writes_before(match.nodes[-1]) else ():
         for operand in node.all_input_nodes:
             for value in _passed(match, operand):
                 writer = _writer(match, [value], value, node, effects)
                 if writer is not None:
-                    return Miss(f"{writer.name} writes {value.name} before {node.name} reads it", writer)
+                    return No(f"{writer.name} writes {value.name} before {node.name} reads it", writer)
     return None
 
 
@@ -78,7 +83,7 @@ def _first_read(match: Match, needed: Node) -> Node:
     return min(found)
 
 
-def _place(match: Match, result: Result) -> Node | Miss:
+def _place(match: Match, result: Result) -> Node | No:
     old = result.old
     late = [n for n in result.needs if not n < old]
     if not late:
@@ -89,7 +94,7 @@ def _place(match: Match, result: Result) -> Node | Miss:
     too_late = next((n for n in late if first is not None and not n < first), None)
     if first is None or too_late is not None:
         named = too_late or late[0]
-        return Miss(
+        return No(
             f"what replaces {old.name} needs {named.name}, which is computed only after a user of {old.name}", named
         )
     return first
@@ -110,7 +115,7 @@ def _spans(match: Match, found: Mapping[Node, Node]) -> dict[Node, Node]:
     return {node: spans.get(node, last) for node in match.nodes}
 
 
-def _blocked(match: Match, node: Node, place: Node, effects: Effects) -> Miss | None:
+def _blocked(match: Match, node: Node, place: Node, effects: Effects) -> No | None:
     """Why the work of a node cannot be done at a place instead: somebody between them would notice."""
     effect = effects.of(node)
     for other in effects.marks_between(node, place):
@@ -118,22 +123,22 @@ def _blocked(match: Match, node: Node, place: Node, effects: Effects) -> Miss | 
         if other in match.nodes:
             continue
         if mark.barrier:
-            return Miss(f"{other.name} stands between the nodes of the match: {mark.barrier}", other)
+            return No(f"{other.name} stands between the nodes of the match: {mark.barrier}", other)
         if mark.ordered and mark.ordered == effect.ordered:
-            return Miss(
+            return No(
                 f"{other.name} stands between the nodes of the match, and {mark.ordered} as {node.name} does", other
             )
     passed = list(_outside(match, node, place)) if effect.barrier or effect.writes else []
     if effect.barrier and passed:
-        return Miss(
+        return No(
             f"{node.name} is {effect.barrier}, and {passed[0].name} stands between it and the replacement", node
         )
     reader = next((n for n in passed if effects.reads(n) & effects.writes(node)), None)
     if reader is not None:
-        return Miss(f"{reader.name} reads, between the nodes of the match, what {node.name} writes", reader)
+        return No(f"{reader.name} reads, between the nodes of the match, what {node.name} writes", reader)
     writer = _writer(match, node.all_input_nodes, node, place, effects)
     return (
-        Miss(f"{writer.name} writes, between the nodes of the match, what {node.name} reads", writer)
+        No(f"{writer.name} writes, between the nodes of the match, what {node.name} reads", writer)
         if writer
         else None
     )

@@ -9,9 +9,10 @@ import torch
 from torch.fx import Node
 
 from eductor.graph.effects.node_effects import effect_of
+from eductor.graph.reading.bind import bind
 from eductor.patterns.language import Tolerance
 from eductor.patterns.reading import Inverse, Reading
-from eductor.patterns.spellings import readings_of
+from eductor.patterns.spellings import Binder, readings_of
 from eductor.patterns.transparent import transparent
 
 aten = torch.ops.aten
@@ -20,7 +21,8 @@ aten = torch.ops.aten
 class Readings:
     """The readings of the nodes of one graph, each worked out once."""
 
-    def __init__(self) -> None:
+    def __init__(self, bind: Binder = bind) -> None:
+        self._bind = bind
         self._known: dict[Node, tuple[Reading, ...]] = {}
         self._inner: dict[tuple[Node, frozenset[Tolerance]], Node | None] = {}
 
@@ -28,7 +30,7 @@ class Readings:
         """All readings of a node; the plainest first."""
         found = self._known.get(node)
         if found is None:
-            found = self._known[node] = tuple(readings_of(node))
+            found = self._known[node] = tuple(readings_of(node, self._bind))
         return found
 
     def matching(self, value: Any, keys: tuple[Any, ...], tolerated: frozenset[Tolerance]) -> list[Reading]:

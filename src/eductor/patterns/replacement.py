@@ -6,7 +6,7 @@ import itertools
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import GraphModule, Node, map_arg
@@ -17,12 +17,13 @@ from eductor.graph.capture import dialect_of
 from eductor.graph.effects.graph_effects import Effects
 from eductor.graph.effects.node_effects import effect_of
 from eductor.graph.effects.order import ancestors
+from eductor.graph.no import No
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values import meta
 from eductor.graph.values.meta import difference, hint_of, is_backward, known_equal, results_of, tensor_of, value_of
 from eductor.graph.view import GraphView, keys_of
 from eductor.patterns.language import Tolerance
-from eductor.patterns.match import Match, Miss, is_size, is_spare
+from eductor.patterns.match import Match, is_size, is_spare
 from eductor.patterns.placing import Result, places
 from eductor.patterns.transparent import CAST, transparent
 
@@ -45,13 +46,13 @@ class Piece:
         return dict(zip(self.module.graph.find_nodes(op="placeholder"), self.inputs, strict=True))
 
 
-def paste(view: GraphView, rewrite: Rewriter, match: Match, piece: Piece) -> Miss | None:
+def paste(view: GraphView, rewrite: Rewriter, match: Match, piece: Piece) -> Literal[True] | No:
     """Puts a piece in the place of a match; where that cannot be, says why, and leaves the graph as it is."""
     plan = _planned(view, match, piece)
-    if isinstance(plan, Miss):
+    if isinstance(plan, No):
         return plan
     _Paster(view, rewrite, match, piece, plan).paste()
-    return None
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class _Plan:
     places: Mapping[Node, Node]
 
 
-def _planned(view: GraphView, match: Match, piece: Piece) -> _Plan | Miss:
+def _planned(view: GraphView, match: Match, piece: Piece) -> _Plan | No:
     results = piece.results
     if len(results) != len(match.outputs):
         raise BadPattern(
@@ -76,28 +77,28 @@ def _planned(view: GraphView, match: Match, piece: Piece) -> _Plan | Miss:
             continue
         if old not in match.nodes:
             if given.get(new) is not old:
-                return Miss(f"{old.name} is an input of the pattern, and the replacement returns something else", old)
+                return No(f"{old.name} is an input of the pattern, and the replacement returns something else", old)
             continue
         if new is None:
-            return Miss(f"{old.name} is used, and the replacement does not compute it", old)
+            return No(f"{old.name} is used, and the replacement does not compute it", old)
         wider = _wider(match, old, _value(new, given))
         wrong = _unlike(match, wider, _value(new, given))
         if wrong is not None:
             return wrong
         pairs.append((wider, new))
     if not pairs:
-        return Miss("nobody uses any of its results", match.output)
+        return No("nobody uses any of its results", match.output)
     effects = view.effects
     needs = [Result(old, tuple(_needed(new, given))) for old, new in pairs]
     found = places(match, needs, effects)
-    if isinstance(found, Miss):
+    if isinstance(found, No):
         return found
     inner = Effects(piece.module.graph, inputs_distinct=True)
     wanted = ancestors([new for _, new in pairs if isinstance(new, Node)])
     calls = (n for n in piece.module.graph.nodes if n.op.startswith("call") and n not in wanted)
     lost = next((n for n in calls if not inner.of(n).removable), None)
     if lost is not None:
-        return Miss(
+        return No(
             f"{lost.name} of the replacement has an effect, and none of the results comes from it", match.output
         )
     wrong = _writes_otherwise(match, given, effects, inner)
@@ -125,17 +126,17 @@ def _value(new: Any, given: Mapping[Node, Any]) -> Any:
     return value_of(given.get(new, new))
 
 
-def _unlike(match: Match, old: Node, new: Any) -> Miss | None:
+def _unlike(match: Match, old: Node, new: Any) -> No | None:
     """What tells the new value from the old one for those who use it."""
     was = value_of(old)
     if was is meta.UNKNOWN or new is meta.UNKNOWN:
-        return Miss(f"{old.name} or its replacement has no fake value, so that they cannot be compared", old)
+        return No(f"{old.name} or its replacement has no fake value, so that they cannot be compared", old)
     if "casts" in match.form.tolerated and _is_wider(new, was):
         new = _in_dtype(new, was.dtype)
     unlike = difference(was, _as_wanted(was, new))
     if unlike is None and isinstance(was, torch.Tensor) and was.requires_grad and not new.requires_grad:
         unlike = "requires_grad True and False"
-    return Miss(f"the replacement of {old.name} differs from it: {unlike}", old) if unlike else None
+    return No(f"the replacement of {old.name} differs from it: {unlike}", old) if unlike else None
 
 
 def _is_wider(new: Any, was: Any) -> bool:
@@ -190,7 +191,7 @@ def _nodes_in(value: Any) -> list[Node]:
     return found
 
 
-def _writes_otherwise(match: Match, given: Mapping[Node, Any], effects: Effects, inner: Effects) -> Miss | None:
+def _writes_otherwise(match: Match, given: Mapping[Node, Any], effects: Effects, inner: Effects) -> No | None:
     """Whether the replacement writes other inputs than the match did: somebody waits for that, or relies on its absence."""
     own = {effects.place(n) for n in match.nodes if not effects.of(n).shares}
     old = {place for n in match.nodes for place in effects.writes(n)} - own
@@ -200,24 +201,24 @@ def _writes_otherwise(match: Match, given: Mapping[Node, Any], effects: Effects,
     }
     missing = next((place for place in old if place not in new), None)
     if missing is not None:
-        return Miss(f"the match writes {missing.name}, and the replacement does not", match.output)
+        return No(f"the match writes {missing.name}, and the replacement does not", match.output)
     extra = next((node for place, node in new.items() if place not in old), None)
-    return Miss(f"the replacement writes {extra.name}, and the match does not", extra) if extra is not None else None
+    return No(f"the replacement writes {extra.name}, and the match does not", extra) if extra is not None else None
 
 
 def _shares_otherwise(
     match: Match, old: Node, new: Any, given: Mapping[Node, Any], effects: Effects, inner: Effects
-) -> Miss | None:
+) -> No | None:
     """Whether the new result shares memory with others than the old one did, and somebody could see it."""
     with_inputs = [given[p] for p in given if isinstance(given[p], Node) and inner.place(p) is inner.place(new)]
     for source in with_inputs:
         if tensor_of(source) is not None and not (verdict := effects.may_alias(old, source)):
-            return Miss(verdict.reason, old)
+            return No(verdict.reason, old)
     if not with_inputs and _is_view_of_others(match, old, effects):
         place = effects.place(old)
         written = next((m for m in effects.marks_between(old, None) if place in effects.writes(m)), None)
         if effects.leaves(old) or written is not None:
-            return Miss(f"{old.name} is a view, its replacement would not be, and somebody could see it", old)
+            return No(f"{old.name} is a view, its replacement would not be, and somebody could see it", old)
     return None
 
 

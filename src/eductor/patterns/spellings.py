@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from eductor.graph.reading.bind import Bound, bind
+from eductor.graph.reading.bind import Bound, NotUnderstood, bind
 from eductor.graph.values.meta import tensor_of
 from eductor.patterns.language import Tolerance
 from eductor.patterns.reading import MISSING, Inverse, Reading, Signature, made, signature_of
 from eductor.patterns.transparent import CAST, CASTS, PERMUTES, VIEWS, as_cast, is_float, is_number, transparent
 
 aten = torch.ops.aten
+Binder = Callable[[Node], Bound | NotUnderstood]
 _RESHAPING = (aten.flatten, aten.unflatten, aten.squeeze, aten.unsqueeze)
 """Views to another shape that is said in another way."""
 COMMUTATIVE = frozenset(
@@ -61,7 +62,7 @@ def sources(key: Any, tolerated: frozenset[Tolerance]) -> tuple[Any, ...]:
 # ---------------------------------------------------------------------------------------------------- plain readings
 
 
-def readings_of(node: Node) -> Iterator[Reading]:
+def readings_of(node: Node, bind: Binder = bind) -> Iterator[Reading]:
     """All readings of a node; the plainest first."""
     bound = bind(node) if node.op in ("call_function", "call_method") else None
     if not isinstance(bound, Bound):

@@ -23,8 +23,9 @@ from eductor.patterns.nearest import Missed, nearest
 from eductor.patterns.pattern_pass import PatternPass
 from eductor.patterns.program import anchored
 from eductor.patterns.readings import Readings
-from eductor.patterns.rules import Handled, Rule, Said
+from eductor.patterns.rules import Asked, Handled, Rule, Said
 from eductor.patterns.steps import called
+from eductor.pipeline.base import Context
 
 LINES = 5
 """So many lines of the graph are shown around a node."""
@@ -75,32 +76,37 @@ class WhyNot:
 
 
 def why_not(
-    pattern: Pattern | Rule | PatternPass, graph: GraphModule | Graph | GraphView, *, tolerate: str | Sequence[str] = ()
+    pattern: Pattern | Rule | PatternPass,
+    graph: GraphModule | Graph | GraphView,
+    *,
+    tolerate: str | Sequence[str] = (),
+    context: Context | None = None,
 ) -> WhyNot:
     """Why a pattern, a rule, or each rule of a pass does not match; that it does, where it does. Print the result.
 
-    `tolerate` is for an expression; a rule declares its own. The graph stays as it is. Bodies of higher-order operators
-    are looked at as well.
+    `tolerate` is for an expression; a rule declares its own. `context` is for the checks of rules, by default that of the
+    default options. The graph does not change. Bodies of higher-order operators are searched as well.
     """
     if not isinstance(graph, (GraphModule, Graph, GraphView)):
         raise BadPattern(f"why_not(..., {graph!r}): give a graph, such as eductor.graph.capture(fn, inputs, 'aten').")
     views = list(_views(graph))
     if isinstance(pattern, PatternPass):
-        rules = {rule.name: _why_not(rule, views) for rule in pattern.rules.rules}
+        asked = pattern.asked(context or Context(pattern.stages[0]))
+        rules = {rule.name: _why_not(rule, views, asked) for rule in pattern.rules.rules}
         return WhyNot(pattern.name, sum(w.matches for w in rules.values()), rules=rules)
     if isinstance(pattern, Pattern):
         pattern = Rule(spelled(pattern), Said(pattern), Handled(_nothing), tolerated=tolerances(tolerate))
     if not isinstance(pattern, Rule):
         raise BadPattern(f"why_not({pattern!r}, ...): give an expression, a rule, or a pass that is made of patterns.")
-    return _why_not(pattern, views)
+    return _why_not(pattern, views, {"context": context or Context("joint")})
 
 
-def _why_not(rule: Rule, views: Sequence[GraphView]) -> WhyNot:
+def _why_not(rule: Rule, views: Sequence[GraphView], asked: Asked) -> WhyNot:
     index = Index([rule])
-    found = [c.found for view in views for c in index.candidates(view) if isinstance(c.found, Match)]
+    found = [(view, c.found) for view in views for c in index.candidates(view) if isinstance(c.found, Match)]
     if found:
-        refusals = [(match, rule.refusal(match)) for match in found]
-        refused = tuple(Missed(rule.name, match.output, reason) for match, reason in refusals if reason)
+        answers = [(match, rule.holds(match, {**asked, "graph": view})) for view, match in found]
+        refused = tuple(Missed(rule.name, match.output, answer.reason) for match, answer in answers if not answer)
         return WhyNot(rule.name, len(found), refused)
     forms = rule.forms
     if not forms:

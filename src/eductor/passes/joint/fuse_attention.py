@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 
-from eductor.graph.effects.graph_effects import Verdict
+from eductor.graph.no import No
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 from eductor.passes.joint.attention import ANCHORS, Attention, recognize, regions, softmax_at
@@ -35,13 +36,13 @@ def fuse_attention(graph: GraphView, rewrite: Rewriter, context: Context) -> Non
         if reason or isinstance(found, str):
             rewrite.reject(reason, anchor)
             continue
-        verdict = Verdict("a symbolic size of it is not known from its inputs")
+        replaced: Literal[True] | No = No("a symbolic size of it is not known from its inputs")
         for region, fused in regions(graph, found, training=not context.is_inference):
-            verdict = replace_region(graph, rewrite, region, fused)
-            if verdict:
+            replaced = replace_region(graph, rewrite, region, fused)
+            if replaced:
                 break
-        else:
-            rewrite.reject(verdict.reason, anchor)
+        if not replaced:
+            rewrite.reject(replaced.reason, anchor)
 
 
 def _why_not(found: Attention, context: Context) -> str:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from torch.fx import Node
 
 from eductor.cost import device_of
-from eductor.graph.reading.bind import Bound
+from eductor.graph.no import No
 from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import is_row_major, known_equal, tensor_of, value_of
+from eductor.graph.values.meta import is_row_major, known_equal, value_of
 from eductor.graph.view import GraphView
 from eductor.passes.post_grad.products import fuses_into_users, is_expandable, unlike
-from eductor.pipeline.base import Context, f32, f64, graph_pass
+from eductor.patterns import Match, const, op, pattern_pass, var
+from eductor.pipeline.base import Context, f32, f64
 
 aten = torch.ops.aten
 
 
-@graph_pass(stage="post_grad", numerics="reassociates")
-def addmm_fusion(graph: GraphView, rewrite: Rewriter, context: Context, *, force: bool = False) -> None:
+@pattern_pass(stage="post_grad", numerics="reassociates")
+def addmm_fusion(*, force: bool = False) -> None:
     """Makes one `addmm` of a matrix product and a sum; of two products and their sum, a product and an `addmm`.
 
     With `force` it is made anywhere.
@@ -28,56 +28,55 @@ def addmm_fusion(graph: GraphView, rewrite: Rewriter, context: Context, *, force
     if the sum does not fuse into what reads it: on the CPU `addmm` fills its result with the other operand first, which
     takes as long as the sum.
     """
-    for node in graph.find(aten.add.Tensor):
-        bound = graph.bind(node)
-        if not isinstance(bound, Bound):
-            rewrite.reject(bound.reason, node)
-            continue
-        sides = [side for side in ("self", "other") if _is_product(graph, bound[side])]
-        if not sides:
-            continue
-        found = [_addmm(graph, node, bound, side) for side in sides]
-        fusion = next((f for f in found if not isinstance(f, str)), None)
-        loses = "" if force or fusion is None else _why_it_loses(graph, node, context)
-        if fusion is None or loses:
-            rewrite.reject(loses or str(found[0]), node)
-        else:
-            rewrite.replace(node, aten.addmm, *fusion[0], **fusion[1])
 
 
-def _addmm(graph: GraphView, node: Node, bound: Bound, side: str) -> tuple[tuple[Any, ...], dict[str, Any]] | str:
-    """The arguments of the `addmm` that a sum with a product on this side is, or why it is none."""
-    product, added, alpha = bound[side], bound["other" if side == "self" else "self"], bound["alpha"]
-    factors, result = graph.bind(product), value_of(node)
-    assert isinstance(factors, Bound)
-    if len(product.users) > 1 or added is product:
-        return "the product is used elsewhere"
-    reason = unlike(node, added, product, factors["self"], factors["mat2"])
+_PRODUCT = op(aten.mm.default, var("a"), var("b"))
+
+
+def check(match: Match, *, graph: GraphView, context: Context, force: bool = False) -> Literal[True] | No:
+    """Whether the sum is one that `addmm` computes, and computes faster."""
+    return _is_addmm(match) and (force or _pays(match, graph, context))
+
+
+def _is_addmm(match: Match) -> Literal[True] | No:
+    added, alpha, result = match["added"], match["alpha"], value_of(match.output)
+    reason = unlike(match.output, added, match["a"], match["b"])
     if reason:
-        return reason
+        return No(reason)
     if type(alpha) not in (int, float) or alpha == 0:
-        return f"alpha={alpha} does not scale"
-    if not known_equal(tuple(result.shape), tuple(value_of(product).shape)) or not is_expandable(added, result):
-        return "what is added is not known to be broadcast to the product"
-    if not is_row_major(result):
-        return "the sum lies in memory as what is added does"
-    scaled = "beta" if side == "self" else "alpha"  # `other` is what the sum scales
-    return (added, factors["self"], factors["mat2"]), {scaled: alpha} if alpha != 1 else {}
+        return No(f"alpha={alpha} does not scale")
+    product = value_of(match.node_of(_PRODUCT))
+    if not known_equal(tuple(result.shape), tuple(product.shape)) or not is_expandable(added, result):
+        return No("what is added is not known to be broadcast to the product")
+    return True if is_row_major(result) else No("the sum has the memory layout of what is added")
 
 
-def _why_it_loses(graph: GraphView, node: Node, context: Context) -> str:
-    result = value_of(node)
+def _pays(match: Match, graph: GraphView, context: Context) -> Literal[True] | No:
+    result = value_of(match.output)
     device = result.device
     if not device_of(device, context.options).fuses:
         is_slow = device.type == "cpu" and result.dtype in (torch.bfloat16, torch.float16)
-        return "on the CPU an addmm in half precision takes longer than a product and a sum" if is_slow else ""
+        return No("on the CPU an addmm in half precision takes longer than a product and a sum") if is_slow else True
     if device.type == "cpu":
-        return "on the CPU the sum takes no longer than filling the result of an addmm"
-    return "the sum fuses into what reads it" if fuses_into_users(graph, node) else ""
+        return No("on the CPU the sum takes no longer than filling the result of an addmm")
+    return No("the sum fuses into what reads it") if fuses_into_users(graph, match.output) else True
 
 
-def _is_product(graph: GraphView, x: Any) -> bool:
-    return isinstance(x, Node) and graph.is_call(x, aten.mm.default) and tensor_of(x) is not None
+@addmm_fusion.rule(op(aten.add.Tensor, _PRODUCT, var("added"), alpha=const("alpha")), check=check)
+def product_first(match: Match, graph: GraphView, rewrite: Rewriter) -> None:
+    """The `alpha` of a sum scales its second operand: here what is added."""
+    _replace(rewrite, match, beta=match["alpha"])
+
+
+@addmm_fusion.rule(op(aten.add.Tensor, var("added"), _PRODUCT, alpha=const("alpha")), check=check)
+def product_second(match: Match, graph: GraphView, rewrite: Rewriter) -> None:
+    """The `alpha` of a sum scales its second operand: here the product."""
+    _replace(rewrite, match, alpha=match["alpha"])
+
+
+def _replace(rewrite: Rewriter, match: Match, **scale: Any) -> None:
+    given = {name: x for name, x in scale.items() if x != 1}
+    rewrite.replace(match.output, aten.addmm, match["added"], match["a"], match["b"], **given)
 
 
 _FORCED = {"force": True}
@@ -104,7 +103,7 @@ def two_products(
     return a @ b + c @ d
 
 
-@addmm_fusion.refuses("the product is used elsewhere", options=_FORCED)
+@addmm_fusion.refuses("is also used by relu", options=_FORCED)
 def product_with_another_user(
     a: torch.Tensor = f32(4, 3), b: torch.Tensor = f32(3, 5), bias: torch.Tensor = f32(5)
 ) -> tuple[torch.Tensor, torch.Tensor]:

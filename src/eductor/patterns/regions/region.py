@@ -9,12 +9,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from torch.fx import GraphModule, Node
 
 from eductor.compat import sort_key
-from eductor.graph.effects.graph_effects import YES, Verdict
+from eductor.graph.no import No
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import is_backward, tensor_of
 from eductor.graph.view import GraphView
@@ -38,26 +38,25 @@ class Region:
     """The same computation out of the operators that autograd saw, of one tensor (or size) for each input."""
 
 
-def replace_region(graph: GraphView, rewrite: Rewriter, region: Region, by: Callable[..., Any]) -> Verdict:
+def replace_region(graph: GraphView, rewrite: Rewriter, region: Region, by: Callable[..., Any]) -> Literal[True] | No:
     """Has `by` compute the output of a region from its inputs, and the gradients that the region's backward computes.
 
     Says why not, where it cannot be, and leaves the graph as it is. Regions whose functions do not differ in code or in what
     they captured share their traces.
     """
-    verdict = _is_plain(graph, region)
-    if not verdict:
-        return verdict
+    plain = _is_plain(graph, region)
+    if not plain:
+        return plain
     region = _with_all_results(region)
     found = _found(graph, region)
-    if isinstance(found, Verdict):
+    if isinstance(found, No):
         return found
     wanted = [g is not None for g in found.gradients]
     try:
         piece = Retrace.of(graph)(by, region.inputs, found.table, wanted, found.tangent)
     except Exception as error:
-        return Verdict(f"the replacement cannot be traced: {type(error).__name__}: {error}".split("\n")[0])
-    missed = paste(graph, rewrite, _match(region, found), _piece(region, found, piece.module))
-    return YES if missed is None else Verdict(missed.reason)
+        return No(f"the replacement cannot be traced: {type(error).__name__}: {error}".split("\n")[0])
+    return paste(graph, rewrite, _match(region, found), _piece(region, found, piece.module))
 
 
 def _match(region: Region, found: _Found) -> Match:
@@ -90,12 +89,12 @@ class _Found:
     backward: frozenset[Node] = frozenset()
 
 
-def _is_plain(graph: GraphView, region: Region) -> Verdict:
+def _is_plain(graph: GraphView, region: Region) -> Literal[True] | No:
     for node in region.nodes:
         effect = graph.effects.of(node)
         if not (effect.removable or effect.random):
-            return Verdict(f"{node.name} does more than to compute its result")
-    return YES
+            return No(f"{node.name} does more than to compute its result")
+    return True
 
 
 def _with_all_results(region: Region) -> Region:
@@ -104,19 +103,19 @@ def _with_all_results(region: Region) -> Region:
     return replace(region, nodes=region.nodes | taken)
 
 
-def _found(graph: GraphView, region: Region) -> _Found | Verdict:
+def _found(graph: GraphView, region: Region) -> _Found | No:
     """The region's reference in the graph, with the decompositions that agree; or why it cannot be replaced."""
     retrace = Retrace.of(graph)
     choices: list[_Found] = []
     for table in retrace.tables:
         found = _reference(graph, region, table)
-        if not found.problem and _leak(graph, region, found):
+        if not found.problem and _kept_inside(graph, region, found):
             retrace.fits(table)
             return found
         choices.append(found)
     best = max(choices, key=lambda choice: choice.agreement)
-    verdict = _leak(graph, region, best)
-    return best if verdict else verdict
+    kept = _kept_inside(graph, region, best)
+    return best if kept else kept
 
 
 def _reference(graph: GraphView, region: Region, table: Table) -> _Found:
@@ -163,8 +162,8 @@ def _count(gradients: Sequence[Node | None]) -> int:
     return sum(g is not None for g in gradients)
 
 
-def _leak(graph: GraphView, region: Region, found: _Found) -> Verdict:
-    """Whether what goes with the region is used by nobody else. Sizes and views of its inputs may be: they cost nothing."""
+def _kept_inside(graph: GraphView, region: Region, found: _Found) -> Literal[True] | No:
+    """Whether nothing outside uses what goes with the region. Sizes and views of its inputs may be used: they cost nothing."""
     inner = (n for n in region.nodes if n is not region.output and holds_tensors(n))
     pending = [n for n in inner if not _is_view_of_inputs(graph, region, n)]
     seen = set(pending)
@@ -176,11 +175,11 @@ def _leak(graph: GraphView, region: Region, found: _Found) -> Verdict:
             if user not in found.backward:
                 where = "is returned by the graph" if user.op == "output" else f"is also used by {user.name}"
                 why = f"; {found.problem}" if found.problem else ""
-                return Verdict(f"{node.name} of the region {where}, outside of the region and its backward{why}")
+                return No(f"{node.name} of the region {where}, outside of the region and its backward{why}")
             seen.add(user)
             if user not in found.gradients:
                 pending.append(user)
-    return YES
+    return True
 
 
 def _is_view_of_inputs(graph: GraphView, region: Region, node: Node) -> bool:
