@@ -6,6 +6,7 @@ lacks is not looked for at all.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -77,9 +78,9 @@ class Index:
         self._programs: dict[Call, Program] = {}
         self._trees: dict[tuple[Call, ...], dict[_Root, tuple[Program, _Branch]]] = {}
 
-    def candidates(self, view: GraphView) -> list[Candidate]:
+    def candidates(self, view: GraphView, readings: Readings | None = None) -> list[Candidate]:
         """Everything that is found: the rules in their order, the matches of one in the order of the graph."""
-        readings = Readings(view.bind)
+        readings = readings or Readings(view.bind)
         chosen = list(self._chosen(view))
         found: list[Candidate] = []
         for first, branch in self._tree(chosen).values():
@@ -93,9 +94,8 @@ class Index:
         order = {program: i for i, (_, program) in enumerate(chosen)}
         return sorted(_distinct(found), key=lambda c: (order[c.program], sort_key(_place(c))))
 
-    def again(self, candidate: Candidate) -> Match | No:
+    def again(self, candidate: Candidate, readings: Readings) -> Match | No:
         """The same form at the same anchor, after the graph was edited; with the same nodes for its names, if it still has them."""
-        readings = Readings()
         found: Match | No = No("the graph changed meanwhile")
         wanted = candidate.found.named() if isinstance(candidate.found, Match) else set()
         for start in candidate.program.starts(readings, candidate.anchor):
@@ -169,11 +169,13 @@ def _walk(branch: _Branch, readings: Readings, slots: Slots) -> Iterator[tuple[i
 def _distinct(found: list[Candidate]) -> list[Candidate]:
     """Each match once, however often it was found; where an anchor has a match of a rule, its misses do not count."""
     matched = {(c.rule, c.anchor) for c in found if isinstance(c.found, Match)}
+    several = Counter((c.rule, c.found.nodes, c.found.outputs) for c in found if isinstance(c.found, Match))
     seen: set[Any] = set()
     kept: list[Candidate] = []
     for c in found:
         if isinstance(c.found, Match):
-            key: Any = (c.rule, c.found.nodes, c.found.outputs, repr(c.found.bindings))
+            key: Any = (c.rule, c.found.nodes, c.found.outputs)
+            key = (*key, repr(c.found.bindings)) if several[key] > 1 else key
         elif (c.rule, c.anchor) in matched:
             continue
         else:

@@ -16,7 +16,7 @@ from eductor.graph.no import No
 from eductor.graph.values.meta import known_equal, tensor_of
 from eductor.patterns.expressions import evaluated
 from eductor.patterns.forms import Call, Form
-from eductor.patterns.language import ANY, Const, Op, Var, spelled
+from eductor.patterns.language import ANY, Op, Var, spelled
 from eductor.patterns.literals import name_of, nearly, plain, same_constant, shown
 from eductor.patterns.program import Program, compiled, is_shared
 from eductor.patterns.reading import Reading
@@ -164,6 +164,8 @@ class _Found:
                 yield self.bindings.get(output.name) if isinstance(output, Var) else None
 
     def _wrong_names(self) -> No | None:
+        if not any(program.conditions for program, _ in self.parts):
+            return None
         exclusive: dict[Any, str] = {}
         for program, slots in self.parts:  # each element of a list, and each repetition, by itself
             part = _Found(program, slots, self.readings)
@@ -174,9 +176,7 @@ class _Found:
         return None
 
     def _wrong_leaf(self, exclusive: dict[Any, str]) -> No | None:
-        for leaf in _leaves(self.program.form):
-            if not isinstance(leaf, (Var, Const)):
-                continue
+        for leaf in self.program.conditions:
             value = self.bindings.get(leaf.name)
             node = value if isinstance(value, Node) else self._holder(leaf)
             if leaf.where is not None:
@@ -246,20 +246,34 @@ class _Found:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """All that decides about a match: the calls of its nodes, and who uses them."""
+
+    calls: tuple[tuple[Node, Any, Any, Any, tuple[Node, ...]], ...]
+
+    @staticmethod
+    def of(match: Match) -> Surroundings | None:
+        """None where a name stands for what no node of the match reads: what is passed over may change, too."""
+        read = {operand for node in match.nodes for operand in node.all_input_nodes}
+        if not match.named() <= read:
+            return None
+        return Surroundings(tuple((n, n.target, n.args, n.kwargs, tuple(n.users)) for n in match.nodes))
+
+    def are_the_same(self) -> bool:
+        """Whether no edit touched them since."""
+        return all(
+            n.target is target and n.args is args and n.kwargs is kwargs and tuple(n.users) == users
+            for n, target, args, kwargs, users in self.calls
+        )
+
+
 def _solutions_in(program: Program, slots: Slots) -> Iterator[tuple[Program, Slots]]:
     """A solution, and those of the elements of its lists."""
     yield program, slots
     for slot in program.lists:
         for inner, found in slots[slot]:
             yield from _solutions_in(inner, found)
-
-
-def _leaves(form: Form) -> Iterator[Any]:
-    for output in form.outputs:
-        if not isinstance(output, Call):
-            yield output
-    for call in form.calls:
-        yield from call.places.values()
 
 
 def _unlike_shape(leaf: Var, bindings: dict[str, Any]) -> str:

@@ -130,17 +130,13 @@ def _blocked(match: Match, node: Node, place: Node, effects: Effects) -> No | No
             )
     passed = list(_outside(match, node, place)) if effect.barrier or effect.writes else []
     if effect.barrier and passed:
-        return No(
-            f"{node.name} is {effect.barrier}, and {passed[0].name} stands between it and the replacement", node
-        )
+        return No(f"{node.name} is {effect.barrier}, and {passed[0].name} stands between it and the replacement", node)
     reader = next((n for n in passed if effects.reads(n) & effects.writes(node)), None)
     if reader is not None:
         return No(f"{reader.name} reads, between the nodes of the match, what {node.name} writes", reader)
     writer = _writer(match, node.all_input_nodes, node, place, effects)
     return (
-        No(f"{writer.name} writes, between the nodes of the match, what {node.name} reads", writer)
-        if writer
-        else None
+        No(f"{writer.name} writes, between the nodes of the match, what {node.name} reads", writer) if writer else None
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +32,7 @@ from eductor.patterns.steps import (
 )
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class Program:
     """The steps, and in which slots they leave what the pattern names."""
 
@@ -46,6 +47,12 @@ class Program:
     computed: tuple[tuple[int, int, Place, Computed], ...]
     """Values that must follow from others: the slot, that of the call that has it as its argument, and where."""
     lists: tuple[int, ...]
+
+    @functools.cached_property
+    def conditions(self) -> tuple[Any, ...]:
+        """Its variables and constants that have a condition."""
+        leaves = (*self.form.outputs, *(value for call in self.form.calls for value in call.places.values()))
+        return tuple(x for x in leaves if isinstance(x, (Var, Const)) and has_condition(x))
 
     def starts(self, readings: Readings, node: Node) -> list[Reading]:
         """What the first slot may hold, if the anchor is this node."""
@@ -64,6 +71,10 @@ def anchored(readings: Readings, node: Node, call: Call, form: Form) -> list[Rea
     if tolerated:
         found += readings.matching(Inverse(node), call.keys, tolerated)
     return fitting(found, call.overloads)
+
+
+def has_condition(leaf: Var | Const) -> bool:
+    return leaf.where is not None or (isinstance(leaf, Var) and (leaf.exclusive or leaf.shape is not None))
 
 
 def compiled(form: Form, anchor: Call | None) -> Program:

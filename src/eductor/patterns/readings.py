@@ -19,19 +19,19 @@ aten = torch.ops.aten
 
 
 class Readings:
-    """The readings of the nodes of one graph, each worked out once."""
+    """The readings of the nodes of one graph, each worked out once for as long as its node has the same arguments."""
 
     def __init__(self, bind: Binder = bind) -> None:
         self._bind = bind
-        self._known: dict[Node, tuple[Reading, ...]] = {}
-        self._inner: dict[tuple[Node, frozenset[Tolerance]], Node | None] = {}
+        self._known: dict[Node, tuple[Any, Any, tuple[Reading, ...]]] = {}
+        self._inner: dict[tuple[Node, frozenset[Tolerance]], tuple[Any, Node | None]] = {}
 
     def of(self, node: Node) -> tuple[Reading, ...]:
         """All readings of a node; the plainest first."""
-        found = self._known.get(node)
-        if found is None:
-            found = self._known[node] = tuple(readings_of(node, self._bind))
-        return found
+        known = self._known.get(node)
+        if known is None or known[0] is not node.args or known[1] is not node.kwargs:
+            known = self._known[node] = (node.args, node.kwargs, tuple(readings_of(node, self._bind)))
+        return known[2]
 
     def matching(self, value: Any, keys: tuple[Any, ...], tolerated: frozenset[Tolerance]) -> list[Reading]:
         """The readings of a node, or of the inverse of one, as a call of one of the keys."""
@@ -69,12 +69,13 @@ class Readings:
             pending += [(u, (*passed, u)) for u in at.users if self._stands_for(u, at, tolerated)]
 
     def _beneath(self, node: Node, tolerated: frozenset[Tolerance]) -> Node | None:
-        if (node, tolerated) not in self._inner:
-            inner = transparent(node, tolerated)
-            # Who writes to a copy makes something of its own of it.
-            written = inner is not None and any(node in effect_of(user).writes for user in node.users)
-            self._inner[node, tolerated] = None if written else inner
-        return self._inner[node, tolerated]
+        known = self._inner.get((node, tolerated))
+        if known is None or known[0] is not node.args:
+            known = self._inner[node, tolerated] = (node.args, transparent(node, tolerated))
+        inner = known[1]
+        # A copy that is written to is a value of its own.
+        written = inner is not None and any(node in effect_of(user).writes for user in node.users)
+        return None if written else inner
 
     def _stands_for(self, user: Node, node: Node, tolerated: frozenset[Tolerance]) -> bool:
         if self._beneath(user, tolerated) is node:

@@ -98,9 +98,7 @@ def _planned(view: GraphView, match: Match, piece: Piece) -> _Plan | No:
     calls = (n for n in piece.module.graph.nodes if n.op.startswith("call") and n not in wanted)
     lost = next((n for n in calls if not inner.of(n).removable), None)
     if lost is not None:
-        return No(
-            f"{lost.name} of the replacement has an effect, and none of the results comes from it", match.output
-        )
+        return No(f"{lost.name} of the replacement has an effect, and none of the results comes from it", match.output)
     wrong = _writes_otherwise(match, given, effects, inner)
     if wrong is not None:
         return wrong

@@ -22,8 +22,9 @@ from eductor.graph.view import GraphView
 from eductor.patterns.forms import Form, forms
 from eductor.patterns.index import Candidate, Index
 from eductor.patterns.language import Const, Pattern, Tolerance, Var, walk
-from eductor.patterns.match import Match, is_true, refusal
+from eductor.patterns.match import Match, Surroundings, is_true, refusal
 from eductor.patterns.placing import spanned
+from eductor.patterns.readings import Readings
 from eductor.patterns.replacement import Piece, paste
 from eductor.patterns.trace import TANGENT, TRACED, Known, Signature, flattened, graph_like
 
@@ -268,21 +269,23 @@ class Rules:
         made = 0
         asked = {"graph": view, **asked}
         before, limit = len(rewrite.rejects), len(view.graph.nodes) + 100
-        while (now := self._sweep(view, rewrite, asked)) > 0:
+        readings = Readings(view.bind)
+        while (now := self._sweep(view, rewrite, readings, asked)) > 0:
             made += now
             if made > limit:
                 raise BadGraph("the rules do not settle: they keep on creating what they look for")
             del rewrite.rejects[before:]  # the next sweep says again what still holds
         return made
 
-    def _sweep(self, view: GraphView, rewrite: Rewriter, asked: Asked) -> int:
+    def _sweep(self, view: GraphView, rewrite: Rewriter, readings: Readings, asked: Asked) -> int:
         made = 0
-        candidates = self.index.candidates(view)
+        candidates = self.index.candidates(view, readings)
+        around = [Surroundings.of(c.found) if isinstance(c.found, Match) else None for c in candidates]
         for rule in self.rules:
             if rule.problem:
                 rewrite.reject(rule.problem)
-        for candidate in candidates:
-            found = candidate.found if not made else self._still(view, candidate)
+        for candidate, seen in zip(candidates, around, strict=True):
+            found = candidate.found if not made else self._still(view, readings, candidate, seen)
             if found is not None:
                 rule = self.rules[candidate.rule]
                 with _candidate(rewrite, candidate.anchor, rule.name) as allowed:
@@ -291,8 +294,15 @@ class Rules:
                     made += self._try(rule, found, view, rewrite, asked)
         return made
 
-    def _still(self, view: GraphView, candidate: Candidate) -> Match | No | None:
-        return self.index.again(candidate) if candidate.anchor in view else None
+    def _still(
+        self, view: GraphView, readings: Readings, candidate: Candidate, seen: Surroundings | None
+    ) -> Match | No | None:
+        """What a candidate is after earlier edits."""
+        if candidate.anchor not in view:
+            return None
+        if seen is not None and seen.are_the_same():
+            return candidate.found
+        return self.index.again(candidate, readings)
 
     def _try(self, rule: Rule, found: Match | No, view: GraphView, rewrite: Rewriter, asked: Asked) -> bool:
         if isinstance(found, No):

@@ -218,13 +218,15 @@ class Take:
             return NO if value is MISSING or isinstance(value, Inverse) else (value,)
         if not isinstance(value, Node):
             return NO
-        # What stands before the casts is what the author means; what is behind them, if that would round too much.
-        found = dict.fromkeys((readings.innermost(value, self.tolerated), readings.innermost(value, _NOTHING)))
-        return [v for v in found if self._fits(v)]
+        plain = readings.innermost(value, _NOTHING)
+        if not self.tolerated:
+            return (plain,) if self._fits(plain) else NO
+        # The operand of the casts is what the author means; their result, if the operand would round too much.
+        return [v for v in dict.fromkeys((readings.innermost(value, self.tolerated), plain)) if self._fits(v)]
 
     def _fits(self, value: Any) -> bool:
         tensor = value_of(value) if isinstance(value, Node) else None
-        return isinstance(tensor, torch.Tensor) and self.kind in ("", kind_of(tensor))
+        return isinstance(tensor, torch.Tensor) and (not self.kind or self.kind == kind_of(tensor))
 
     def why(self, readings: Readings, slots: Slots) -> tuple[str, Node | None]:
         reading: Reading = slots[self.slot]

@@ -80,14 +80,6 @@ def settings() -> str:
     return str(config.get_hash().hex())
 
 
-def online_softmax() -> OpOverload:
-    """The operator of which it makes the maximum and the sum of a softmax in one kernel; it runs anywhere."""
-    from torch._inductor import inductor_prims
-
-    op: OpOverload = inductor_prims.prepare_softmax_online
-    return op
-
-
 def compile(job: Job) -> Compiled:
     """Kernels for a graph, and the strides of its outputs."""
     from torch._inductor.compile_fx import compile_fx_inner
@@ -288,6 +280,7 @@ def _install_lowerings() -> None:
     register(ops.random.random_integers.default)(random_integers)
     register(ops.random.drawn_in_order.default)(_order)
     register(ops.addmm_activation.addmm_activation.default)(activated)
+    register(ops.online_softmax.online_softmax.default)(lowerings[inductor_prims.prepare_softmax_online])
     register(ops.cut_mm.cut_mm.default)(fallback_handler(ops.cut_mm.cut_mm.default, add_to_fallback_set=False))
     register(ops.wide_cat.wide_cat.default)(fallback_handler(torch.ops.aten.cat.default, add_to_fallback_set=False))
     has_side_effect(torch.ops.aten._linalg_check_errors.default)  # torch 2.11 drops it: nobody takes its result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -12,7 +12,7 @@ from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import is_row_major, known_equal, value_of
 from eductor.graph.view import GraphView
 from eductor.passes.post_grad.products import fuses_into_users, is_expandable, unlike
-from eductor.patterns import Match, const, op, pattern_pass, var
+from eductor.patterns import Match, any_of, const, op, pattern_pass, var
 from eductor.pipeline.base import Context, f32, f64
 
 aten = torch.ops.aten
@@ -40,6 +40,9 @@ def check(match: Match, *, graph: GraphView, context: Context, force: bool = Fal
 
 def _is_addmm(match: Match) -> Literal[True] | No:
     added, alpha, result = match["added"], match["alpha"], value_of(match.output)
+    added, alpha, result = match["added"], match["alpha"], value_of(match.output)
+    if added in match.nodes:
+        return No("the product is used elsewhere")
     reason = unlike(match.output, added, match["a"], match["b"])
     if reason:
         return No(reason)
@@ -62,21 +65,18 @@ def _pays(match: Match, graph: GraphView, context: Context) -> Literal[True] | N
     return No("the sum fuses into what reads it") if fuses_into_users(graph, match.output) else True
 
 
-@addmm_fusion.rule(op(aten.add.Tensor, _PRODUCT, var("added"), alpha=const("alpha")), check=check)
-def product_first(match: Match, graph: GraphView, rewrite: Rewriter) -> None:
-    """The `alpha` of a sum scales its second operand: here what is added."""
-    _replace(rewrite, match, beta=match["alpha"])
+_SUM = any_of(
+    op(aten.add.Tensor, _PRODUCT, var("added"), alpha=const("alpha")),
+    op(aten.add.Tensor, var("added"), _PRODUCT, alpha=const("alpha")),
+)
 
 
-@addmm_fusion.rule(op(aten.add.Tensor, var("added"), _PRODUCT, alpha=const("alpha")), check=check)
-def product_second(match: Match, graph: GraphView, rewrite: Rewriter) -> None:
-    """The `alpha` of a sum scales its second operand: here the product."""
-    _replace(rewrite, match, alpha=match["alpha"])
-
-
-def _replace(rewrite: Rewriter, match: Match, **scale: Any) -> None:
-    given = {name: x for name, x in scale.items() if x != 1}
-    rewrite.replace(match.output, aten.addmm, match["added"], match["a"], match["b"], **given)
+@addmm_fusion.rule(_SUM, check=check)
+def product_and_sum(match: Match, graph: GraphView, rewrite: Rewriter) -> None:
+    """The `alpha` of a sum scales its second operand, which is what is added, or the product."""
+    node, added, alpha = match.output, match["added"], match["alpha"]
+    scaled = "beta" if node.args[1] is added else "alpha"
+    rewrite.replace(node, aten.addmm, added, match["a"], match["b"], **({scaled: alpha} if alpha != 1 else {}))
 
 
 _FORCED = {"force": True}
