@@ -55,7 +55,7 @@ class Op(Pattern):
     kwargs: Mapping[str, Any]
     users: Users = None
     open: bool = False
-    """Whether arguments that the pattern does not mention are ignored: only what is ported asks for it."""
+    """Whether arguments that the pattern does not mention may be anything."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
@@ -121,6 +121,7 @@ class Outputs(Pattern):
 def op(target: Any, *args: Any, users: Users = None, **kwargs: Any) -> Op:
     """A call. Arguments that are not mentioned must have their defaults; anything that is no pattern is compared.
 
+    With `...` as the last argument, those that are not mentioned may be anything.
     The target is an operator (all its overloads, in every spelling) or one overload, a function, the name of a method
     that is no operator, a module class, or several of them. By default all `users` are inside the pattern; a number is
     an exact count, `ANY` is anybody.
@@ -133,7 +134,8 @@ def op(target: Any, *args: Any, users: Users = None, **kwargs: Any) -> Op:
         raise BadPattern("op([], ...): give at least one target.")
     if users is not None and users is not ANY and not (type(users) is int and users > 0):
         raise BadPattern(f"op(..., users={users!r}): it must be a number of 1 or more, or ANY.")
-    return Op(targets, args, dict(kwargs), users)
+    is_open = bool(args) and args[-1] is ...
+    return Op(targets, args[:-1] if is_open else args, dict(kwargs), users, is_open)
 
 
 def var(

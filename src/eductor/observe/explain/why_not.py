@@ -137,7 +137,7 @@ class Inquiry:
 def rules_of(pass_: Pass) -> list[str]:
     """The names of the rules that a pass declares; none, if it is a plain function."""
     if isinstance(pass_, PatternPass):
-        return [rule.name for rule in pass_.rules.rules]
+        return [rule.name for rule in pass_.rules.rules] + (rules_of(pass_.calls) if pass_.calls is not None else [])
     return [rule.name for rule in pass_.rules] if isinstance(pass_, RulePass) else []
 
 
@@ -188,8 +188,8 @@ def _rules(run: PassRun, wanted: str) -> Iterator[RuleAnswer]:
         if wanted in ("", name):
             matches = sum(match.rule == name for match in run.matches)
             left = tuple(_left(reject, lines) for reject in run.rejects if reject.rule == name)
-            nothing = not matches and not left and isinstance(pass_, PatternPass)
-            yield RuleAnswer(name or pass_.name, matches, left, _nearest(pass_, name, before) if nothing else None)
+            nearest = None if matches or left else _nearest(pass_, name, before)
+            yield RuleAnswer(name or pass_.name, matches, left, nearest)
 
 
 def _lines(graph: Graph, path: str = "") -> dict[str, str]:
@@ -200,9 +200,9 @@ def _lines(graph: Graph, path: str = "") -> dict[str, str]:
     return found
 
 
-def _nearest(pass_: Pass, name: str, graph: Graph) -> WhyNot:
-    assert isinstance(pass_, PatternPass)
-    return why_not(next(rule for rule in pass_.rules.rules if rule.name == name), graph)
+def _nearest(pass_: Pass, name: str, graph: Graph) -> WhyNot | None:
+    rules = pass_.rules.rules if isinstance(pass_, PatternPass) else ()
+    return next((why_not(rule, graph) for rule in rules if rule.name == name), None)
 
 
 def _left(reject: Reject, lines: dict[str, str]) -> Left:

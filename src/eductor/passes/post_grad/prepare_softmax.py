@@ -58,7 +58,7 @@ def softmax_as_it_is_taken_apart(x: torch.Tensor = f32(4, 9)) -> torch.Tensor:
     return power / power.sum(-1, keepdim=True)
 
 
-@prepare_softmax.refuses("nobody adds up the exponentials")
+@prepare_softmax.refuses("the pattern wants aten.sum to use it")
 def maximum_alone(x: torch.Tensor = f32(4, 9)) -> torch.Tensor:
     return (x - x.amax(-1, keepdim=True)).exp()
 
