@@ -155,15 +155,34 @@ def possible(view: GraphView, call: Call, tolerated: frozenset[Tolerance]) -> li
 
 
 def _walk(branch: _Branch, readings: Readings, slots: Slots) -> Iterator[tuple[int, Program, Slots]]:
-    for rule, program in branch.ends:
-        yield rule, program, list(slots)
+    depth = len(slots)
+    while True:
+        for rule, program in branch.ends:
+            yield rule, program, list(slots)
+        if len(branch.edges) != 1:
+            break
+        ((step, branch),) = branch.edges.items()
+        outcomes = step.outcomes(readings, slots)
+        if len(outcomes) != 1:
+            yield from _follow(step, outcomes, branch, readings, slots)
+            del slots[depth:]
+            return
+        if step.stores:
+            slots.append(outcomes[0])
     for step, child in branch.edges.items():
-        for outcome in step.outcomes(readings, slots):
-            if step.stores:
-                slots.append(outcome)
-            yield from _walk(child, readings, slots)
-            if step.stores:
-                slots.pop()
+        yield from _follow(step, step.outcomes(readings, slots), child, readings, slots)
+    del slots[depth:]
+
+
+def _follow(
+    step: Step, outcomes: Sequence[Any], child: _Branch, readings: Readings, slots: Slots
+) -> Iterator[tuple[int, Program, Slots]]:
+    for outcome in outcomes:
+        if step.stores:
+            slots.append(outcome)
+        yield from _walk(child, readings, slots)
+        if step.stores:
+            slots.pop()
 
 
 def _distinct(found: list[Candidate]) -> list[Candidate]:

@@ -106,8 +106,11 @@ class _Found:
                 self.by_call.setdefault(id(call.said), reading.node)
                 self.nodes.update(dict.fromkeys((reading.node, *reading.through)))
         self.outputs = tuple(self._outputs())
-        asked = (self._wrong_names, self._wrong_computed, self._wrong_users, self._wrong_outputs)
-        return next((no for ask in asked if (no := ask()) is not None), None)
+        for ask in (self._wrong_names, self._wrong_computed, self._wrong_users, self._wrong_outputs):
+            no = ask()
+            if no is not None:
+                return no
+        return None
 
     def _bind(self, program: Program, slots: Slots) -> None:
         for name, slot in program.names.items():
@@ -239,6 +242,8 @@ class _Found:
         return None
 
     def _wrong_outputs(self) -> No | None:
+        if len(self.outputs) == 1:
+            return None
         calls = [o for o, p in zip(self.outputs, self.program.form.outputs, strict=False) if isinstance(p, Call)]
         if len(set(calls)) < len(calls):
             twice = next(o for o in calls if o is not None and calls.count(o) > 1)

@@ -62,11 +62,13 @@ class Readings:
 
     def above(self, node: Node, tolerated: frozenset[Tolerance]) -> Iterator[tuple[Node, tuple[Node, ...]]]:
         """A node, then the transparent nodes that stand for it, each with those that were passed over."""
+        yield node, ()
         pending: list[tuple[Node, tuple[Node, ...]]] = [(node, ())]
         while pending:
             at, passed = pending.pop(0)
-            yield at, passed
-            pending += [(u, (*passed, u)) for u in at.users if self._stands_for(u, at, tolerated)]
+            found = [(u, (*passed, u)) for u in at.users if self._stands_for(u, at, tolerated)]
+            yield from found
+            pending += found
 
     def _beneath(self, node: Node, tolerated: frozenset[Tolerance]) -> Node | None:
         known = self._inner.get((node, tolerated))

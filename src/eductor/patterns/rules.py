@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
@@ -288,10 +287,15 @@ class Rules:
             found = candidate.found if not made else self._still(view, readings, candidate, seen)
             if found is not None:
                 rule = self.rules[candidate.rule]
-                with _candidate(rewrite, candidate.anchor, rule.name) as allowed:
-                    if not allowed:
-                        return 0
-                    made += self._try(rule, found, view, rewrite, asked)
+                if not rewrite.open(candidate.anchor):
+                    return 0
+                try:
+                    with rewrite.rule(rule.name):
+                        made += self._try(rule, found, view, rewrite, asked)
+                except BaseException:
+                    rewrite.leave()
+                    raise
+                rewrite.close()
         return made
 
     def _still(
@@ -335,18 +339,3 @@ def _lineage(provenance: Provenance | None) -> Iterator[str]:
         at = pending.pop()
         yield at.address
         pending.extend(at.origins)
-
-
-@contextmanager
-def _candidate(rewrite: Rewriter, anchor: Node, rule: str) -> Iterator[bool]:
-    """A candidate of the rewriter: what is edited within is one match of the rule."""
-    if not rewrite.open(anchor):
-        yield False
-        return
-    try:
-        with rewrite.rule(rule):
-            yield True
-    except BaseException:
-        rewrite.leave()
-        raise
-    rewrite.close()

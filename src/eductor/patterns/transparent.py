@@ -29,7 +29,7 @@ def transparent(node: Node, tolerated: frozenset[Tolerance]) -> Node | None:
         return None
     operand = node.args[0] if node.args else None
     packet = _packet(node)
-    if packet in _IDLE and isinstance(operand, Node) and is_idle(node, operand):
+    if packet in _IDLE and isinstance(operand, Node) and _is_idle(node, packet, operand):
         detached = packet is aten.detach and requires_grad(value_of(operand))
         return None if detached else operand
     if not tolerated:
@@ -65,10 +65,14 @@ _IDLE = frozenset((*VIEWS, *PERMUTES, aten.expand, aten.alias, aten.detach, aten
 
 
 def is_idle(node: Node, operand: Node) -> bool:
-    """Whether a call that can only view or copy its operand gives the same value; a copy may lie in another layout."""
-    here, there = tensor_of(node), tensor_of(operand)
+    """Whether a call that can only view or copy its operand gives the same value; the strides of a copy may differ."""
     packet = _packet(node)
-    if packet not in _IDLE or here is None or there is None:
+    return packet in _IDLE and _is_idle(node, packet, operand)
+
+
+def _is_idle(node: Node, packet: Any, operand: Node) -> bool:
+    here, there = tensor_of(node), tensor_of(operand)
+    if here is None or there is None or here.dim() != there.dim():
         return False
     if packet is aten.pow and (len(node.args) != 2 or node.args[1] != 1):
         return False  # the backward of a square has `x ** 1`, which a cleaned graph does not
