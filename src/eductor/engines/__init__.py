@@ -10,6 +10,7 @@ from typing import Any
 from eductor.engines.aten import aten, calls
 from eductor.errors import BadOption, UnknownName
 from eductor.options import Options
+from eductor.patterns.decompositions import add_table
 from eductor.program.handoff import Compiled as Compiled
 from eductor.program.handoff import Job as Job
 from eductor.program.handoff import Kernel as Kernel
@@ -75,6 +76,7 @@ INDUCTOR = Engine(
     state=_inductor_state,
     takes_numbers=False,
 )
+add_table(lambda fallback_random: INDUCTOR.decompositions(Options(fallback_random=fallback_random)))
 BUILT_IN = {"aten": ATEN, "inductor": INDUCTOR}
 GROUP = "eductor.engines"
 """The group of entry points by which packages bring engines."""

@@ -1,4 +1,4 @@
-"""Patterns that come from search functions: precompiled where they are stored, traced when they are first wanted otherwise."""
+"""Patterns that come from search functions: loaded where they are stored, else traced when first needed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import Any
 import torch
 
 from eductor.errors import BadPattern
+from eductor.patterns.decompositions import tables
 from eductor.patterns.language import AnyOf, Pattern
 from eductor.patterns.rules import Variant
 from eductor.patterns.store import HOME, dumps, store
-from eductor.patterns.trace import Signature, Table, pattern_of
+from eductor.patterns.trace import Signature, pattern_of
 
 
 @dataclass(eq=False)
@@ -29,7 +30,7 @@ class Traced:
     free: Mapping[str, Any] = field(default_factory=dict)
     any_rank: bool = False
     home: Path | None = None
-    """Where its file lies; by default in this package, or for a function of one's own beside the file that has it."""
+    """Where its file is; by default in this package, or for a function of one's own beside the file that has it."""
 
     @property
     def path(self) -> Path:
@@ -85,17 +86,3 @@ class Traced:
 
 
 _MOST_DIMENSIONS = 4
-
-
-def tables(dialect: str, *, fallback_random: bool = False) -> Iterator[Table]:
-    """The decompositions with which the graphs of a stage may have been traced."""
-    yield {}
-    if dialect == "aten":
-        # The room of the engines is below this one: only a trace, which no compile with stored patterns makes, asks them.
-        from eductor.engines import INDUCTOR
-        from eductor.options import Options
-
-        try:
-            yield INDUCTOR.decompositions(Options(fallback_random=fallback_random))
-        except ImportError:  # it wants packages that nothing else here needs
-            return

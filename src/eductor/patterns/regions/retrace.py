@@ -14,8 +14,8 @@ from torch.fx import Node
 from eductor.compat import FakeTensorMode, has_inductor_table, without_autocast
 from eductor.graph.values.meta import fake_mode_of, is_backward, value_of
 from eductor.graph.view import GraphView
+from eductor.patterns.decompositions import tables
 from eductor.patterns.regions.congruence import Reference
-from eductor.patterns.sources import tables
 from eductor.patterns.trace import TRACED, Table, aten_graph
 
 
