@@ -20,10 +20,12 @@ import torch
 import torch.nn.functional as F
 from torch._inductor.decomposition import select_decomp_table
 
-from eductor.patterns import explained, store, trace
 from eductor.patterns.rules import Check, Replaced, Rule, Rules, parameters_of
-from eductor.patterns.sources import Traced
-from eductor.patterns.trace import Signature, pattern_of, signature
+from eductor.patterns.trace import store
+from eductor.patterns.trace import trace_comparison as explained
+from eductor.patterns.trace import tracing as trace
+from eductor.patterns.trace.search_function import Traced
+from eductor.patterns.trace.tracing import Signature, pattern_of, signature
 
 FILE = "attention"
 LAYOUTS = ("heads_first", "heads_inside", "one_sequence")

@@ -35,7 +35,7 @@ import eductor
 from eductor.compat import lazy_module
 from eductor.graph.capture import capture
 from eductor.graph.snapshot import copy_of
-from eductor.observe.verify.value_comparison import unlike_rounding
+from eductor.graph.values.value_comparison import unlike_rounding
 from eductor.pipeline.instruments import StageRun
 from kernels import gpt2, resnet, synchronize
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from eductor.graph import GraphView, Rewriter
-from eductor.observe.verify.value_comparison import is_bitwise_equal
+from eductor.graph.values.value_comparison import is_bitwise_equal
 from eductor.pipeline import Registry, f32, graph_pass
 from eductor.testing import check_contract
 

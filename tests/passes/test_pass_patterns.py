@@ -11,8 +11,8 @@ import torch.nn.functional as F
 import eductor
 from eductor import Recorder
 from eductor.graph import capture
+from eductor.graph.values.value_comparison import is_bitwise_equal
 from eductor.observe.manual.manual import run_pass
-from eductor.observe.verify.value_comparison import is_bitwise_equal
 from eductor.passes.joint.pass_patterns import pass_patterns
 from eductor.passes.joint.rewrites.conversions import FLOATS, INTEGERS, why_not
 from eductor.pipeline import f32

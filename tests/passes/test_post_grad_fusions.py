@@ -8,8 +8,8 @@ import torch
 import eductor
 from eductor import Recorder
 from eductor.graph import capture
+from eductor.graph.values.value_comparison import is_bitwise_equal
 from eductor.observe.manual.manual import run_pass
-from eductor.observe.verify.value_comparison import is_bitwise_equal
 from eductor.observe.verify.verifier import Verifier
 from eductor.passes.post_grad import POST_GRAD_FUSIONS
 from eductor.passes.post_grad.decompose_mem_bound_mm import decompose_mem_bound_mm

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eductor.graph import capture
+from eductor.graph.values.value_comparison import is_bitwise_equal
 from eductor.observe.manual.manual import run_pass
-from eductor.observe.verify.value_comparison import is_bitwise_equal
 from eductor.observe.verify.verifier import Verifier
 from eductor.passes.post_grad.move_view_after_cat_aten_pass import move_view_after_cat_aten_pass
 from eductor.passes.post_grad.pass_patterns import pass_patterns

@@ -27,11 +27,11 @@ from eductor.patterns import (
     sources,
     var,
 )
-from eductor.patterns.language import Op, Outputs
+from eductor.patterns.language.pattern import Op, Outputs
 from eductor.patterns.precompile import shipped, texts, traced_source
 from eductor.patterns.rules import Rules
-from eductor.patterns.store import Store, dumps, required_by
-from eductor.patterns.trace import pattern_of, signature
+from eductor.patterns.trace.store import Store, dumps, required_by
+from eductor.patterns.trace.tracing import pattern_of, signature
 from eductor.pipeline import f32
 
 aten = torch.ops.aten

@@ -15,9 +15,9 @@ from verifying import run_by_hand
 import eductor
 from eductor.errors import EductorWarning
 from eductor.graph.effects.order import sort_in_place
+from eductor.graph.values.value_comparison import unlike_bits
 from eductor.observe.bisect.search import Culprit, search
 from eductor.observe.verify.execution import Observation, observe
-from eductor.observe.verify.value_comparison import unlike_bits
 from eductor.observe.verify.verifier import Verifier
 from eductor.options import Options
 

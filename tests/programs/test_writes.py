@@ -12,7 +12,7 @@ import torch
 from eductor import Recorder, compile
 from eductor.compiler import compile_graph
 from eductor.graph.values.evaluate import propagate
-from eductor.observe.verify.value_comparison import is_bitwise_equal
+from eductor.graph.values.value_comparison import is_bitwise_equal
 from eductor.options import Options
 
 from .comparing import is_roughly_close

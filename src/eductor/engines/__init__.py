@@ -10,7 +10,7 @@ from typing import Any
 from eductor.engines.aten import aten, calls
 from eductor.errors import BadOption, UnknownName
 from eductor.options import Options
-from eductor.patterns.decompositions import add_table
+from eductor.patterns.trace.decompositions import add_table
 from eductor.program.handoff import Compiled as Compiled
 from eductor.program.handoff import Job as Job
 from eductor.program.handoff import Kernel as Kernel

@@ -13,12 +13,12 @@ from eductor.errors import BadPass, BadPattern, warn
 from eductor.graph.rewriter import Reject, Rewriter
 from eductor.graph.text.printer import type_of
 from eductor.graph.view import GraphView
-from eductor.patterns.language import ROUNDING, Pattern, Tolerance, listing, tolerances, walk
-from eductor.patterns.program import compiled
+from eductor.patterns.compile.program import compiled
+from eductor.patterns.language.pattern import ROUNDING, Pattern, Tolerance, listing, tolerances, walk
+from eductor.patterns.replace.replacement_check import check_rule
 from eductor.patterns.rules import Check, Handled, Handler, Replaced, Rule, Rules, Said, names_in, of_all, parameters_of
-from eductor.patterns.selftest import check_rule
-from eductor.patterns.sources import Traced
-from eductor.patterns.trace import signature
+from eductor.patterns.trace.search_function import Traced
+from eductor.patterns.trace.tracing import signature
 from eductor.pipeline.base import Context, Contract, Numerics, Pass, Stage, is_name, words
 from eductor.pipeline.rule_pass import RulePass
 from eductor.pipeline.versions import added_by_others, digest, packages_of, source_hash, spelled

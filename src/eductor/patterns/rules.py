@@ -18,14 +18,14 @@ from eductor.graph.no import No
 from eductor.graph.rewriter import Provenance, Rewriter, provenance_of
 from eductor.graph.values.meta import fake_mode_of, form_of, requires_grad, value_of
 from eductor.graph.view import GraphView
-from eductor.patterns.forms import Form, forms
-from eductor.patterns.index import Candidate, Index
-from eductor.patterns.language import Const, Pattern, Tolerance, Var, walk
-from eductor.patterns.match import Match, Surroundings, is_true, refusal
-from eductor.patterns.placing import spanned
-from eductor.patterns.readings import Readings
-from eductor.patterns.replacement import Piece, paste
-from eductor.patterns.trace import TANGENT, TRACED, Known, Signature, flattened, graph_like
+from eductor.patterns.compile.forms import Form, forms
+from eductor.patterns.compile.index import Candidate, Index
+from eductor.patterns.language.pattern import Const, Pattern, Tolerance, Var, walk
+from eductor.patterns.match.match import Match, Surroundings, is_true, refusal
+from eductor.patterns.match.node_readings import Readings
+from eductor.patterns.replace.paste import Piece, paste
+from eductor.patterns.replace.placement import spanned
+from eductor.patterns.trace.tracing import TANGENT, TRACED, Known, Signature, flattened, graph_like
 
 Check = Callable[..., Any]
 """A condition on a match. It may also take `graph`, `context` and options of its pass, by these names."""
@@ -316,7 +316,7 @@ class Rules:
             return False
         holds = rule.holds(found, asked)
         if not holds:
-            rewrite.reject(holds, *found.nodes)
+            rewrite.reject(holds, found.output, *found.nodes)
             return False
         before = rewrite.edits
         done = rule.action(found, view, rewrite, asked)

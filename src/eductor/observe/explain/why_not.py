@@ -15,8 +15,8 @@ from eductor.observe.explain.explain import Explanation
 from eductor.observe.scripts.interception import CompiledFunction
 from eductor.observe.table import described, indent
 from eductor.options import Options
+from eductor.patterns.explain.why_not import WhyNot, why_not
 from eductor.patterns.pattern_pass import PatternPass
-from eductor.patterns.why_not import WhyNot, why_not
 from eductor.pipeline.base import Pass
 from eductor.pipeline.instruments import Instrument, PassRun
 from eductor.pipeline.pipeline import Pipeline

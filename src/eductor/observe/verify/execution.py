@@ -24,9 +24,9 @@ from eductor.compat import (
 from eductor.graph.effects.node_effects import effect_of
 from eductor.graph.snapshot import subgraphs
 from eductor.graph.values.meta import value_of
+from eductor.graph.values.value_comparison import is_bitwise_equal
 from eductor.observe.verify.run_tensors import NARROW, gradients, handed, keeping_states, own_copies, places, widened
 from eductor.observe.verify.seeded_draws import is_redrawn, redrawn, seed_of
-from eductor.observe.verify.value_comparison import is_bitwise_equal
 
 
 @dataclass

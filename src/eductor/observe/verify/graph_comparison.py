@@ -12,8 +12,8 @@ from torch.fx import GraphModule
 
 from eductor.graph.rewriter import source_line
 from eductor.graph.values.meta import tensor_of
+from eductor.graph.values.value_comparison import unlike_bits, unlike_rounding
 from eductor.observe.verify.execution import Manner, Observation, observe
-from eductor.observe.verify.value_comparison import unlike_bits, unlike_rounding
 from eductor.pipeline.checks import ContractBroken
 from eductor.pipeline.instruments import PassRun
 

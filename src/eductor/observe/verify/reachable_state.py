@@ -16,8 +16,8 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from eductor.graph.values.value_comparison import is_bitwise_equal
 from eductor.observe.verify.run_tensors import NARROW
-from eductor.observe.verify.value_comparison import is_bitwise_equal
 
 DEEPEST = 50
 """So many objects inside of each other are looked into."""

@@ -11,8 +11,8 @@ from eductor.graph.no import No
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 from eductor.passes.joint.attention import ANCHORS, Attention, recognize, regions, softmax_at
-from eductor.patterns.regions.region import replace_region
 from eductor.pipeline.base import Context, f32, graph_pass
+from eductor.regions.replace_region import replace_region
 
 
 @graph_pass(stage="joint", numerics="reassociates", finite_only=True)

@@ -18,12 +18,12 @@ from eductor.graph.reading.bind import Bound, bind
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import fake_mode_of, known_equal, value_of
 from eductor.graph.view import GraphView, key_of, keys_of
-from eductor.patterns.literals import same_constant
-from eductor.patterns.match import Match
-from eductor.patterns.replacement import Piece, paste
-from eductor.patterns.spellings import COMMUTATIVE
+from eductor.patterns.match.constants import same_constant
+from eductor.patterns.match.match import Match
+from eductor.patterns.match.spellings import COMMUTATIVE
+from eductor.patterns.replace.paste import Piece, paste
 from eductor.patterns.torch_names.patterns import Captures, Whole
-from eductor.patterns.trace import TRACED, graph_like
+from eductor.patterns.trace.tracing import TRACED, graph_like
 
 
 @dataclass(eq=False)

@@ -18,14 +18,14 @@ from eductor.graph.no import No
 from eductor.graph.rewriter import Rewriter, provenance_of
 from eductor.graph.values.meta import known_true, requires_grad
 from eductor.graph.view import GraphView
-from eductor.patterns.language import AnyOf, Op, Outputs, Pattern, Var
-from eductor.patterns.match import Match
+from eductor.patterns.language.pattern import AnyOf, Op, Outputs, Pattern, Var
+from eductor.patterns.match.match import Match
 from eductor.patterns.rules import Replaced, Source, Variant, of_all, parameters_of
-from eductor.patterns.sources import Traced
 from eductor.patterns.torch_names.handler_edits import Seen, has_fixed_keys
 from eductor.patterns.torch_names.match import StockMatch, is_there, ported
 from eductor.patterns.torch_names.patterns import Captures
-from eductor.patterns.trace import Signature, aten_graph, signature
+from eductor.patterns.trace.search_function import Traced
+from eductor.patterns.trace.tracing import Signature, aten_graph, signature
 from eductor.pipeline.versions import digest, source_hash
 
 ExtraCheck = Callable[[StockMatch], Any]

@@ -29,7 +29,7 @@ def one_conversion(match: Match, graph: GraphView, rewrite: Rewriter) -> None:
     first, middle, last = (value_of(n).dtype for n in (source, match.nodes[0], node))
     reason = why_not(first, middle, last)
     if reason:
-        rewrite.reject(reason, *match.nodes)
+        rewrite.reject(reason, node, match.nodes[0])
     elif first is not last and outer.packet is aten._to_copy:
         rewrite.replace(node, outer.op, source, dtype=last)
     elif first is not last:
