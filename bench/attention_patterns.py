@@ -21,9 +21,7 @@ import torch.nn.functional as F
 from torch._inductor.decomposition import select_decomp_table
 
 from eductor.patterns.rules import Check, Replaced, Rule, Rules, parameters_of
-from eductor.patterns.trace import store
-from eductor.patterns.trace import trace_comparison as explained
-from eductor.patterns.trace import tracing as trace
+from eductor.patterns.trace import store, trace_comparison, tracing
 from eductor.patterns.trace.search_function import Traced
 from eductor.patterns.trace.tracing import Signature, pattern_of, signature
 
@@ -161,7 +159,7 @@ def _traced(wanted: Sequence[Spelling]) -> Iterator[tuple[str, Any]]:
 
 def _digest(wanted: Sequence[Spelling]) -> str:
     """Of what the stored patterns depend on."""
-    sources = map(inspect.getsource, (Spelling, explained, trace))
+    sources = map(inspect.getsource, (Spelling, trace_comparison, tracing))
     names = (spelling.name for spelling in wanted)
     content = "\0".join((torch.__version__, str(store.VERSION), *sources, *names))
     return hashlib.sha256(content.encode()).hexdigest()[:16]

@@ -24,12 +24,12 @@ from eductor.patterns import (
     op,
     pattern_pass,
     precompile,
-    sources,
     var,
 )
 from eductor.patterns.language.pattern import Op, Outputs
 from eductor.patterns.precompile import shipped, texts, traced_source
 from eductor.patterns.rules import Rules
+from eductor.patterns.trace import search_function
 from eductor.patterns.trace.store import Store, dumps, required_by
 from eductor.patterns.trace.tracing import pattern_of, signature
 from eductor.pipeline import f32
@@ -221,7 +221,7 @@ def test_the_patterns_of_the_package_are_loaded_and_never_traced(monkeypatch):
     def traced(*given, **named):
         raise AssertionError("a search function of the package was traced")
 
-    monkeypatch.setattr(sources, "pattern_of", traced)
+    monkeypatch.setattr(search_function, "pattern_of", traced)
     stored = [rule for rule in shipped() if traced_source(rule) is not None]
     assert stored
     for rule in stored:
