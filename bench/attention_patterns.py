@@ -20,10 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch._inductor.decomposition import select_decomp_table
 
-from eductor.patterns import explained, store, trace
 from eductor.patterns.rules import Check, Replaced, Rule, Rules, parameters_of
-from eductor.patterns.sources import Traced
-from eductor.patterns.trace import Signature, pattern_of, signature
+from eductor.patterns.trace import store, trace_comparison, tracing
+from eductor.patterns.trace.search_function import Traced
+from eductor.patterns.trace.tracing import Signature, pattern_of, signature
 
 FILE = "attention"
 LAYOUTS = ("heads_first", "heads_inside", "one_sequence")
@@ -159,7 +159,7 @@ def _traced(wanted: Sequence[Spelling]) -> Iterator[tuple[str, Any]]:
 
 def _digest(wanted: Sequence[Spelling]) -> str:
     """Of what the stored patterns depend on."""
-    sources = map(inspect.getsource, (Spelling, explained, trace))
+    sources = map(inspect.getsource, (Spelling, trace_comparison, tracing))
     names = (spelling.name for spelling in wanted)
     content = "\0".join((torch.__version__, str(store.VERSION), *sources, *names))
     return hashlib.sha256(content.encode()).hexdigest()[:16]

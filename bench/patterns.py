@@ -34,9 +34,9 @@ from eductor.graph.snapshot import copy_of
 from eductor.graph.values.meta import fake_mode_of
 from eductor.graph.view import GraphView
 from eductor.observe.table import as_text
-from eductor.patterns.match import Match
+from eductor.patterns.match.match import Match
 from eductor.patterns.rules import Rules
-from eductor.patterns.store import Store
+from eductor.patterns.trace.store import Store
 
 SIZES = (1_000, 5_000, 10_000, 50_000)
 REPEATS = 7
@@ -264,7 +264,7 @@ def attention_blocks() -> list[GraphModule]:
     from torch._inductor.decomposition import select_decomp_table
 
     from eductor.compat import FakeTensorMode
-    from eductor.patterns.trace import aten_graph
+    from eductor.patterns.trace.tracing import aten_graph
 
     mode, found = FakeTensorMode(), []
     for mask in ("unmasked", "added", "chosen"):

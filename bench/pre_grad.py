@@ -35,8 +35,8 @@ import eductor
 from eductor.compat import lazy_module
 from eductor.graph.capture import capture
 from eductor.graph.snapshot import copy_of
+from eductor.graph.values.value_comparison import unlike_rounding
 from eductor.pipeline.instruments import StageRun
-from eductor.verification.value_comparison import unlike_rounding
 from kernels import gpt2, resnet, synchronize
 
 LIMIT = 5.0

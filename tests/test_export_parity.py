@@ -11,7 +11,7 @@ from torch import nn
 
 from eductor import Recorder, compile, pre_grad_passes
 from eductor.engines import ATEN, Compiled, Job
-from eductor.verification.value_comparison import unlike_rounding
+from eductor.graph.values.value_comparison import unlike_rounding
 
 SPELLING = ("normalize", "normalization", "numpy")
 """What the names of passes begin with that only spell calls otherwise: the two captures spell them in two ways."""

@@ -18,7 +18,7 @@ SOURCES = ROOT / "src/eductor"
 
 BREACHES = {
     ("eductor.passes.post_grad.prepare_softmax", "eductor.engines.inductor.engine"),
-    ("eductor.patterns.selftest", "eductor.verification.value_comparison"),
+    ("eductor.patterns.selftest", "eductor.graph.values.value_comparison"),
     ("eductor.patterns.sources", "eductor.engines"),
 }
 """Imports against the order that are still to be repaired. The list only gets shorter: when one is gone, its row must go."""

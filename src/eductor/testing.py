@@ -15,7 +15,7 @@ from eductor.errors import PassFailed
 from eductor.graph.capture import capture
 from eductor.graph.text.compare import first_difference
 from eductor.graph.text.printer import to_function
-from eductor.observe.manual.manual import ExampleRun, capture_example, run_example, run_pass
+from eductor.observe.manual.manual import ExampleRun, capture_example, nearest_misses, run_example, run_pass
 from eductor.patterns.pattern_pass import PatternPass
 from eductor.pipeline.base import Example, Pass, Stage, TensorSpec
 from eductor.pipeline.pipeline import Pipeline
@@ -61,6 +61,7 @@ def check_refusal(pass_: Pass, stage: Stage, example: Example) -> None:
     run = run_example(pass_, stage, example)
     assert not run.record.changed, f"{where}: it must refuse this, but changed it to\n{run.after}"
     reasons = [r.reason for r in run.record.rejects]
+    reasons += [r.reason for r in nearest_misses(pass_, stage, example)]
     assert any(example.because in reason for reason in reasons), f"{where}: {example.because!r} is not in {reasons}"
 
 

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from eductor import BadGraph
 from eductor.graph import capture, first_difference, from_python, structural_hash, to_python, type_of
 from eductor.graph.text.printer import around, literal, path_of
-from eductor.verification.value_comparison import is_bitwise_equal
+from eductor.graph.values.value_comparison import is_bitwise_equal
 
 
 def torch_level(x, w):

@@ -8,9 +8,9 @@ from torch import nn
 from torch.fx import symbolic_trace
 
 from eductor.graph import capture
+from eductor.graph.values.value_comparison import bits_equal, unlike_bits, unlike_rounding
 from eductor.verification.execution import RunMode, observe, why_not_run
 from eductor.verification.samples import KINDS, CannotRun, fits, made_up
-from eductor.verification.value_comparison import bits_equal, unlike_bits, unlike_rounding
 
 NAN, INF = float("nan"), float("inf")
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from eductor.graph import GraphView, Rewriter
+from eductor.graph.values.value_comparison import is_bitwise_equal
 from eductor.pipeline import Registry, f32, graph_pass
 from eductor.testing import check_contract
-from eductor.verification.value_comparison import is_bitwise_equal
 
 STEPS = [step for step in Registry.default().steps() if not step.is_slot]
 

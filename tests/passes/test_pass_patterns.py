@@ -11,12 +11,12 @@ import torch.nn.functional as F
 import eductor
 from eductor import Recorder
 from eductor.graph import capture
+from eductor.graph.values.value_comparison import is_bitwise_equal
 from eductor.observe.manual.manual import run_pass
 from eductor.passes.joint.pass_patterns import pass_patterns
 from eductor.passes.joint.rewrites.conversions import FLOATS, INTEGERS, why_not
 from eductor.pipeline import f32
 from eductor.testing import assert_pass, assert_refused, check_contract
-from eductor.verification.value_comparison import is_bitwise_equal
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -332,7 +332,7 @@ def test_a_scatter_of_one_value_a_row_is_a_comparison(program, shape):
         (lambda i: torch.zeros(5, 4).t().scatter(1, i, 1.0), (4, 1), None),
         (lambda i: torch.zeros(4, 5).scatter(1, i, 1.0, reduce="add"), (4, 1), None),
         (lambda i: torch.rand(4, 5).scatter(1, i, 1.0), (4, 1), None),
-        (lambda i: torch.zeros(2, 3, 5).scatter(2, i.permute(2, 0, 1), 1.0), (3, 1, 2), "row by row"),
+        (lambda i: torch.zeros(2, 3, 5).scatter(2, i.permute(2, 0, 1), 1.0), (3, 1, 2), "row-major"),
     ],
 )
 def test_other_scatters_stay(program, shape, because):
@@ -442,7 +442,7 @@ def test_a_sum_into_what_a_permutation_picks_is_stored(program, shape, dtype):
         (lambda x, y: aten.index_put(x, [torch.randperm(6)], y, False), "does not add"),
         (lambda x, y: aten.index_put(x, [torch.randperm(6)[:3], torch.randperm(3)], y[0], True), "meet a place twice"),
         (lambda x, y: x[:5].index_add(0, torch.randperm(6)[:5], y[:5]), "a permutation of 6 numbers"),
-        (lambda x, y: x.t().index_add(1, torch.randperm(6), y.t()), "lie in memory otherwise"),
+        (lambda x, y: x.t().index_add(1, torch.randperm(6), y.t()), "not row-major"),
         (lambda x, y: x.index_add(0, torch.randint(0, 6, (6,)), y), None),
     ],
 )

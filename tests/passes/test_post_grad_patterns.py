@@ -8,9 +8,9 @@ import torch
 import eductor
 from eductor import Recorder
 from eductor.graph import capture
+from eductor.graph.values.value_comparison import is_bitwise_equal
 from eductor.observe.manual.manual import run_pass
 from eductor.passes.post_grad.pass_patterns import pass_patterns
-from eductor.verification.value_comparison import is_bitwise_equal
 from eductor.verification.verifier import Verifier
 
 aten, prims = torch.ops.aten, torch.ops.prims

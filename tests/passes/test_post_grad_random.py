@@ -8,6 +8,7 @@ from after_autograd import ran
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from eductor.graph.values.value_comparison import is_bitwise_equal
 from eductor.passes.concats.claims import (
     move_view_after_cat_aten_pass,
     select_cat_aten_pass,
@@ -16,7 +17,6 @@ from eductor.passes.concats.claims import (
 )
 from eductor.passes.post_grad.pass_patterns import pass_patterns
 from eductor.passes.post_grad.reorder_for_locality import reorder_for_locality
-from eductor.verification.value_comparison import is_bitwise_equal
 
 PASSES = (
     *(reorder_for_locality, pass_patterns, split_cat_aten_pass, select_cat_aten_pass, unbind_stack_aten_pass),

@@ -102,9 +102,9 @@ def test_numbers_that_are_none():
         (lambda a, b, x: a @ b + x.double(), "torch.float64"),
         (lambda a, b, x: a @ b + x.view(1, 1, 5), "broadcast"),
         (lambda a, b, x: a[:1] @ b + a.new_ones(4, 5), "broadcast"),
-        (lambda a, b, x: x.expand(4, 5).t().contiguous().t() + a @ b, "lies in memory"),
+        (lambda a, b, x: x.expand(4, 5).t().contiguous().t() + a @ b, "memory layout"),
         (lambda a, b, x: (lambda y: y + y)(a @ b), "used elsewhere"),
-        (lambda a, b, x: (lambda y: (y + x, y))(a @ b), "used elsewhere"),
+        (lambda a, b, x: (lambda y: (y + x, y))(a @ b), "also returned"),
     ],
 )
 def test_other_sums_stay(program, because):

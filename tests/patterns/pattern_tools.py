@@ -8,11 +8,11 @@ from torch.fx import GraphModule
 from eductor.graph import GraphView, capture
 from eductor.observe.manual.manual import run_pass
 from eductor.patterns import Match, pattern_pass
-from eductor.patterns.index import Index, possible
-from eductor.patterns.language import Pattern, tolerances
-from eductor.patterns.match import completed
-from eductor.patterns.program import compiled
-from eductor.patterns.readings import Readings
+from eductor.patterns.compile.index import Index, possible
+from eductor.patterns.compile.program import compiled
+from eductor.patterns.language.pattern import Pattern, tolerances
+from eductor.patterns.match.match import completed
+from eductor.patterns.match.node_readings import Readings
 from eductor.patterns.rules import Handled, Rule, Said
 from eductor.verification.verifier import Verifier
 

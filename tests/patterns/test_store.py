@@ -13,12 +13,25 @@ from pattern_tools import facts, graph_of, matches
 
 from eductor.errors import BadPattern
 from eductor.graph import GraphView
-from eductor.patterns import ANY, _serialize_pattern, const, fwd_only, gen_pattern, op, pattern_pass, precompile, var
-from eductor.patterns.language import Op, Outputs
-from eductor.patterns.precompile import shipped, texts
+from eductor.observe.manual.manual import run_pass
+from eductor.passes.joint.bmm_to_mm import bmm_to_mm
+from eductor.patterns import (
+    ANY,
+    _serialize_pattern,
+    const,
+    fwd_only,
+    gen_pattern,
+    op,
+    pattern_pass,
+    precompile,
+    var,
+)
+from eductor.patterns.language.pattern import Op, Outputs
+from eductor.patterns.precompile import shipped, texts, traced_source
 from eductor.patterns.rules import Rules
-from eductor.patterns.store import Store, dumps, required_by
-from eductor.patterns.trace import pattern_of, signature
+from eductor.patterns.trace import search_function
+from eductor.patterns.trace.store import Store, dumps, required_by
+from eductor.patterns.trace.tracing import pattern_of, signature
 from eductor.pipeline import f32
 
 aten = torch.ops.aten
@@ -198,8 +211,24 @@ def test_a_variant_with_an_operator_that_is_not_there_is_not_made(tmp_path):
 
 def test_the_patterns_of_the_package_are_up_to_date():
     """`make patterns` writes them."""
-    stale = [path.name for path, text in texts(shipped()).items() if path.read_text() != text]
+    fresh = texts(shipped())
+    assert fresh, "the package has search functions"
+    stale = [path.name for path, text in fresh.items() if path.read_text() != text]
     assert not stale
+
+
+def test_the_patterns_of_the_package_are_loaded_and_never_traced(monkeypatch):
+    def traced(*given, **named):
+        raise AssertionError("a search function of the package was traced")
+
+    monkeypatch.setattr(search_function, "pattern_of", traced)
+    stored = [rule for rule in shipped() if traced_source(rule) is not None]
+    assert stored
+    for rule in stored:
+        assert rule.source.is_stored, f"{rule.name}: run `make patterns`"
+        assert rule.forms, rule.problem
+    module = graph_of(torch.bmm, [torch.zeros(1, 4, 3), torch.zeros(1, 3, 5)])
+    assert run_pass(bmm_to_mm, "joint", module).record.changed
 
 
 def rows_rule(home):

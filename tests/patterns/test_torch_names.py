@@ -24,10 +24,10 @@ from eductor.graph.capture import capture
 from eductor.graph.provenance import provenance_of
 from eductor.graph.values.evaluate import propagate
 from eductor.graph.view import GraphView
-from eductor.patterns import store
-from eductor.patterns.sources import Traced
 from eductor.patterns.torch_names import handler_edits as stock_edits
 from eductor.patterns.torch_names import rules as stock_rules
+from eductor.patterns.trace import store
+from eductor.patterns.trace.search_function import Traced
 
 aten = torch.ops.aten
 Declared = Callable[[Any], Any]

@@ -15,10 +15,10 @@ from torch.fx import Node
 from eductor.errors import BadPattern, EductorWarning, PassFailed
 from eductor.observe.manual.manual import run_pass
 from eductor.patterns import op, var
-from eductor.patterns.language import Op, Outputs, Var
-from eductor.patterns.reading import signature_of
-from eductor.patterns.sources import Traced
-from eductor.patterns.trace import pattern_of, signature
+from eductor.patterns.language.pattern import Op, Outputs, Var
+from eductor.patterns.match.call_reading import signature_of
+from eductor.patterns.trace.search_function import Traced
+from eductor.patterns.trace.tracing import pattern_of, signature
 from eductor.pipeline import Recorder, b8, f32, i64
 
 X = torch.linspace(-1, 2, 16).reshape(4, 4)

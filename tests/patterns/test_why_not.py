@@ -16,7 +16,7 @@ from eductor.errors import BadPattern
 from eductor.graph.capture import capture
 from eductor.graph.view import GraphView
 from eductor.patterns import ANY, any_of, computed, const, list_of, op, outputs, pattern_pass, repeated, var, why_not
-from eductor.patterns.trace import pattern_of, signature
+from eductor.patterns.trace.tracing import pattern_of, signature
 from eductor.pipeline import f32
 
 aten = torch.ops.aten

@@ -15,10 +15,10 @@ from verifying import run_by_hand
 import eductor
 from eductor.errors import EductorWarning
 from eductor.graph.effects.order import sort_in_place
+from eductor.graph.values.value_comparison import unlike_bits
 from eductor.observe.bisect.search import Culprit, search
 from eductor.options import Options
 from eductor.verification.execution import Observation, observe
-from eductor.verification.value_comparison import unlike_bits
 from eductor.verification.verifier import Verifier
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from eductor.verification.value_comparison import is_bitwise_equal
+from eductor.graph.values.value_comparison import is_bitwise_equal
 
 ENGINES = ("aten", "inductor")
 

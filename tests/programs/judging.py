@@ -19,10 +19,10 @@ from eductor.compiler import compile_graph
 from eductor.graph.values.evaluate import propagate
 from eductor.graph.values.meta import difference, results_of, value_of
 from eductor.graph.values.module_tensors import swapped
+from eductor.graph.values.value_comparison import is_bitwise_equal, unlike_rounding
 from eductor.options import Options
 from eductor.pipeline import Pipeline, Recorder
 from eductor.stages import pre_grad_passes
-from eductor.verification.value_comparison import is_bitwise_equal, unlike_rounding
 
 from .comparing import Case, Observation, Seen, compare, compare_tensors, differences, gradients, once, seen, watched
 from .straight import BLOCKS, END, Name, Program, mapped

@@ -12,8 +12,8 @@ import torch
 from eductor import Recorder, compile
 from eductor.compiler import compile_graph
 from eductor.graph.values.evaluate import propagate
+from eductor.graph.values.value_comparison import is_bitwise_equal
 from eductor.options import Options
-from eductor.verification.value_comparison import is_bitwise_equal
 
 from .comparing import is_roughly_close
 from .writes import Program, generate

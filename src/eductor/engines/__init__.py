@@ -11,6 +11,7 @@ from eductor.engines.aten import aten, calls
 from eductor.errors import BadOption, UnknownName
 from eductor.options import Options
 from eductor.passes import lower
+from eductor.patterns.trace.decompositions import add_table
 from eductor.pipeline.base import Pass
 from eductor.pipeline.registry import Row
 from eductor.program.job import Compiled as Compiled
@@ -84,6 +85,7 @@ INDUCTOR = Engine(
     lower=lower.ORDER,
 )
 """The engine that compiles with torch's code generator."""
+add_table(lambda fallback_random: INDUCTOR.decompositions(Options(fallback_random=fallback_random)))
 BUILT_IN = {"aten": ATEN, "inductor": INDUCTOR}
 GROUP = "eductor.engines"
 """The group of entry points by which packages bring engines."""

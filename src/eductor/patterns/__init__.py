@@ -7,18 +7,20 @@ def fuse_norms():
 fuse_norms.replace(search, replacement, inputs=[f32(4, 8), f32(8), 1e-6], tolerate=("casts", "scale"))
 """
 
-from eductor.patterns.language import ANY as ANY
-from eductor.patterns.language import Pattern as Pattern
-from eductor.patterns.language import any_of as any_of
-from eductor.patterns.language import computed as computed
-from eductor.patterns.language import const as const
-from eductor.patterns.language import list_of as list_of
-from eductor.patterns.language import op as op
-from eductor.patterns.language import optional as optional
-from eductor.patterns.language import outputs as outputs
-from eductor.patterns.language import repeated as repeated
-from eductor.patterns.language import var as var
-from eductor.patterns.match import Match as Match
+from eductor.patterns.explain.why_not import WhyNot as WhyNot
+from eductor.patterns.explain.why_not import why_not as why_not
+from eductor.patterns.language.pattern import ANY as ANY
+from eductor.patterns.language.pattern import Pattern as Pattern
+from eductor.patterns.language.pattern import any_of as any_of
+from eductor.patterns.language.pattern import computed as computed
+from eductor.patterns.language.pattern import const as const
+from eductor.patterns.language.pattern import list_of as list_of
+from eductor.patterns.language.pattern import op as op
+from eductor.patterns.language.pattern import optional as optional
+from eductor.patterns.language.pattern import outputs as outputs
+from eductor.patterns.language.pattern import repeated as repeated
+from eductor.patterns.language.pattern import var as var
+from eductor.patterns.match.match import Match as Match
 from eductor.patterns.pattern_pass import PatternPass as PatternPass
 from eductor.patterns.pattern_pass import pattern_pass as pattern_pass
 from eductor.patterns.torch_names.patterns import MULTIPLE as MULTIPLE
@@ -44,5 +46,3 @@ from eductor.patterns.torch_names.registration import register_graph_pattern as 
 from eductor.patterns.torch_names.registration import register_replacement as register_replacement
 from eductor.patterns.torch_names.rules import fwd_only as fwd_only
 from eductor.patterns.torch_names.rules import joint_fwd_bwd as joint_fwd_bwd
-from eductor.patterns.why_not import WhyNot as WhyNot
-from eductor.patterns.why_not import why_not as why_not

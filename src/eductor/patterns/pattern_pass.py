@@ -10,16 +10,18 @@ from typing import Any
 import torch
 
 from eductor.errors import BadPass, BadPattern, warn
+from eductor.graph.matches import Rejection
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.text.printer import type_of
 from eductor.graph.view import GraphView
-from eductor.patterns.language import ROUNDING, Pattern, Tolerance, listing, tolerances, walk
-from eductor.patterns.program import compiled
+from eductor.patterns.compile.program import compiled
+from eductor.patterns.language.pattern import ROUNDING, Pattern, Tolerance, listing, tolerances, walk
+from eductor.patterns.replace.replacement_check import check_rule
 from eductor.patterns.rules import Check, Handled, Handler, Replaced, Rule, Rules, Said, names_in, of_all, parameters_of
-from eductor.patterns.selftest import check_rule
-from eductor.patterns.sources import Traced
-from eductor.patterns.trace import signature
+from eductor.patterns.trace.search_function import Traced
+from eductor.patterns.trace.tracing import signature
 from eductor.pipeline.base import Context, Contract, Numerics, Pass, Stage, is_name, words
+from eductor.pipeline.rule_pass import RulePass
 from eductor.pipeline.versions import added_by_others, digest, packages_of, source_hash, spelled
 
 DEBUG = "EDUCTOR_DEBUG"
@@ -32,20 +34,30 @@ class PatternPass(Pass):
     def __init__(self, fn: Callable[..., Any], **declared: Any) -> None:
         super().__init__(fn, **declared)
         self.rules = Rules()
+        self.calls: RulePass | None = None
+        """What a pattern cannot say: functions that are tried on each call of some operators."""
         self._checked: set[Rule] = set()
         self._warned: set[str] = set()
 
     def _check_function(self) -> None:
-        if inspect.signature(self.fn).parameters:
-            raise BadPass(f"pass {self.name!r}: its patterns do the work, so its own function takes no parameters.")
+        parameters = inspect.signature(self.fn).parameters.values()
+        if any(p.kind is not p.KEYWORD_ONLY or p.default is p.empty for p in parameters):
+            raise BadPass(
+                f"pass {self.name!r}: its patterns do the work, so the parameters of its own function are its options: "
+                "keyword-only, each with a default."
+            )
 
     @property
     def version(self) -> str:
-        return digest(self._version or self._source, *(f"{r.name} {r.version}" for r in self.rules.rules))
+        rules = (*self.rules.rules, *(self.calls.rules if self.calls is not None else ()))
+        return digest(self._version or self._source, *(f"{r.name} {r.version}" for r in rules))
 
     @property
     def untold(self) -> str:
-        return super().untold or added_by_others(self.fn, ((rule.name, rule.packages) for rule in self.rules.rules))
+        added = [(rule.name, rule.packages) for rule in self.rules.rules]
+        return (
+            super().untold or (self.calls.untold if self.calls is not None else "") or added_by_others(self.fn, added)
+        )
 
     def enters_bodies(self, stage: Stage) -> bool:
         return True
@@ -53,13 +65,35 @@ class PatternPass(Pass):
     def run(self, view: GraphView, rewriter: Rewriter, context: Context) -> None:
         if context.options.debug:
             self.check_rules()
-        self.rules.apply(view, rewriter)
+        refused = _refusals(rewriter, lambda: self.rules.apply(view, rewriter, self.asked(context)))
+        if self.calls is not None:
+            refused = self._settle(self.calls, view, rewriter, context, refused)
+        rewriter.rejects += refused
         problem = next((rule.problem for rule in self.rules.rules if rule.problem), None)
         if problem is not None and context.options.strict:
             raise BadPattern(problem)
         if problem is not None and problem not in self._warned:
             self._warned.add(problem)
             warn(f"the pass {context.stage}/{self.name}: {problem}")
+
+    def _settle(
+        self, calls: RulePass, view: GraphView, rewriter: Rewriter, context: Context, refused: list[Rejection]
+    ) -> list[Rejection]:
+        """Applies functions of calls and patterns in turns until neither changes anything; what both refuse then."""
+        left: list[Rejection] = []
+        settled = -1
+        while rewriter.edits != settled:
+            edits = rewriter.edits
+            left = _refusals(rewriter, lambda: calls.run(view, rewriter, context))
+            settled = rewriter.edits
+            if settled != edits:
+                refused = _refusals(rewriter, lambda: self.rules.apply(view, rewriter, self.asked(context)))
+        return [*refused, *left]
+
+    def asked(self, context: Context) -> dict[str, Any]:
+        """What checks and handlers may take by name, besides the graph: the context, and the options of the pass."""
+        defaults = {name: p.default for name, p in self.parameters.items()}
+        return {"context": context, **defaults, **self.options}
 
     def check_rules(self) -> None:
         """Runs each replacement against its search function, once; one that computes something else is an error."""
@@ -130,6 +164,15 @@ class PatternPass(Pass):
 
         return declare
 
+    def call(self, *operators: Any, name: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Declares a rule for what is no pattern: a function of the graph, the rewriter and a call of the operators.
+
+        It may take `context`, too.
+        """
+        if self.calls is None:
+            self.calls = RulePass(self.fn, name=self.name, stages=self.stages, contract=self.contract)
+        return self.calls.rule(*operators, name=name)
+
     def _add(self, rule: Rule) -> Rule:
         if not is_name(rule.name):
             raise BadPass(
@@ -144,6 +187,15 @@ class PatternPass(Pass):
         if os.environ.get(DEBUG):
             self.check_rules()
         return rule
+
+
+def _refusals(rewriter: Rewriter, run: Callable[[], object]) -> list[Rejection]:
+    """What is refused meanwhile, taken off the record: only what is refused in the end counts."""
+    before = len(rewriter.rejects)
+    run()
+    found = rewriter.rejects[before:]
+    del rewriter.rejects[before:]
+    return found
 
 
 def _version(pattern: str, fn: Any, check: Any, allowed: frozenset[Tolerance], rest: str = "") -> str:

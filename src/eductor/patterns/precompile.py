@@ -14,8 +14,8 @@ from typing import Any
 
 from eductor.patterns.pattern_pass import PatternPass
 from eductor.patterns.rules import Rule
-from eductor.patterns.sources import Traced
-from eductor.patterns.store import dumps
+from eductor.patterns.trace.search_function import Traced
+from eductor.patterns.trace.store import dumps
 from eductor.pipeline.registry import Registry
 
 

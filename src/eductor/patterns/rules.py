@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any, Literal, Protocol
 
 import torch
 from torch.fx import Node
 
 from eductor.compat import FakeTensorMode
 from eductor.errors import BadGraph, BadPattern
+from eductor.graph.no import No
 from eductor.graph.provenance import Provenance, provenance_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import fake_mode_of, form_of, requires_grad, value_of
 from eductor.graph.view import GraphView
-from eductor.patterns.forms import Form, forms
-from eductor.patterns.index import Candidate, Index
-from eductor.patterns.language import Const, Pattern, Tolerance, Var, walk
-from eductor.patterns.match import Match, Miss, is_true, refusal
-from eductor.patterns.placing import spanned
-from eductor.patterns.replacement import Piece, paste
-from eductor.patterns.trace import TANGENT, TRACED, Known, Signature, flattened, graph_like
+from eductor.patterns.compile.forms import Form, forms
+from eductor.patterns.compile.index import Candidate, Index
+from eductor.patterns.language.pattern import Const, Pattern, Tolerance, Var, walk
+from eductor.patterns.match.match import Match, Surroundings, is_true, refusal
+from eductor.patterns.match.node_readings import Readings
+from eductor.patterns.replace.paste import Piece, paste
+from eductor.patterns.replace.placement import spanned
+from eductor.patterns.trace.tracing import TANGENT, TRACED, Known, Signature, flattened, graph_like
 
-Check = Callable[[Match], Any]
-Handler = Callable[[Match, GraphView, Rewriter], Any]
+Check = Callable[..., Any]
+"""A condition on a match. It may also take `graph`, `context` and options of its pass, by these names."""
+Handler = Callable[..., Any]
+"""Edits at a match: takes the match, the graph and the rewriter, and by name what a check may take."""
+Asked = Mapping[str, Any]
+"""What checks and handlers may take by name."""
 
 
 class Variant(Protocol):
@@ -109,21 +115,21 @@ class Rule:
         """Why a spelling of it is left out; empty where none is, or none was asked for yet."""
         return next((f"the rule {self.name} is left out: {p.problem}" for p in self.parts if p.problem), "")
 
-    def refusal(self, match: Match) -> str:
-        """Why the condition does not hold; empty where it does. Unknown sizes count as no."""
+    def holds(self, match: Match, asked: Asked) -> Literal[True] | No:
+        """Whether the condition holds. Unknown sizes count as no."""
         if self.check is None:
-            return ""
+            return True
         try:
-            verdict = self.check(match)
+            answer = self.check(match, **wanted(self.check, asked))
         except Exception as error:
             raise BadPattern(f"the check of the rule {self.name} raises {type(error).__name__}: {error}") from error
-        return "" if is_true(verdict) else refusal(verdict, f"the check of {self.name} does not hold")
+        return True if is_true(answer) else refusal(answer, f"the check of {self.name} does not hold")
 
 
 class Action(Protocol):
     """Edits the graph at a match, or says why not."""
 
-    def __call__(self, match: Match, view: GraphView, rewrite: Rewriter) -> Miss | None: ...
+    def __call__(self, match: Match, view: GraphView, rewrite: Rewriter, asked: Asked) -> Literal[True] | No: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,11 +138,12 @@ class Handled:
 
     fn: Handler
 
-    def __call__(self, match: Match, view: GraphView, rewrite: Rewriter) -> Miss | None:
+    def __call__(self, match: Match, view: GraphView, rewrite: Rewriter, asked: Asked) -> Literal[True] | No:
         blocked = spanned(match, view.effects)
-        if blocked is None:
-            self.fn(match, view, rewrite)
-        return blocked
+        if blocked is not None:
+            return blocked
+        self.fn(match, view, rewrite, **wanted(self.fn, asked))
+        return True
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +154,7 @@ class Replaced:
     names: tuple[str, ...]
     signature: Signature | None = None
 
-    def __call__(self, match: Match, view: GraphView, rewrite: Rewriter) -> Miss | None:
+    def __call__(self, match: Match, view: GraphView, rewrite: Rewriter, asked: Asked) -> Literal[True] | No:
         mode = fake_mode_of(view.graph) or FakeTensorMode()
         given = [match[name] for name in self.names]
         later = self._tangents(match)
@@ -157,7 +164,7 @@ class Replaced:
         except BadPattern:
             raise
         except Exception as error:
-            return Miss(
+            return No(
                 f"the replacement cannot be traced here: {type(error).__name__}: {error}".split("\n")[0], match.output
             )
         pairs = zip(flattened(_lists(given)), flattened(values), strict=True)
@@ -187,6 +194,20 @@ class Replaced:
     def _graph(self, view: GraphView, values: list[Any], tangents: list[Any], mode: FakeTensorMode) -> Any:
         gradients = self.signature.gradients if self.signature is not None else (False,) * len(values)
         return graph_like(view.module, self.fn, values, gradients, mode, tangents)
+
+
+def wanted(fn: Callable[..., Any], asked: Asked) -> dict[str, Any]:
+    """What a function takes of what it may take by name."""
+    return {name: asked[name] for name in _keywords(fn) if name in asked}
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _keywords(fn: Callable[..., Any]) -> tuple[str, ...]:
+    try:
+        found = inspect.signature(fn).parameters.values()
+    except ValueError:  # a builtin, which does not say
+        return ()
+    return tuple(p.name for p in found if p.kind is p.KEYWORD_ONLY)
 
 
 def _lists(given: Any) -> Any:
@@ -243,50 +264,65 @@ class Rules:
             self._index = Index(tuple(self.rules))
         return self._index
 
-    def apply(self, view: GraphView, rewrite: Rewriter) -> int:
-        """Applies the rules until none applies any more; how often one did."""
+    def apply(self, view: GraphView, rewrite: Rewriter, asked: Asked = MappingProxyType({})) -> int:
+        """Applies the rules until none applies any more; how often one did. `asked`: what their functions take by name."""
         made = 0
+        asked = {"graph": view, **asked}
         before, limit = len(rewrite.rejects), len(view.graph.nodes) + 100
-        while (now := self._sweep(view, rewrite)) > 0:
+        readings = Readings(view.bind)
+        while (now := self._sweep(view, rewrite, readings, asked)) > 0:
             made += now
             if made > limit:
                 raise BadGraph("the rules do not settle: they keep on creating what they look for")
             del rewrite.rejects[before:]  # the next sweep says again what still holds
         return made
 
-    def _sweep(self, view: GraphView, rewrite: Rewriter) -> int:
+    def _sweep(self, view: GraphView, rewrite: Rewriter, readings: Readings, asked: Asked) -> int:
         made = 0
-        candidates = self.index.candidates(view)
+        candidates = self.index.candidates(view, readings)
+        around = [Surroundings.of(c.found) if isinstance(c.found, Match) else None for c in candidates]
         for rule in self.rules:
             if rule.problem:
                 rewrite.reject(rule.problem)
-        for candidate in candidates:
-            found = candidate.found if not made else self._still(view, candidate)
+        for candidate, seen in zip(candidates, around, strict=True):
+            found = candidate.found if not made else self._still(view, readings, candidate, seen)
             if found is not None:
                 rule = self.rules[candidate.rule]
-                with _candidate(rewrite, candidate.anchor, rule.name) as allowed:
-                    if not allowed:
-                        return 0
-                    made += self._try(rule, found, view, rewrite)
+                if not rewrite.open(candidate.anchor):
+                    return 0
+                try:
+                    with rewrite.rule(rule.name):
+                        made += self._try(rule, found, view, rewrite, asked)
+                except BaseException:
+                    rewrite.leave()
+                    raise
+                rewrite.close()
         return made
 
-    def _still(self, view: GraphView, candidate: Candidate) -> Match | Miss | None:
-        return self.index.again(candidate) if candidate.anchor in view else None
+    def _still(
+        self, view: GraphView, readings: Readings, candidate: Candidate, seen: Surroundings | None
+    ) -> Match | No | None:
+        """What a candidate is after earlier edits."""
+        if candidate.anchor not in view:
+            return None
+        if seen is not None and seen.are_the_same():
+            return candidate.found
+        return self.index.again(candidate, readings)
 
-    def _try(self, rule: Rule, found: Match | Miss, view: GraphView, rewrite: Rewriter) -> bool:
-        if isinstance(found, Miss):
-            found.reject(rewrite)
+    def _try(self, rule: Rule, found: Match | No, view: GraphView, rewrite: Rewriter, asked: Asked) -> bool:
+        if isinstance(found, No):
+            rewrite.reject(found)
             return False
         if _made_by_itself(found, rewrite, rule):
             return False
-        reason = rule.refusal(found)
-        if reason:
-            rewrite.reject(reason, *found.nodes)
+        holds = rule.holds(found, asked)
+        if not holds:
+            rewrite.reject(holds, found.output, *found.nodes)
             return False
         before = rewrite.edits
-        missed = rule.action(found, view, rewrite)
-        if missed is not None:
-            missed.reject(rewrite)
+        done = rule.action(found, view, rewrite, asked)
+        if not done:
+            rewrite.reject(done)
         return rewrite.edits > before
 
 
@@ -304,18 +340,3 @@ def _lineage(provenance: Provenance | None) -> Iterator[str]:
         at = pending.pop()
         yield at.address
         pending.extend(at.origins)
-
-
-@contextmanager
-def _candidate(rewrite: Rewriter, anchor: Node, rule: str) -> Iterator[bool]:
-    """A candidate of the rewriter: what is edited within is one match of the rule."""
-    if not rewrite.open(anchor):
-        yield False
-        return
-    try:
-        with rewrite.rule(rule):
-            yield True
-    except BaseException:
-        rewrite.leave()
-        raise
-    rewrite.close()

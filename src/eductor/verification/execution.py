@@ -24,9 +24,9 @@ from eductor.compat import (
 from eductor.graph.effects.node_effects import effect_of
 from eductor.graph.snapshot import subgraphs
 from eductor.graph.values.meta import value_of
+from eductor.graph.values.value_comparison import is_bitwise_equal
 from eductor.verification.run_tensors import NARROW, connected, gradients, keeping_states, own_copies, places, widened
 from eductor.verification.seeded_draws import is_redrawn, redrawn, seed_of
-from eductor.verification.value_comparison import is_bitwise_equal
 
 aten = torch.ops.aten
 

@@ -12,10 +12,10 @@ from torch.fx import GraphModule
 
 from eductor.graph.provenance import source_line
 from eductor.graph.values.meta import tensor_of
+from eductor.graph.values.value_comparison import unlike_bits, unlike_rounding
 from eductor.pipeline.checks import ContractBroken
 from eductor.pipeline.instruments import PassRun
 from eductor.verification.execution import Observation, RunMode, observe
-from eductor.verification.value_comparison import unlike_bits, unlike_rounding
 
 
 class Nondeterministic(Exception):

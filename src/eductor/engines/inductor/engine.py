@@ -63,14 +63,6 @@ def settings() -> str:
     return str(config.get_hash().hex())
 
 
-def online_softmax() -> OpOverload:
-    """The operator of which it makes the maximum and the sum of a softmax in one kernel; it runs anywhere."""
-    from torch._inductor import inductor_prims
-
-    op: OpOverload = inductor_prims.prepare_softmax_online
-    return op
-
-
 def compile(job: Job) -> Compiled:
     """Kernels for a graph, and the strides of its outputs."""
     from torch._inductor.compile_fx import compile_fx_inner

@@ -25,6 +25,7 @@ def our_lowerings() -> Mapping[OpOverload, Callable[..., Any]]:
         ops.random.random_integers.default: _random_integers,
         ops.random.drawn_in_order.default: _drawn_in_order,
         ops.addmm_activation.addmm_activation.default: _addmm_activation,
+        ops.online_softmax.online_softmax.default: _online_softmax,
         ops.cut_mm.cut_mm.default: called(ops.cut_mm.cut_mm.default),
         ops.wide_cat.wide_cat.default: called(torch.ops.aten.cat.default),
     }
@@ -41,6 +42,13 @@ def _addmm_activation(bias: Any, a: Any, b: Any, *, use_gelu: bool) -> Any:
     on_cuda = bias.get_device().type == "cuda"
     op = torch.ops.aten._addmm_activation if on_cuda else ops.addmm_activation.addmm_activation
     return fallback_handler(op.default, add_to_fallback_set=False)(bias, a, b, use_gelu=use_gelu)
+
+
+def _online_softmax(x: Any, dim: int) -> Any:
+    from torch._inductor import inductor_prims
+    from torch._inductor.lowering import lowerings
+
+    return lowerings[inductor_prims.prepare_softmax_online](x, dim)
 
 
 # Torch's random primitives refuse to be lowered where random operators of ATen fall back to eager's kernels, and those

@@ -16,8 +16,8 @@ from eductor.observe.explain.explain import Explanation
 from eductor.observe.scripts.interception import CompiledFunction
 from eductor.observe.table import described, indent
 from eductor.options import Options
+from eductor.patterns.explain.why_not import WhyNot, why_not
 from eductor.patterns.pattern_pass import PatternPass
-from eductor.patterns.why_not import WhyNot, why_not
 from eductor.pipeline.base import Pass
 from eductor.pipeline.instruments import Instrument, PassRun
 from eductor.pipeline.pipeline import Pipeline
@@ -136,7 +136,7 @@ class Inquiry:
 def rules_of(pass_: Pass) -> list[str]:
     """The names of a pass's declared rules; empty for a plain function."""
     if isinstance(pass_, PatternPass):
-        return [rule.name for rule in pass_.rules.rules]
+        return [rule.name for rule in pass_.rules.rules] + (rules_of(pass_.calls) if pass_.calls is not None else [])
     return [rule.name for rule in pass_.rules] if isinstance(pass_, RulePass) else []
 
 
@@ -187,8 +187,8 @@ def _rules(run: PassRun, wanted: str) -> Iterator[RuleAnswer]:
         if wanted in ("", name):
             matches = sum(match.rule == name for match in run.matches)
             left = tuple(_left(reject, lines) for reject in run.rejects if reject.rule == name)
-            nothing = not matches and not left and isinstance(pass_, PatternPass)
-            yield RuleAnswer(name or pass_.name, matches, left, _nearest(pass_, name, before) if nothing else None)
+            nearest = None if matches or left else _nearest(pass_, name, before)
+            yield RuleAnswer(name or pass_.name, matches, left, nearest)
 
 
 def _lines(graph: Graph, path: str = "") -> dict[str, str]:
@@ -199,9 +199,9 @@ def _lines(graph: Graph, path: str = "") -> dict[str, str]:
     return found
 
 
-def _nearest(pass_: Pass, name: str, graph: Graph) -> WhyNot:
-    assert isinstance(pass_, PatternPass)
-    return why_not(next(rule for rule in pass_.rules.rules if rule.name == name), graph)
+def _nearest(pass_: Pass, name: str, graph: Graph) -> WhyNot | None:
+    rules = pass_.rules.rules if isinstance(pass_, PatternPass) else ()
+    return next((why_not(rule, graph) for rule in rules if rule.name == name), None)
 
 
 def _left(reject: Rejection, lines: dict[str, str]) -> RefusedCandidate:

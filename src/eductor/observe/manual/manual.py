@@ -9,8 +9,11 @@ from typing import Any
 from torch.fx import GraphModule
 
 from eductor.graph.capture import capture
+from eductor.graph.matches import Rejection
 from eductor.graph.text.printer import to_function
 from eductor.options import Options
+from eductor.patterns.explain.why_not import why_not
+from eductor.patterns.pattern_pass import PatternPass
 from eductor.pipeline.base import Context, Example, Pass, Stage
 from eductor.pipeline.instruments import Instrument
 from eductor.pipeline.recorder import PassRecord, Recorder
@@ -86,3 +89,13 @@ def _row(step: Step) -> dict[str, Any]:
         "on": p.on,
         "version": p.version,
     }
+
+
+def nearest_misses(pass_: Pass, stage: Stage, example: Example) -> tuple[Rejection, ...]:
+    """What comes nearest to a match of each rule of a pattern pass that does not match the example at all."""
+    pass_ = pass_.configured(**example.options)
+    if not isinstance(pass_, PatternPass):
+        return ()
+    found = why_not(pass_, capture_example(stage, example)).rules
+    misses = [(name, answer.miss) for name, answer in found.items()]
+    return tuple(Rejection(m.reason, (m.node.name,) if m.node is not None else (), name) for name, m in misses if m)

@@ -6,9 +6,11 @@ import dataclasses
 import inspect
 import re
 
-from eductor.observe.manual.manual import run_example
+from eductor.observe.manual.manual import nearest_misses, run_example
 from eductor.observe.table import as_markdown
 from eductor.options import Options
+from eductor.patterns.pattern_pass import PatternPass
+from eductor.patterns.rules import Rule, Said
 from eductor.pipeline.base import NUMERICS, Contract, Example, Pass, Stage, describe_options
 from eductor.pipeline.registry import Registry, Step
 from eductor.pipeline.rule_pass import RulePass
@@ -114,14 +116,28 @@ def _options(p: Pass) -> str:
 
 
 def _rules(p: Pass) -> str:
-    rules = p.rules if isinstance(p, RulePass) else []
+    calls = p.calls if isinstance(p, PatternPass) else p
     rows = [
-        (f"`{r.name}`", ", ".join(f"`{_spelled(op)}`" for op in r.operators), " ".join((r.fn.__doc__ or "").split()))
-        for r in rules
+        (f"`{r.name}`", _looked_for(r), _told(r.action)) for r in (p.rules.rules if isinstance(p, PatternPass) else [])
+    ]
+    rows += [
+        (f"`{r.name}`", ", ".join(f"`{_spelled(op)}`" for op in r.operators), _told(r))
+        for r in (calls.rules if isinstance(calls, RulePass) else [])
     ]
     if not any(text for *_, text in rows):
         return as_markdown(("rule", "looks at"), [row[:2] for row in rows]) if rows else ""
     return as_markdown(("rule", "looks at", "what it does"), rows)
+
+
+def _looked_for(rule: Rule) -> str:
+    if isinstance(rule.source, Said):
+        return f"`{rule.source.pattern}`"
+    fn = getattr(rule.source, "fn", None)
+    return f"what `{getattr(fn, '__name__', rule.name)}` computes"
+
+
+def _told(does: object) -> str:
+    return " ".join((inspect.getdoc(getattr(does, "fn", None)) or "").split())
 
 
 def _spelled(operator: object) -> str:
@@ -137,6 +153,7 @@ def _refused(p: Pass, stage: Stage, example: Example) -> str:
     """A refused example; of several reasons, the one that the example states."""
     ran = run_example(p, stage, example)
     rejects = [r for r in ran.record.rejects if example.because in r.reason] or ran.record.rejects
+    rejects = rejects or nearest_misses(p, stage, example)
     places = {r.reason: f", at `{r.nodes[0]}`" if r.nodes else "" for r in reversed(rejects)}
     reasons = "\n\n".join(f"Its reason{where}: {reason}." for reason, where in reversed(places.items()))
     return f"{_title(p, example)}\n\n```python\n{ran.before}```\n\n{reasons}"

@@ -8,8 +8,8 @@ from typing import Any
 from torch.fx import Graph
 
 from eductor.graph.snapshot import Snapshot
+from eductor.patterns.explain.why_not import why_not
 from eductor.patterns.pattern_pass import PatternPass
-from eductor.patterns.why_not import why_not
 from eductor.pipeline.recorder import PassRecord
 
 

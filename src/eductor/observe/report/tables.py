@@ -112,8 +112,10 @@ class RuleSources(Table):
 
 def _function(pass_: Pass, rule: str) -> Any:
     """The function that does the work of a rule, or of the pass."""
-    if isinstance(pass_, RulePass):
-        return next((r.fn for r in pass_.rules if r.name == rule), pass_.fn)
+    calls = pass_.calls if isinstance(pass_, PatternPass) else pass_
+    found = next((r.fn for r in calls.rules if r.name == rule), None) if isinstance(calls, RulePass) else None
+    if found is not None:
+        return found
     if isinstance(pass_, PatternPass):
         action = next((r.action for r in pass_.rules.rules if r.name == rule), None)
         if isinstance(action, (Handled, Replaced)):

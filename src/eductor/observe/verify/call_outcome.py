@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from eductor.graph.values.value_comparison import strides_of, unlike_bits, unlike_rounding
 from eductor.observe.verify.reachable_state import ReachableState
 from eductor.verification.run_tensors import (
     connected,
@@ -20,7 +21,6 @@ from eductor.verification.run_tensors import (
     random_states,
     widened,
 )
-from eductor.verification.value_comparison import strides_of, unlike_bits, unlike_rounding
 
 SEED = 0
 

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from eductor.graph.values.value_comparison import is_bitwise_equal
 from eductor.verification.run_tensors import NARROW
-from eductor.verification.value_comparison import is_bitwise_equal
 
 DEEPEST = 50
 """The maximal nesting of objects that are visited."""

@@ -11,6 +11,7 @@ from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import is_row_major, known_true, tensor_of, value_of
 from eductor.graph.view import GraphView
+from eductor.patterns import Match, any_of, const, op, var
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -19,56 +20,61 @@ IOTAS = (prims.iota, aten.arange)
 INDEXINGS = (aten.index.Tensor, aten._unsafe_index.Tensor, aten.index_put.default, aten._unsafe_index_put.default)
 
 
-def randperm_index(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
+INDEX = op(aten.index.Tensor, var("x"), var("indices", anything=True))
+INDEX_ADD = any_of(
+    op(aten.index_add, var("x"), const("dim"), var("index"), var("added"), alpha=const("alpha")),
+    op(aten.index_put.default, var("x"), var("indices", anything=True), var("added"), const("accumulate")),
+)
+
+
+def randperm_index(match: Match, graph: GraphView, rewrite: Rewriter) -> None:
     """What a permutation picks needs no check of its bounds."""
-    bound = graph.bind(node)
-    if not isinstance(bound, Bound) or not (picks := _picks(graph, bound)):
+    picks = _picks(graph, match)
+    if not picks:
         return
-    reason = _out_of_range(graph, bound["self"], picks)
+    reason = _out_of_range(graph, match["x"], picks)
     if reason:
-        rewrite.reject(reason, node)
+        rewrite.reject(reason, match.output)
     else:
-        rewrite.replace(node, aten._unsafe_index.Tensor, bound["self"], bound["indices"])
+        rewrite.replace(match.output, aten._unsafe_index.Tensor, match["x"], match["indices"])
 
 
-def randperm_index_add(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
+def randperm_index_add(match: Match, graph: GraphView, rewrite: Rewriter) -> None:
     """A sum into places that a permutation picks is a sum of what is picked, stored: no place is met twice."""
-    bound = graph.bind(node)
-    if not isinstance(bound, Bound) or not (picks := _picks(graph, bound)):
+    picks, target, node = _picks(graph, match), match["x"], match.output
+    if not picks:
         return
-    target = bound["self"]
-    reason = _why_not_stored(bound, picks) or _out_of_range(graph, target, picks)
+    alpha = match.bindings.get("alpha", 1)
+    reason = _why_not_stored(match, picks, alpha) or _out_of_range(graph, target, picks)
     if reason:
         rewrite.reject(reason, node)
         return
     ((dim, index),) = picks.items()
     indices = [*[None] * dim, index]
-    added = bound["source"] if bound.packet is aten.index_add else bound["values"]
     picked = rewrite.insert(aten._unsafe_index.Tensor, target, indices, before=node)
-    total = rewrite.insert(aten.add.Tensor, picked, added, before=node, alpha=bound.get("alpha", 1))
+    total = rewrite.insert(aten.add.Tensor, picked, match["added"], before=node, alpha=alpha)
     rewrite.replace(node, aten._unsafe_index_put.default, target, indices, total)
 
 
-def _why_not_stored(bound: Bound, picks: dict[int, Node]) -> str:
-    target, alpha = value_of(bound["self"]), bound.get("alpha", 1)
-    if not bound.get("accumulate", True):
+def _why_not_stored(match: Match, picks: dict[int, Node], alpha: Any) -> str:
+    target = value_of(match["x"])
+    if not match.bindings.get("accumulate", True):
         return "it stores, and does not add"
     if len(picks) > 1:
         return "several indices together may meet a place twice"
     if alpha != 1 and (target.dtype.is_floating_point or target.dtype.is_complex):
         return f"the product with alpha={alpha} may be rounded otherwise"
-    return "" if is_row_major(target) else "the result may lie in memory otherwise: what is added to is not row-major"
+    return "" if is_row_major(target) else "the strides of the result may differ: what is added to is not row-major"
 
 
-def _picks(graph: GraphView, bound: Bound) -> dict[int, Node]:
+def _picks(graph: GraphView, match: Match) -> dict[int, Node]:
     """The indices by their dimensions, if each is of a permutation."""
-    tensor = tensor_of(bound["self"])
-    if tensor is None or tensor.dim() == 0:
+    rank = value_of(match["x"]).dim()
+    if rank == 0:
         return {}
-    if bound.packet is aten.index_add:
-        found = {bound["dim"] % tensor.dim(): bound["index"]}
-    else:
-        found = {dim: index for dim, index in enumerate(bound["indices"]) if index is not None}
+    given = match.bindings
+    found = {given["dim"] % rank: given["index"]} if "dim" in given else dict(enumerate(given["indices"]))
+    found = {dim: index for dim, index in found.items() if index is not None}
     return found if all(_permutation(graph, index) is not None for index in found.values()) else {}
 
 

@@ -2,41 +2,43 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import known_equal, tensor_of, value_of
-from eductor.graph.view import GraphView
-from eductor.pipeline.base import f32, graph_pass
-
-aten = torch.ops.aten
+from eductor.graph.no import No
+from eductor.graph.values.meta import known_equal, value_of
+from eductor.patterns import Match, pattern_pass
+from eductor.pipeline.base import f32
 
 
-@graph_pass(stage="joint", numerics="reassociates", devices="cuda")
-def bmm_to_mm(graph: GraphView, rewrite: Rewriter) -> None:
+@pattern_pass(stage="joint", numerics="reassociates", devices="cuda")
+def bmm_to_mm() -> None:
     """Turns a batched product of one pair of matrices into a plain one.
 
     `mm` has more kernels to choose from, and what follows fuses into it.
 
     It pays on CUDA, always: the reshapes around it are views.
     """
-    for node in graph.find(aten.bmm):
-        bound = graph.bind(node)
-        if not isinstance(bound, Bound):
-            rewrite.reject(bound, node)
-            continue
-        operands = bound["self"], bound["mat2"]
-        if bound.op is not aten.bmm.default:
-            rewrite.reject("it asks for a dtype of its own", node)
-        elif not all((t := tensor_of(x)) is not None and known_equal(t.shape[0], 1) for x in operands):
-            rewrite.reject("it is not known to be a batch of one", node)
-        elif any(known_equal(size, 0) for size in value_of(node).shape):
-            rewrite.reject("it has no elements, and strides that no plain product has", node)
-        else:
-            a, b = (rewrite.insert(aten.squeeze.dim, x, 0, before=node) for x in operands)
-            product = rewrite.insert(aten.mm, a, b, before=node)
-            rewrite.replace(node, aten.unsqueeze, product, 0)
+
+
+def batched_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.bmm(a, b)
+
+
+def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.mm(a.squeeze(0), b.squeeze(0)).unsqueeze(0)
+
+
+def check(match: Match) -> Literal[True] | No:
+    """Whether the result has elements."""
+    is_empty = any(known_equal(size, 0) for size in value_of(match.output).shape)
+    return No("it has no elements, and strides that no plain product has") if is_empty else True
+
+
+bmm_to_mm.replace(
+    batched_product, product, inputs=[f32(1, 4, 3), f32(1, 3, 5)], check=check, stored="products.batch_of_one"
+)
 
 
 @bmm_to_mm.example
@@ -44,6 +46,6 @@ def batch_of_one(a: torch.Tensor = f32(1, 4, 3), b: torch.Tensor = f32(1, 3, 5))
     return torch.bmm(a, b).relu()
 
 
-@bmm_to_mm.refuses("not known to be a batch of one")
+@bmm_to_mm.refuses("a.shape[0] is 2, the pattern wants 1")
 def batch_of_two(a: torch.Tensor = f32(2, 4, 3), b: torch.Tensor = f32(2, 3, 5)) -> torch.Tensor:
     return torch.bmm(a, b).relu()

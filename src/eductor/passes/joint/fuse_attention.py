@@ -11,8 +11,8 @@ from eductor.graph.no import No
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 from eductor.passes.joint.attention import ANCHORS, Attention, recognize, regions, softmax_at
-from eductor.patterns.regions.region import replace_region
 from eductor.pipeline.base import Context, f32, graph_pass
+from eductor.regions.replace_region import replace_region
 
 
 @graph_pass(stage="joint", numerics="reassociates", finite_only=True)
@@ -39,13 +39,13 @@ def fuse_attention(graph: GraphView, rewrite: Rewriter, context: Context) -> Non
         if not verdict:
             rewrite.reject(verdict, anchor)
             continue
-        verdict = No("a symbolic size of it is not known from its inputs")
+        replaced: Literal[True] | No = No("a symbolic size of it is not known from its inputs")
         for region, fused in regions(graph, found, training=not context.is_inference):
-            verdict = replace_region(graph, rewrite, region, fused)
-            if verdict:
+            replaced = replace_region(graph, rewrite, region, fused)
+            if replaced:
                 break
-        else:
-            rewrite.reject(verdict, anchor)
+        if not replaced:
+            rewrite.reject(replaced, anchor)
 
 
 def _may_draw(found: Attention, context: Context) -> Literal[True] | No:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import torch
 
-from eductor.passes.functional.indexing import IOTAS, fix_iota_device, randperm_index, randperm_index_add
-from eductor.passes.joint.rewrites.conversions import CONVERSIONS, one_conversion
-from eductor.passes.joint.rewrites.one_hot import scatter_upon_const_tensor
+from eductor.passes.functional.indexing import (
+    INDEX,
+    INDEX_ADD,
+    IOTAS,
+    fix_iota_device,
+    randperm_index,
+    randperm_index_add,
+)
+from eductor.passes.joint.rewrites.conversions import TWO_CONVERSIONS, one_conversion
+from eductor.passes.joint.rewrites.one_hot import ONE_HOT, one_index_a_row, scatter_upon_const_tensor
 from eductor.passes.joint.rewrites.views import PERMUTATIONS, RESHAPES, SQUEEZES, one_permutation, one_reshape
+from eductor.patterns import pattern_pass
 from eductor.pipeline.base import f32, i64
-from eductor.pipeline.rule_pass import rule_pass
 
 aten = torch.ops.aten
 
 
-@rule_pass(stage="joint", numerics="exact")
+@pattern_pass(stage="joint", numerics="exact")
 def pass_patterns() -> None:
     """Exact rewrites of small patterns: chains of views and conversions, one-hot scatters, indices that are known.
 
@@ -22,13 +29,14 @@ def pass_patterns() -> None:
     """
 
 
-pass_patterns.rule(*RESHAPES, *SQUEEZES)(one_reshape)
-pass_patterns.rule(*PERMUTATIONS)(one_permutation)
-pass_patterns.rule(*CONVERSIONS)(one_conversion)
-pass_patterns.rule(*IOTAS)(fix_iota_device)
-pass_patterns.rule(aten.scatter.value)(scatter_upon_const_tensor)
-pass_patterns.rule(aten.index.Tensor)(randperm_index)
-pass_patterns.rule(aten.index_add, aten.index_put.default)(randperm_index_add)
+pass_patterns.rule(TWO_CONVERSIONS)(one_conversion)
+pass_patterns.rule(ONE_HOT, check=one_index_a_row)(scatter_upon_const_tensor)
+pass_patterns.rule(INDEX)(randperm_index)
+pass_patterns.rule(INDEX_ADD)(randperm_index_add)
+# Chains of any length, and all users of a value, are no patterns.
+pass_patterns.call(*RESHAPES, *SQUEEZES)(one_reshape)
+pass_patterns.call(*PERMUTATIONS)(one_permutation)
+pass_patterns.call(*IOTAS)(fix_iota_device)
 
 
 @pass_patterns.example

@@ -6,16 +6,16 @@ import operator
 
 import torch
 
-from eductor.passes.functional.indexing import randperm_index, randperm_index_add
+from eductor.passes.functional.indexing import INDEX, INDEX_ADD, randperm_index, randperm_index_add
 from eductor.passes.post_grad.rewrites.cats import cat_slice_cat, cat_splitwithsizes, splitwithsizes_cat
-from eductor.passes.post_grad.rewrites.cumsum import pointless_cumsum
+from eductor.passes.post_grad.rewrites.cumsum import CUMSUM, pointless_cumsum
+from eductor.patterns import pattern_pass
 from eductor.pipeline.base import f32
-from eductor.pipeline.rule_pass import rule_pass
 
 aten = torch.ops.aten
 
 
-@rule_pass(stage="post_grad", numerics="exact")
+@pattern_pass(stage="post_grad", numerics="exact")
 def pass_patterns() -> None:
     """Exact rewrites of small patterns: cats of pieces, pieces of cats, sums of constants, indices that are known.
 
@@ -23,12 +23,13 @@ def pass_patterns() -> None:
     """
 
 
-pass_patterns.rule(aten.slice, operator.getitem)(cat_splitwithsizes)
-pass_patterns.rule(aten.cat)(splitwithsizes_cat)
-pass_patterns.rule(aten.cat)(cat_slice_cat)
-pass_patterns.rule(aten.cumsum)(pointless_cumsum)
-pass_patterns.rule(aten.index.Tensor)(randperm_index)
-pass_patterns.rule(aten.index_add, aten.index_put.default)(randperm_index_add)
+pass_patterns.rule(CUMSUM)(pointless_cumsum)
+pass_patterns.rule(INDEX)(randperm_index)
+pass_patterns.rule(INDEX_ADD)(randperm_index_add)
+# Nests of any number of pieces and operands are no patterns.
+pass_patterns.call(aten.slice, operator.getitem)(cat_splitwithsizes)
+pass_patterns.call(aten.cat)(splitwithsizes_cat)
+pass_patterns.call(aten.cat)(cat_slice_cat)
 
 
 @pass_patterns.example

@@ -1,53 +1,54 @@
-"""Makes relu return 0 where it is given no number, as kernels do that compute max(x, 0)."""
+"""Makes relu return 0 where its operand is NaN, as kernels do that compute max(x, 0)."""
 
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
-from torch.fx import Node
 
-from eductor.graph.reading.bind import Bound
+from eductor.graph.no import No
 from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import tensor_of
+from eductor.graph.values.meta import value_of
 from eductor.graph.view import GraphView
-from eductor.pipeline.base import f32, graph_pass, i64
+from eductor.patterns import Match, op, pattern_pass, var
+from eductor.pipeline.base import f32, i64
 
 aten = torch.ops.aten
 
 
-@graph_pass(stage="pre_grad", numerics="changes", on=False)
-def relu_nan_to_num(graph: GraphView, rewrite: Rewriter) -> None:
-    """Makes relu return 0 where it is given no number, as kernels do that compute max(x, 0).
+@pattern_pass(stage="pre_grad", numerics="changes", on=False)
+def relu_nan_to_num() -> None:
+    """Makes relu return 0 where its operand is NaN, as kernels do that compute max(x, 0).
 
     It hides a NaN and stops its gradient, so it is only for who asks for it. Infinities stay in the result.
 
     It pays nothing in time: it is there for models whose numbers come from such kernels.
     """
-    for node in graph.find(aten.relu, aten.relu_):
-        bound = graph.bind(node)
-        if not isinstance(bound, Bound):
-            rewrite.reject(bound.reason, node)
-            continue
-        given, value = bound["self"], tensor_of(node)
-        if value is None or not value.dtype.is_floating_point:
-            rewrite.reject("only floating-point numbers can be no number", node)
-        elif _is_cleaned(graph, node, given):
-            rewrite.reject("its NaNs are replaced already", node)
-        elif bound.packet is aten.relu_:
-            # In front of it: autograd keeps the result of relu_, which must not be written again.
-            clean = rewrite.insert(aten.nan_to_num_, given, nan=0.0, posinf=math.inf, neginf=-math.inf, before=node)
-            rewrite.replace(node, aten.relu_, clean)
-        else:
-            relu = rewrite.insert(aten.relu, given, before=node)
-            rewrite.replace(node, aten.nan_to_num, relu, nan=0.0, posinf=math.inf)
 
 
-def _is_cleaned(graph: GraphView, node: Node, given: Node) -> bool:
-    """Whether NaNs are replaced before relu, or by the only one who uses its result."""
-    cleaners = (aten.nan_to_num, aten.nan_to_num_)
-    user = next(iter(node.users)) if len(node.users) == 1 else None
-    return any(graph.is_call(n, *cleaners) for n in (given, user) if n is not None)
+def check(match: Match, *, graph: GraphView) -> Literal[True] | No:
+    """Whether there can be a NaN that is not replaced already, before relu or by the only user of its result."""
+    relu = match.output
+    if not value_of(relu).dtype.is_floating_point:
+        return No("only floating-point numbers can be NaN")
+    neighbours = (match["x"], *(relu.users if len(relu.users) == 1 else ()))
+    is_cleaned = any(graph.is_call(n, aten.nan_to_num, aten.nan_to_num_) for n in neighbours)
+    return No("its NaNs are replaced already") if is_cleaned else True
+
+
+@relu_nan_to_num.rule(op(aten.relu, var("x")), check=check)
+def relu_of_numbers(match: Match, graph: GraphView, rewrite: Rewriter) -> None:
+    relu = rewrite.insert(aten.relu, match["x"], before=match.output)
+    rewrite.replace(match.output, aten.nan_to_num, relu, nan=0.0, posinf=math.inf)
+
+
+@relu_nan_to_num.rule(op(aten.relu_, var("x")), check=check)
+def relu_in_place_of_numbers(match: Match, graph: GraphView, rewrite: Rewriter) -> None:
+    """NaNs are replaced in front of it: autograd keeps the result of relu_, which must not be written again."""
+    given, relu = match["x"], match.output
+    clean = rewrite.insert(aten.nan_to_num_, given, nan=0.0, posinf=math.inf, neginf=-math.inf, before=relu)
+    rewrite.replace(relu, aten.relu_, clean)
 
 
 @relu_nan_to_num.example
@@ -63,7 +64,7 @@ def relu_in_place(x: torch.Tensor = f32(2, 3)) -> torch.Tensor:
 
 
 @relu_nan_to_num.refuses("replaced already")
-def relu_of_numbers(x: torch.Tensor = f32(2, 3)) -> torch.Tensor:
+def relu_of_cleaned_numbers(x: torch.Tensor = f32(2, 3)) -> torch.Tensor:
     return torch.relu(torch.nan_to_num(x))
 
 

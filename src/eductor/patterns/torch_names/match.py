@@ -13,16 +13,17 @@ from torch.fx.node import map_aggregate
 
 from eductor.compat import FakeTensorMode, OpOverload, created_nodes, sort_key
 from eductor.errors import BadPattern
+from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound, bind
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import fake_mode_of, known_equal, value_of
 from eductor.graph.view import GraphView, key_of, keys_of
-from eductor.patterns.literals import same_constant
-from eductor.patterns.match import Match, Miss
-from eductor.patterns.replacement import Piece, paste
-from eductor.patterns.spellings import COMMUTATIVE
+from eductor.patterns.match.constants import same_constant
+from eductor.patterns.match.match import Match
+from eductor.patterns.match.spellings import COMMUTATIVE
+from eductor.patterns.replace.paste import Piece, paste
 from eductor.patterns.torch_names.patterns import Captures, Whole
-from eductor.patterns.trace import TRACED, graph_like
+from eductor.patterns.trace.tracing import TRACED, graph_like
 
 
 @dataclass(eq=False)
@@ -58,9 +59,9 @@ class StockMatch(Match):
             raise BadPattern("a check looks at a match, and cannot replace it: that is for the handler.")
         piece = Piece(replacement_graph, args)
         with created_nodes(self.view.module) as made:
-            missed = paste(self.view, self.rewriter, _unpacked(self, len(piece.results)), piece)
-        if missed is not None:
-            missed.reject(self.rewriter)
+            pasted = paste(self.view, self.rewriter, _unpacked(self, len(piece.results)), piece)
+        if not pasted:
+            self.rewriter.reject(pasted)
         return sorted(filter(is_there, made), key=sort_key)
 
     def replace_by_example(
@@ -102,7 +103,7 @@ class StockMatch(Match):
 
 def ported(
     found: Match, captures: Captures, view: GraphView | None = None, rewriter: Rewriter | None = None
-) -> StockMatch | Miss:
+) -> StockMatch | No:
     """A match with its captures; a miss where torch's matcher would not have called it one."""
     reader = _Reader(found)
     if captures.is_repeated:
@@ -121,7 +122,7 @@ class _Reader:
     """Collects what the names of a match stand for in the order and shape in which a handler wants it."""
 
     def __init__(self, match: Match) -> None:
-        self.missed: Miss | None = None
+        self.missed: No | None = None
         self._match = match
         self._sizes = [n for node in match.nodes for n in node.all_input_nodes if isinstance(value_of(n), torch.SymInt)]
 
@@ -155,7 +156,7 @@ class _Reader:
             for name, value in row.items():
                 other = found.setdefault(name, value)
                 if value is not other and (_has_nodes((value, other)) or not same_constant(value, other)):
-                    self.missed = Miss(f"{name} stands for different things", self._match.output)
+                    self.missed = No(f"{name} stands for different things", self._match.output)
         return found
 
     def check_order(self, captures: Captures) -> None:
@@ -163,16 +164,16 @@ class _Reader:
         for call, first in captures.ordered:
             node = self._match.by_call.get(id(call))
             bound = bind(node) if node is not None else None
-            if isinstance(bound, Bound) and bound.packet in COMMUTATIVE:
+            if node is not None and isinstance(bound, Bound) and bound.packet in COMMUTATIVE:
                 if next(iter(bound.arguments.values())) is not self._match.bindings[first]:
-                    self.missed = Miss("its operands stand the other way round", node)
+                    self.missed = No("its operands stand the other way round", node)
 
     def _check(self, node: Node, whole: Whole) -> None:
         """Another spelling of the call has other arguments than a handler that gets them all knows what to do with."""
         bound = bind(node)
         op = bound.op if isinstance(bound, Bound) else node.target
         if not any(op is f if isinstance(f, OpOverload) else key_of(f) in keys_of(node) for f in whole.fns):
-            self.missed = Miss(f"{node.name} is another spelling of the call that the pattern wants", node)
+            self.missed = No(f"{node.name} is another spelling of the call that the pattern wants", node)
 
     def _argument(self, value: Any) -> Any:
         """A value as it can stand in a graph: a size that is a symbol as the node that has it."""

@@ -16,7 +16,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eductor.errors import BadPattern
-from eductor.patterns.language import ANY, Const, Op, Outputs, Pattern, Repeated, Users, Var, list_of, op, var, walk
+from eductor.patterns.language.pattern import (
+    ANY,
+    Const,
+    Op,
+    Outputs,
+    Pattern,
+    Repeated,
+    Users,
+    Var,
+    list_of,
+    op,
+    var,
+    walk,
+)
 from eductor.patterns.torch_names.targets import call_of, read_as
 
 MULTIPLE = ANY

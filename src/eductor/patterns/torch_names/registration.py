@@ -27,12 +27,10 @@ from eductor.graph.rewriter import Rewriter
 from eductor.graph.snapshot import subgraphs
 from eductor.graph.values.meta import known_equal
 from eductor.graph.view import GraphView
-from eductor.patterns.forms import forms
-from eductor.patterns.language import AnyOf, Pattern, listing
+from eductor.patterns.compile.forms import forms
+from eductor.patterns.language.pattern import AnyOf, Pattern, listing
 from eductor.patterns.pattern_pass import PatternPass
 from eductor.patterns.rules import Handled, Rule, Rules, Said, names_in
-from eductor.patterns.sources import Traced
-from eductor.patterns.store import Store, dumps
 from eductor.patterns.torch_names.patterns import PatternExpr, translated
 from eductor.patterns.torch_names.rules import (
     Check,
@@ -44,6 +42,8 @@ from eductor.patterns.torch_names.rules import (
     is_joint,
     name_of,
 )
+from eductor.patterns.trace.search_function import Traced
+from eductor.patterns.trace.store import Store, dumps
 from eductor.pipeline.base import STAGES, Contract, is_name
 from eductor.pipeline.versions import digest, packages_of, source_hash
 

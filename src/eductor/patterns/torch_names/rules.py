@@ -14,18 +14,19 @@ from torch.fx import GraphModule
 from eductor.compat import FakeTensor, FakeTensorMode, created_nodes, unset_fake_temporarily
 from eductor.errors import BadPattern
 from eductor.graph.effects.order import sort_in_place
+from eductor.graph.no import No
 from eductor.graph.provenance import provenance_of
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import known_true, requires_grad
 from eductor.graph.view import GraphView
-from eductor.patterns.language import AnyOf, Op, Outputs, Pattern, Var
-from eductor.patterns.match import Match, Miss
+from eductor.patterns.language.pattern import AnyOf, Op, Outputs, Pattern, Var
+from eductor.patterns.match.match import Match
 from eductor.patterns.rules import Replaced, Source, Variant, of_all, parameters_of
-from eductor.patterns.sources import Traced
 from eductor.patterns.torch_names.handler_edits import Seen, has_fixed_keys
 from eductor.patterns.torch_names.match import StockMatch, is_there, ported
 from eductor.patterns.torch_names.patterns import Captures
-from eductor.patterns.trace import Signature, aten_graph, signature
+from eductor.patterns.trace.search_function import Traced
+from eductor.patterns.trace.tracing import Signature, aten_graph, signature
 from eductor.pipeline.versions import digest, source_hash
 
 ExtraCheck = Callable[[StockMatch], Any]
@@ -204,7 +205,7 @@ class Check:
 
     def __call__(self, found: Match) -> Any:
         match = ported(found, self.captures or Captures(keywords={n: n for n in found.bindings}))
-        if isinstance(match, Miss):
+        if isinstance(match, No):
             return match.reason
         verdict = self.fn(match)
         return known_true(verdict) if isinstance(verdict, torch.SymBool) else bool(verdict)

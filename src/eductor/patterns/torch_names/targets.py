@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from eductor.graph.reading.bind import Bound, bind_call, packets_of
-from eductor.patterns.language import AnyOf, Op, Pattern, Users, Var, listing, var, walk
-from eductor.patterns.reading import signature_of
-from eductor.patterns.spellings import SOURCES
+from eductor.patterns.language.pattern import AnyOf, Op, Pattern, Users, Var, listing, var, walk
+from eductor.patterns.match.call_reading import signature_of
+from eductor.patterns.match.spellings import SOURCES
 
 _RESPELLED = frozenset(source for found in SOURCES.values() for source in found)
 """Operators that graphs are read without, or not only as themselves."""

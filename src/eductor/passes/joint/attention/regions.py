@@ -20,7 +20,7 @@ from eductor.passes.joint.attention.operands import widened
 from eductor.passes.joint.attention.program import Program, Writer, write
 from eductor.passes.joint.attention.scores import Filled
 from eductor.passes.joint.attention.softmax import forward_users, taken_apart
-from eductor.patterns.regions.region import Region
+from eductor.regions.replace_region import Region
 from eductor.views import RESHAPES
 
 aten = torch.ops.aten

@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch.fx import Node
 
 from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import difference, tensor_of, value_of
+from eductor.graph.values.meta import difference, value_of
 from eductor.graph.view import GraphView
+from eductor.patterns import ANY, Match, const, op, var
 
 aten = torch.ops.aten
 prims = torch.ops.prims
 
-CONVERSIONS = (prims.convert_element_type, aten._to_copy)
-
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
+_CONVERT = prims.convert_element_type
+TWO_CONVERSIONS = op(_CONVERT, op(_CONVERT, var("x"), const("between"), users=ANY), const("last"))
+"""Calls that convert and do nothing else; `_to_copy` with a dtype alone is one of them."""
 
-def one_conversion(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
+
+def one_conversion(match: Match, graph: GraphView, rewrite: Rewriter) -> None:
     """`convert(convert(x, wide), d)` is `convert(x, d)`, or `x`, where `wide` has all values of x's dtype."""
-    outer, between = _converted(graph, node)
-    _, source = _converted(graph, between)
-    if outer is None or between is None or source is None:
-        return
-    first, middle, last = (value_of(n).dtype for n in (source, between, node))
+    node, source = match.output, match["x"]
+    outer = graph.bind(node)
+    assert isinstance(outer, Bound)
+    first, middle, last = (value_of(n).dtype for n in (source, match.nodes[0], node))
     reason = why_not(first, middle, last)
     if reason:
-        rewrite.reject(reason, node, between)
+        rewrite.reject(reason, node, match.nodes[0])
     elif first is not last and outer.packet is aten._to_copy:
         rewrite.replace(node, outer.op, source, dtype=last)
     elif first is not last:
@@ -70,16 +69,3 @@ def _holds(wide: torch.dtype, narrow: torch.dtype) -> bool:
     if wide.is_floating_point:
         return max(-values.min, values.max) <= 2 / torch.finfo(wide).eps
     return torch.iinfo(wide).min <= values.min and values.max <= torch.iinfo(wide).max
-
-
-def _converted(graph: GraphView, node: Any) -> tuple[Bound | None, Node | None]:
-    """A call that converts and does nothing else, and what it converts."""
-    bound = graph.bind(node) if isinstance(node, Node) else None
-    if not isinstance(bound, Bound) or bound.packet not in CONVERSIONS:
-        return None, None
-    source = bound["a" if bound.packet is prims.convert_element_type else "self"]
-    value, result = tensor_of(source), tensor_of(node)
-    only_converts = bound.packet is prims.convert_element_type or bound.given <= {"self", "dtype"}
-    if not only_converts or value is None or result is None or value.dtype is result.dtype:
-        return None, None
-    return bound, source

@@ -12,7 +12,7 @@ from eductor import ops
 from eductor.graph.reading.bind import Bound, bind
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import is_backward, is_row_major, known_equal, row_major_strides, tensor_of
-from eductor.patterns.transparent import CAST
+from eductor.patterns.match.transparent import CAST
 
 aten = torch.ops.aten
 

@@ -12,8 +12,9 @@ from eductor.cost import device_of
 from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import is_row_major, tensor_of, value_of
+from eductor.graph.values.meta import is_row_major, value_of
 from eductor.graph.view import GraphView
+from eductor.patterns import ANY, Match, const, op
 from eductor.pipeline.base import Context
 
 aten = torch.ops.aten
@@ -23,22 +24,25 @@ _CONSTANTS = {aten.full: None, aten.zeros: 0, aten.ones: 1}
 """Operators that make a uniform tensor of a given size, and of which number, if that is no argument of theirs."""
 
 
-def pointless_cumsum(graph: GraphView, rewrite: Rewriter, node: Node, context: Context) -> None:
+_CONSTANT = op(list(_CONSTANTS), ..., users=ANY)
+CUMSUM = op(aten.cumsum, _CONSTANT, const("dim"), dtype=const("dtype"))
+
+
+def pointless_cumsum(match: Match, graph: GraphView, rewrite: Rewriter, *, context: Context) -> None:
     """`cumsum(full(shape, v), dim)` is `(arange(n) + 1) * v`, in the dtype of the sum, along one dimension."""
-    bound = graph.bind(node)
-    constant = graph.bind(bound["self"]) if isinstance(bound, Bound) and isinstance(bound["self"], Node) else None
-    if not isinstance(bound, Bound) or not isinstance(constant, Bound) or constant.packet not in _CONSTANTS:
-        return
-    given, result = tensor_of(bound["self"]), tensor_of(node)
+    node, result = match.output, value_of(match.output)
+    given = match.node_of(_CONSTANT)
+    constant = graph.bind(given)
+    assert isinstance(constant, Bound)
     number = value_of(constant.get("fill_value", _CONSTANTS[constant.packet]))
-    if given is None or result is None or not isinstance(number, (bool, int, float)):
+    if not isinstance(number, (bool, int, float)):
         return
     # What is added up is the number as the constant has it, brought to the dtype of the sum.
-    number = torch.full([], number, dtype=given.dtype).to(result.dtype).item()
-    if verdict := _may_multiply(bound, result, number, context):
-        _multiply(rewrite, node, constant["size"], bound["dim"] % result.dim(), number)
+    number = torch.full([], number, dtype=value_of(given).dtype).to(result.dtype).item()
+    if allowed := _may_multiply(match["dim"], result, number, context):
+        _multiply(rewrite, node, constant["size"], match["dim"] % result.dim(), number)
     else:
-        rewrite.reject(verdict, node)
+        rewrite.reject(allowed, node)
 
 
 def _multiply(rewrite: Rewriter, node: Node, sizes: Any, dim: int, number: float) -> None:
@@ -55,7 +59,7 @@ def _multiply(rewrite: Rewriter, node: Node, sizes: Any, dim: int, number: float
     rewrite.replace(node, aten.clone, insert(aten.expand, along, list(sizes)), memory_format=torch.contiguous_format)
 
 
-def _may_multiply(bound: Bound, result: torch.Tensor, number: float, context: Context) -> Literal[True] | No:
+def _may_multiply(dim: int, result: torch.Tensor, number: float, context: Context) -> Literal[True] | No:
     if not device_of(result.device, context.options).fuses:
         return No("without fusing, several kernels would take the place of one")
     if result.dim() == 0:
@@ -63,12 +67,12 @@ def _may_multiply(bound: Bound, result: torch.Tensor, number: float, context: Co
     if result.dtype is torch.bool or result.dtype.is_complex:
         return No(f"sums of {result.dtype} are left as they are")
     if not is_row_major(result):
-        return No("its result does not lie in memory row by row")
+        return No("its result is not row-major")
     if not result.dtype.is_floating_point:
         return True
     if number == 0 and math.copysign(1, number) < 0:
         return No("a sum of -0.0 is 0.0")
-    length = result.shape[bound["dim"] % result.dim()]
+    length = result.shape[dim % result.dim()]
     return True if _is_exact(number, length, result.dtype) else No("sums of this number are rounded, step by step")
 
 

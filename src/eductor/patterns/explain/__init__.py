@@ -1,0 +1,1 @@
+"""Why a pattern does not match."""

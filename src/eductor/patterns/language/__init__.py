@@ -1,0 +1,1 @@
+"""The expressions of the pattern language."""

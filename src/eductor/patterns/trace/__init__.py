@@ -1,0 +1,1 @@
+"""Patterns from search functions: traced, stored, loaded."""
