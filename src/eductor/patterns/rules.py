@@ -317,7 +317,7 @@ class Rules:
             return False
         holds = rule.holds(found, asked)
         if not holds:
-            rewrite.reject(holds, found.output, *found.nodes)
+            rewrite.reject(holds, *found.nodes)
             return False
         before = rewrite.edits
         done = rule.action(found, view, rewrite, asked)
