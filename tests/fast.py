@@ -29,6 +29,7 @@ FAST: dict[str, tuple[str, ...]] = {
     "cost": ("cost/test_cost.py",),
     "views": ("views/test_index_map.py",),
     "patterns": ("patterns/test_language.py", "patterns/test_why_not.py"),
+    "regions": ("regions/test_regions.py",),
     "program": ("partition/test_split.py",),
     "passes": ("passes/test_documented_order.py", "passes/test_remove_noop_ops.py"),
     "autograd": ("autograd/test_joint.py",),
