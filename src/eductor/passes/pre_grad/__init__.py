@@ -26,7 +26,7 @@ ORDER: tuple[Row, ...] = (
     _concat("fuse_chunk_reshape_concat_pass", "before batching, which would see many small reshapes"),
     # Many small operators become few.
     _row("group_batch_fusion_passes", "before the view passes, which merge the stacks and unbinds it leaves"),
-    _row("normalize_node_kwargs_pass", "batching creates calls of its own"),
+    _row("normalize_node_kwargs_pass", "batching inserts new calls"),
     # Cats and stacks of what was split, unbound and sliced.
     _concat("fuse_chunk_squeeze_cat_pass", "the most special form first"),
     _row("merge_concats_pass", "one cat has all the pieces that a nest of cats has"),

@@ -108,20 +108,20 @@ def _keeps_layout(graph: GraphView, bound: Bound, quantize: Node, view: Node, so
 
 @quant_lift_up.example
 def quantized_after_a_permutation(x: torch.Tensor = f32(2, 3, 4)) -> Any:
-    turned = torch.relu(x.float()).view(2, 12).transpose(0, 1)
-    quantized = torch.ops.quantized_decomposed.quantize_per_tensor(turned, 0.1, 2, 0, 255, torch.uint8)
+    reshaped = torch.relu(x.float()).view(2, 12).transpose(0, 1)
+    quantized = torch.ops.quantized_decomposed.quantize_per_tensor(reshaped, 0.1, 2, 0, 255, torch.uint8)
     return quantized.sum(0)
 
 
 @quant_lift_up.refuses("has its own scale")
 def quantized_per_channel(x: torch.Tensor = f32(2, 3), scale: torch.Tensor = f32(2)) -> Any:
     zero = torch.zeros(2, dtype=torch.int64)
-    turned = x.view(3, 2).t()
-    quantized = torch.ops.quantized_decomposed.quantize_per_channel(turned, scale, zero, 0, 0, 255, torch.uint8)
+    reshaped = x.view(3, 2).t()
+    quantized = torch.ops.quantized_decomposed.quantize_per_channel(reshaped, scale, zero, 0, 0, 255, torch.uint8)
     return quantized.sum(0)
 
 
 @quant_lift_up.refuses("is used elsewhere")
 def reshaped_value_with_another_user(x: torch.Tensor = f32(2, 3)) -> Any:
-    turned = x.permute(1, 0)
-    return torch.ops.quantized_decomposed.quantize_per_tensor(turned, 0.1, 2, 0, 255, torch.uint8) + turned
+    reshaped = x.permute(1, 0)
+    return torch.ops.quantized_decomposed.quantize_per_tensor(reshaped, 0.1, 2, 0, 255, torch.uint8) + reshaped

@@ -33,9 +33,9 @@ def use_matmul_fuse_lce_replace_first_LCE(graph: GraphView, rewrite: Rewriter, c
     """
     if not any(graph.calls(key_of(op)) for op in JOINS):
         return
-    compresses = _by_source(graph, rewrite)
+    compressions = _by_source(graph, rewrite)
     for joined in graph.find(*JOINS):
-        members = compresses.pop(joined, [])
+        members = compressions.pop(joined, [])
         while members:
             alike = [m for m in members if _kind(m) == _kind(members[0])]
             members = [m for m in members if m not in alike]
