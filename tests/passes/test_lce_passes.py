@@ -168,7 +168,7 @@ def test_a_relu_makes_it_no_simple_one():
         use_triton_lce_replace_simple_LCE,
         lambda x, w: F.relu(F.linear(x.mT, w).mT).flatten(1),
         [X, W],
-        because="no simple one",
+        because="the normal pass replaces it",
     )
 
 
@@ -211,19 +211,19 @@ def keeps_its_layout(consumer):
 @pytest.mark.parametrize(
     ("program", "because"),
     [
-        (keeps_its_layout(lambda y: y), "seen outside"),
-        (keeps_its_layout(lambda y: y * 2), "seen outside"),
-        (keeps_its_layout(lambda y: y[:, 0]), "seen outside"),
-        (keeps_its_layout(lambda y: y.as_strided((2,), (1,)).sin()), "see its layout"),
-        (keeps_its_layout(lambda y: y.mT.view(-1).sin()), "in its layout alone"),
+        (keeps_its_layout(lambda y: y), "observable outside"),
+        (keeps_its_layout(lambda y: y * 2), "observable outside"),
+        (keeps_its_layout(lambda y: y[:, 0]), "observable outside"),
+        (keeps_its_layout(lambda y: y.as_strided((2,), (1,)).sin()), "read its strides"),
+        (keeps_its_layout(lambda y: y.mT.view(-1).sin()), "fails with other strides"),
         (keeps_its_layout(lambda y: y.add_(1).flatten(1)), "writes memory"),
         (keeps_its_layout(lambda y: y.flatten(1).add_(1)), "writes memory"),
         (keeps_its_layout(lambda y: (y.flatten(1), y.reshape(4, 18))), "several outputs"),
-        (keeps_its_layout(lambda y: F.dropout(y, 0.5).flatten(1)), "see its layout"),
+        (keeps_its_layout(lambda y: F.dropout(y, 0.5).flatten(1)), "read its strides"),
         (lambda x, w, b: (lambda r: (r.mT.flatten(1), r.sum()))(F.linear(x.mT, w, b)), "also used by"),
-        (lambda x, w, b: F.linear(x.transpose(0, 2).reshape(4, 6, 8), w, b).mT.flatten(1), "no exchange"),
+        (lambda x, w, b: F.linear(x.transpose(0, 2).reshape(4, 6, 8), w, b).mT.flatten(1), "does not exchange"),
         (lambda x, w, b: F.linear(x.mT.reshape(4, 6, 8).reshape(6, 4, 8), w, b).mT.flatten(1), "other rows"),
-        (lambda x, w, b: F.linear(x.permute(1, 2, 0).reshape(4, 6, 8), w, b).mT.flatten(1), "no exchange"),
+        (lambda x, w, b: F.linear(x.permute(1, 2, 0).reshape(4, 6, 8), w, b).mT.flatten(1), "does not exchange"),
     ],
 )
 @pytest.mark.parametrize("pass_", [use_triton_lce_replace_normal_LCE, use_matmul_lce_replace_normal_LCE])
@@ -260,8 +260,8 @@ def mixed(x, w, b):
     [
         (written_between, "may write what is read"),
         (without_gradients, "stands between"),
-        (autocast, "one dtype"),
-        (mixed, "one dtype"),
+        (autocast, "differ in dtype"),
+        (mixed, "differ in dtype"),
     ],
 )
 @pytest.mark.parametrize("pass_", [use_triton_lce_replace_normal_LCE, use_matmul_lce_replace_normal_LCE])

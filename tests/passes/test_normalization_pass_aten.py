@@ -136,7 +136,7 @@ def test_two_spellings_become_one():
 @pytest.mark.parametrize(
     ("program", "because"),
     [
-        (lambda x: torch.tensor_split(x, 2, 1)[0].sin(), "zeros lose their sign"),
+        (lambda x: torch.tensor_split(x, 2, 1)[0].sin(), "-0.0 becomes 0.0"),
         (lambda x: torch.unsafe_split(x, 4, 1)[0], "may be written"),
         (lambda x: torch.unsafe_split(x * 1, 4, 1)[0].add_(1), "may be written"),
         (lambda x: torch.hstack([x.sum(), x.sum()]), "reshaped before"),
@@ -154,7 +154,7 @@ def test_pieces_that_overlap():
 
 def test_several_ranks():
     program = lambda x: torch.cat([x, x.new_zeros(0)], -1)  # noqa: E731
-    refuses("several ranks", normalization_pass_aten, program, torch.randn(2, 3))
+    refuses("differ in rank", normalization_pass_aten, program, torch.randn(2, 3))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

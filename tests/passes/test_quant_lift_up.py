@@ -109,7 +109,7 @@ def per_channel(x):
         ("would be a view", result_is_returned),
         ("would be a view", result_is_written),
         ("are computed", computed_scale),
-        ("a scale of its own", per_channel),
+        ("has its own scale", per_channel),
         ("is used elsewhere", lambda x: (lambda t: quantized(t) + t)(x.mT)),
         ("other strides", lambda x: quantized(x[:, ::2].mT)),
     ],

@@ -1,4 +1,4 @@
-"""Computes linears of one input with packed four-bit weights as one, and splits its result."""
+"""Fuses linears of one input with packed four-bit weights into one, and splits its result."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from eductor.pipeline.base import Context, TensorSpec, bf16, graph_pass
 aten = torch.ops.aten
 
 _BLOCK = 64
-"""Weights are packed in blocks of so many outputs, or of a half: whole blocks can be put side by side as they are."""
+"""Weights are packed in blocks of this many outputs, or half as many; whole blocks can be concatenated as they are."""
 
 
 @graph_pass(stage=("pre_grad", "post_grad"), numerics="reassociates", devices="cpu", inference_only=True)
 def concat_linear_woq_int4(graph: GraphView, rewrite: Rewriter, context: Context, *, most_rows: int = 4) -> None:
-    """Computes linears of one input with packed four-bit weights as one, and splits its result.
+    """Fuses linears of one input with packed four-bit weights into one, and splits its result.
 
-    They agree in the size of their groups, in dtypes and in the length of their rows. Weights, scales and zeros are put
-    side by side once: parameters where these can be packed, before autograd; attributes of the graph anywhere.
+    They have the same group size, dtypes and row length. Weights, scales and zeros are concatenated once: parameters
+    before autograd, where these can be packed; attributes of the graph in either stage.
 
-    It pays where the input has few rows: what is saved is a launch and a reading of the input, which soon is little.
+    It pays where the input has few rows: it saves a launch and a read of the input, which matter less with each row.
     The input may have at most `most_rows` rows.
     """
     found: dict[Any, list[Product]] = {}
     for node in sorted(graph.calls(aten._weight_int4pack_mm_for_cpu), key=sort_key):
         bound, result = graph.bind(node), tensor_of(node)
         if not isinstance(bound, Bound) or result is None:
-            rewrite.reject("it is not read with certainty", node)
+            rewrite.reject("its arguments or its result are not known", node)
             continue
         weight, scales = tensor_of(bound["mat2"]), tensor_of(bound["qScaleAndZeros"])
         if weight is None or scales is None or is_symbolic(weight) or is_symbolic(scales) or not is_row_major(result):
-            rewrite.reject("its weights are not of known sizes, or its result is not laid out row by row", node)
+            rewrite.reject("the sizes of its weights are not known, or its result is not row-major", node)
             continue
         if not known_true(result.shape[0] <= most_rows):
             rewrite.reject(f"its input is not known to have at most {most_rows} rows", node)
@@ -62,13 +62,13 @@ def concat_linear_woq_int4(graph: GraphView, rewrite: Rewriter, context: Context
 
 def _concat(graph: GraphView, rewrite: Rewriter, context: Context, products: list[Product]) -> Literal[True] | No:
     if len(products) == 1:
-        return No("no other linear has the same input, group size and length of rows")
+        return No("no other linear has the same input, group size and row length")
     if any(product.width % _BLOCK for product in products[:-1]):
         return No(f"its outputs are not whole blocks of {_BLOCK}")
     operands = [x for product in products for x in (product.weight, product.bias) if x is not None]
     are_held = all(x.op == "get_attr" for x in operands)
     if not are_held and not (context.packs and all(map(is_static, operands))):
-        return No("its weights would be put side by side in each call")
+        return No("its weights would be concatenated in each call")
     found = Placing(graph).place(product.node for product in products)
     if isinstance(found, No):
         return found
@@ -77,8 +77,8 @@ def _concat(graph: GraphView, rewrite: Rewriter, context: Context, products: lis
         rewrite.move(node, before=before)
     emission = Emission(rewrite, before, products[0].node)
     copied = [product for product in products if wants_own_memory(graph, product)]
-    weight = _side_by_side(emission, [product.weight for product in products], 0, are_held)
-    scales = _side_by_side(emission, [product.bias for product in products if product.bias is not None], 1, are_held)
+    weight = _concatenated(emission, [product.weight for product in products], 0, are_held)
+    scales = _concatenated(emission, [product.bias for product in products if product.bias is not None], 1, are_held)
     group_size = _group_size(graph, products[0].node)
     wide = emission(aten._weight_int4pack_mm_for_cpu, products[0].x, weight, group_size, scales)
     for product, part in zip(products, parts_of(emission, wide, products), strict=True):
@@ -87,8 +87,8 @@ def _concat(graph: GraphView, rewrite: Rewriter, context: Context, products: lis
     return True
 
 
-def _side_by_side(emission: Emission, nodes: list[Node], dim: int, are_held: bool) -> Node:
-    """The values of attributes as one; parameters are put side by side where they are packed."""
+def _concatenated(emission: Emission, nodes: list[Node], dim: int, are_held: bool) -> Node:
+    """An attribute with the values of all, or for parameters a packed cat."""
     if are_held:
         owner = emission.rewrite.view.module
         value = torch.cat([attribute_at(owner, str(node.target)) for node in nodes], dim)

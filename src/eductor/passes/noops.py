@@ -1,4 +1,4 @@
-"""Calls that return what they were given: the conditions, by operator, that passes of several stages share."""
+"""Conditions under which a call is a no-op, by operator, shared by passes of several stages."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from eductor.pipeline.rule_pass import RulePass
 aten = torch.ops.aten
 
 Condition = Callable[[Bound], bool | No]
-"""Whether a call does nothing: No says why one that seems so does something."""
+"""Whether a call is a no-op; No says why a call that looks like one is not."""
 
 Allowed = Callable[[GraphView, Node, Node], Literal[True] | No]
-"""Whether a node may be replaced by what it was given."""
+"""Whether a node may be replaced by its operand."""
 
 
 def may_be_alias(graph: GraphView, node: Node, given: Node) -> Literal[True] | No:
-    """A result that may have memory of its own becomes another name of what it was made from."""
+    """Whether a node, which may own its memory, may become an alias of its operand."""
     return graph.effects.may_alias(node, given)
 
 
@@ -38,7 +38,7 @@ def no_op(
     allowed: Allowed = may_be_alias,
     name: str | None = None,
 ) -> None:
-    """Declares a rule: calls of the operators, where the condition holds, are the argument `source`."""
+    """Adds a rule to a pass: where the condition holds, calls of the operators are replaced by their argument `source`."""
 
     def rule(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
         bound = graph.bind(node)
@@ -62,7 +62,7 @@ def no_op(
 
 def _is_alike(node: Node, given: Node) -> Literal[True] | No:
     if tensor_of(given) is None:
-        return No(f"nothing is known of {given.name}", given)
+        return No(f"the value of {given.name} is not known", given)
     unlike = difference(value_of(node), value_of(given))
     return No(f"the result differs from {given.name}: {unlike}", given) if unlike else True
 
@@ -81,7 +81,7 @@ def full_slice(bound: Bound) -> bool:
 
 
 def same_view(bound: Bound) -> bool:
-    """A view of the same geometry on the same memory, whose elements keep their order, is the same tensor."""
+    """Whether a view has the geometry of its operand, with the elements in the same order."""
     inner, op = tensor_of(bound["self"]), bound.op
     if inner is None:
         return False
@@ -112,7 +112,7 @@ def _squeezed(bound: Bound, tensor: torch.Tensor) -> Any:
 
 
 def _numbers(given: Any) -> list[Any]:
-    """The sizes in a list, or in the value of a node that is one."""
+    """The values of a list of sizes, or of a node that is such a list."""
     return [value_of(size) for size in value_of(given)]
 
 
@@ -120,7 +120,7 @@ def _numbers(given: Any) -> list[Any]:
 
 
 def copy(bound: Bound) -> bool:
-    """Whether a copy in another dtype, device or memory format is one is for the metadata to tell."""
+    """Any copy: `no_op` compares dtype, device and strides before it replaces one."""
     return True
 
 
@@ -149,22 +149,22 @@ def first_power(bound: Bound) -> bool:
 
 
 def times_one(bound: Bound) -> bool | No:
-    """Products and quotients with 1 are exact, but for complex numbers, whose infinities meet a zero."""
+    """Products and quotients with 1 are exact, except that a complex infinity is multiplied by the zero of 1 + 0j."""
     if not _is_number(bound["other"], 1) or bound.get("rounding_mode") is not None:
         return False
     tensor = tensor_of(bound["self"])
-    return No("a complex infinity times 1 is no number") if tensor is not None and tensor.is_complex() else True
+    return No("a complex infinity times 1 is NaN") if tensor is not None and tensor.is_complex() else True
 
 
 def minus_zero(bound: Bound) -> bool | No:
-    """A difference with 0 is exact; one with -0.0 is a sum with 0."""
+    """Subtracting 0 is exact; subtracting -0.0 adds 0.0."""
     if not _is_number(bound["other"], 0) or bound["alpha"] != 1:
         return False
-    return No("less -0.0 is a sum, in which -0.0 becomes 0.0") if str(bound["other"]).startswith("-") else True
+    return No("subtracting -0.0 adds 0.0, and -0.0 becomes 0.0") if str(bound["other"]).startswith("-") else True
 
 
 def plus_zero(bound: Bound) -> bool | No:
-    """Only integers have one zero."""
+    """Adding 0 is exact for integers alone, which have no -0.0."""
     if not _is_number(bound["other"], 0) or bound["alpha"] != 1:
         return False
     return True if _is_whole(bound) else No("in a sum with 0, -0.0 becomes 0.0")

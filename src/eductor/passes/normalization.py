@@ -1,4 +1,4 @@
-"""One form for each kind of operator that cuts, joins or turns tensors, which passes of several stages share."""
+"""Canonical forms of the operators that split, join and permute tensors, shared by passes of several stages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Form = tuple[OpOverloadPacket, dict[str, Any]]
 
 
 def normalize(graph: GraphView, rewrite: Rewriter) -> None:
-    """Gives each call the form of its kind, in whichever dialect it is spelled."""
+    """Rewrites each of these calls to its canonical form, in the dialect that it is spelled in."""
     for node in graph.find(*_SPLITS, *_SLICES, *_UNSAFE, *_RULES):
         bound = graph.bind(node)
         if not isinstance(bound, Bound):
@@ -61,7 +61,7 @@ def _spelled(node: Node, packet: OpOverloadPacket, arguments: dict[str, Any]) ->
 
 
 def _sections(graph: GraphView, node: Node, bound: Bound) -> Form | No:
-    """The sizes are those that the pieces have; they are not worked out again from the number of pieces."""
+    """`split_with_sizes`, with the sizes that the pieces have: they are not recomputed from the number of pieces."""
     tensor, pieces = tensor_of(bound["self"]), value_of(node)
     if tensor is None or not isinstance(pieces, (list, tuple)):
         return No("the shapes of its pieces are not known")
@@ -72,10 +72,10 @@ def _sections(graph: GraphView, node: Node, bound: Bound) -> Form | No:
     if not all(type(size) is int for size in sizes):
         return No("the size of a piece is symbolic")
     if not known_equal(sum(sizes), tensor.shape[dim]):
-        return No("its pieces overlap, or leave something out")
+        return No("its pieces overlap, or do not cover the tensor")
     if bound.packet not in _SPLITS:
         if bound.packet in _SLICES and requires_grad(tensor):
-            return No("the gradients of slices are added, in which zeros lose their sign")
+            return No("the gradients of slices are added, in which -0.0 becomes 0.0")
         if graph.effects.leaves(node) or _is_written_from(graph, node):
             return No("its pieces may be written, which autograd forbids for those of a split")
     return aten.split_with_sizes, {"self": bound["self"], "split_sizes": sizes, "dim": dim}
@@ -97,14 +97,14 @@ def _is_written_from(graph: GraphView, node: Node) -> bool:
 
 
 def _counted(dim: Any, rank: int) -> int | No:
-    """A dimension counted from the front; a tensor without dimensions is indexed as if it had one."""
+    """A dimension counted from the front; a tensor of rank 0 is indexed like one of rank 1."""
     if type(dim) is not int:
-        return No("the dimension is not a plain number")
+        return No("the dimension is not an int")
     return dim % max(rank, 1)
 
 
 def _with_dims(*names: str, added: int = 0) -> Callable[[Bound], Form | No]:
-    """The same operator with these arguments, one dimension or a list of them, counted from the front."""
+    """The same operator, with the dimensions in these arguments counted from the front."""
 
     def rule(bound: Bound) -> Form | No:
         tensor = tensor_of(bound["self"])
@@ -130,18 +130,18 @@ def _is_list(given: Any) -> bool:
 
 
 def _reshape(bound: Bound) -> Form | No:
-    """The one size that is left to be found out is written down, where it is a number."""
+    """Replaces -1 in the shape by the size that it stands for, where that is a number."""
     tensor, shape = tensor_of(bound["self"]), bound["shape"]
     if tensor is None or not _is_list(shape) or -1 not in shape:
         return bound.packet, dict(bound.arguments)
     known = [s for s in shape if s != -1]
     if not all(type(s) is int for s in (*known, *tensor.shape)):
-        return No("the size that is left out is symbolic")
-    left_out = tensor.numel() // max(torch.Size(known).numel(), 1)
-    return aten.reshape, {"self": bound["self"], "shape": [left_out if s == -1 else s for s in shape]}
+        return No("the size to infer is symbolic")
+    inferred = tensor.numel() // max(torch.Size(known).numel(), 1)
+    return aten.reshape, {"self": bound["self"], "shape": [inferred if s == -1 else s for s in shape]}
 
 
-def _turned(bound: Bound) -> Form | No:
+def _transposed(bound: Bound) -> Form | No:
     """`t` and `mT` exchange two dimensions, and `T` reverses them."""
     tensor = tensor_of(bound["self"])
     if tensor is None:
@@ -150,7 +150,7 @@ def _turned(bound: Bound) -> Form | No:
     if bound.packet is aten.numpy_T:
         return aten.permute, {"self": bound["self"], "dims": list(reversed(range(rank)))}
     if rank < 2:
-        return No("a tensor of less than two dimensions has none to exchange")
+        return No("a tensor of less than two dimensions has none to transpose")
     return aten.transpose, {"self": bound["self"], "dim0": rank - 2, "dim1": rank - 1}
 
 
@@ -158,21 +158,21 @@ def _turned(bound: Bound) -> Form | No:
 
 
 def _joined(least_rank: int, dim: int) -> Callable[[Bound], Form | No]:
-    """`hstack` and its like are `cat` for tensors that have the dimension, all of one rank."""
+    """`hstack` and the like are `cat` for tensors of one rank that have the dimension."""
 
     def rule(bound: Bound) -> Form | No:
         rank = _common_rank(bound["tensors"])
         if isinstance(rank, No):
             return rank
         if rank < least_rank:
-            return No(f"tensors of rank {rank} are reshaped before they are joined")
+            return No(f"tensors of rank {rank} are reshaped before they are concatenated")
         return aten.cat, {"tensors": bound["tensors"], "dim": min(dim, rank - 1)}
 
     return rule
 
 
 def _along(added: int) -> Callable[[Bound], Form | No]:
-    """`cat` and `stack` along a dimension counted from the front; what is so counted already is left."""
+    """`cat` and `stack` along a dimension counted from the front."""
 
     def rule(bound: Bound) -> Form | No:
         dim = bound["dim"]
@@ -187,11 +187,11 @@ def _along(added: int) -> Callable[[Bound], Form | No]:
 
 def _common_rank(operands: Any) -> int | No:
     if not isinstance(operands, Sequence):
-        return No("its operands are not listed")
+        return No("its operands are not a list")
     tensors = [tensor_of(n) for n in operands]
     ranks = {None if t is None else t.dim() for t in tensors}
     rank = next(iter(ranks), None)
-    return rank if len(ranks) == 1 and rank is not None else No("its operands are of several ranks, or of unknown ones")
+    return rank if len(ranks) == 1 and rank is not None else No("its operands differ in rank, or a rank is unknown")
 
 
 _RULES: dict[OpOverloadPacket, Callable[[Bound], Form | No]] = {
@@ -210,7 +210,7 @@ _RULES: dict[OpOverloadPacket, Callable[[Bound], Form | No]] = {
     aten.permute: _with_dims("dims"),
     aten.transpose: _with_dims("dim0", "dim1"),
     aten.movedim: _with_dims("source", "destination"),
-    aten.t: _turned,
-    aten.mT: _turned,
-    aten.numpy_T: _turned,
+    aten.t: _transposed,
+    aten.mT: _transposed,
+    aten.numpy_T: _transposed,
 }

@@ -1,6 +1,6 @@
 """The view algebra: what a nest of splits, slices, reshapes, permutations and cats reads, and its cheapest equal form.
 
-`index_map` is the algebra, `source_views` takes nodes to index maps, `view_plan` takes index maps back to operators,
+`index_map` is the algebra, `source_views` turns nodes into index maps, `view_plan` turns index maps into operators,
 `concat_fusion` merges the operands of a cat or stack, `checking` compares both sides on tensors of indices.
 """
 

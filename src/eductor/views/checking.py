@@ -1,4 +1,4 @@
-"""Whether what was emitted reads the same elements: both sides run on tensors of indices."""
+"""Checks that two values read the same elements, by running both on tensors of indices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from eductor.graph.values.meta import hint_of, value_of
 
 
 def check_equal(old: Node, new: Node, sources: Collection[Node]) -> None:
-    """Raises where two values are not the same elements of the sources; symbolic sizes take part with their hints."""
+    """Raises BadGraph unless two values are the same elements of the sources; symbolic sizes are taken as their hints."""
     numbers: dict[Node, Any] = {}
     first = 0
     for source in sources:

@@ -1,4 +1,4 @@
-"""A cat or stack as a nest of views: which of its operands are neighbours in one source, and what to emit instead."""
+"""Fuses the operands of a cat or stack that are neighbouring views of one source."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NOTHING_TO_MERGE = No("no two neighbours among its operands are parts of one te
 
 @dataclass(frozen=True, slots=True)
 class OperandRun:
-    """Neighbouring operands, and the views that read them as one value, if there are such."""
+    """Neighbouring operands, and the plan of views that reads them as one value, if there is one."""
 
     operands: tuple[Node, ...]
     views: tuple[SourceView, ...]
@@ -53,7 +53,7 @@ class OperandRun:
 
 @dataclass(frozen=True, slots=True)
 class ConcatNest:
-    """A cat or stack whose operands are parts of others."""
+    """A cat or stack, with its operands grouped into runs that are views of one source."""
 
     root: Node
     dim: int
@@ -62,7 +62,7 @@ class ConcatNest:
 
     @property
     def merged(self) -> list[OperandRun]:
-        """The runs that have become one."""
+        """The runs that are read as one value."""
         return [run for run in self.runs if run.plan is not None]
 
     @property
@@ -72,12 +72,12 @@ class ConcatNest:
 
     @property
     def is_whole(self) -> bool:
-        """Whether they are one view of all of one source, in its own shape."""
+        """Whether all operands together are one source, in its own shape."""
         return self.is_one and not self.runs[0].steps
 
     @property
     def is_slice(self) -> bool:
-        """Whether they are a slice of one source, or all of it: the dimensions of the source in their order."""
+        """Whether all operands together are a slice of one source, or all of it, with its dimensions in order."""
         return self.is_one and {step.op for step in self.runs[0].steps} <= {aten.narrow, aten.slice}
 
     @property
@@ -101,7 +101,7 @@ def _read(graph: GraphView, root: Node) -> ConcatNest | No:
     tensor = tensor_of(root)
     operands = bound["tensors"]
     if tensor is None or not isinstance(operands, (list, tuple)) or not isinstance(bound["dim"], int):
-        return No("its operands are not known one by one")
+        return No("its operands are not a list of known tensors")
     is_stack = bound.packet is aten.stack
     if not tensor.dim() or not all(_rank(x) == tensor.dim() - is_stack for x in operands):
         return No("its operands differ in rank")
@@ -112,18 +112,18 @@ def _read(graph: GraphView, root: Node) -> ConcatNest | No:
     views = [source_view(graph, x) for x in operands]
     found = [t for t in views if t is not None]
     if len(found) < len(operands):
-        return No("an operand is no plain tensor, or has no elements")
+        return No("an operand is not a plain tensor, or is empty")
     nest = ConcatNest(root, dim, is_stack, _runs(operands, found, dim, is_stack))
     return nest if nest.merged else _NOTHING_TO_MERGE
 
 
 def stacked(graph: GraphView, operands: Sequence[Node], dim: int, *, before: Node) -> ViewPlan | None:
-    """The views that are a stack of these operands, read in front of a node; None if there are none."""
+    """The plan of views that is a stack of these operands, readable in front of a node; None if there is none."""
     return _as_plan(graph, operands, dim, before, is_stack=True)
 
 
 def concatenated(graph: GraphView, operands: Sequence[Node], dim: int, *, before: Node) -> ViewPlan | None:
-    """The views that are a cat of these operands, read in front of a node; None if there are none."""
+    """The plan of views that is a cat of these operands, readable in front of a node; None if there is none."""
     return _as_plan(graph, operands, dim, before, is_stack=False)
 
 
@@ -151,7 +151,7 @@ def _runs(operands: Sequence[Node], views: Sequence[SourceView], dim: int, is_st
         else:
             runs += [OperandRun((x,), (t,)) for x, t in zip(run.operands, run.views, strict=True)]
         i += count
-    # With another operand beside it, a run is copied anyway: it must not be copied twice.
+    # Beside other operands, the cat copies a run anyway: it must not be copied twice.
     if len(runs) > 1:
         return tuple(part for run in runs for part in _worth_it(run))
     return tuple(runs)
@@ -169,7 +169,7 @@ def _worth_it(run: OperandRun) -> list[OperandRun]:
 
 
 def _with_elements(operands: Sequence[Node], result: torch.Tensor) -> list[Node]:
-    """The operands of a cat without those that add nothing to it: no element, no dtype, no gradient."""
+    """The operands of a cat without the empty ones that affect neither its dtype nor whether it requires a gradient."""
     kept = [x for x in operands if value_of(x).dtype != result.dtype or not _is_empty(value_of(x))]
     return kept if any(requires_grad(value_of(x)) for x in kept) == result.requires_grad else list(operands)
 
@@ -187,14 +187,14 @@ def _rank(x: Any) -> int | None:
 
 
 def fuse_concat(graph: GraphView, rewrite: Rewriter, nest: ConcatNest, context: Context) -> None:
-    """Puts the merged runs in place of their operands; where they are all there is, in place of the nest."""
+    """Replaces the operands of each merged run by its views, and the nest where one run has all operands."""
     for run in nest.merged:
         verdict = _may_fuse(graph, run, nest.root)
         if not verdict:
             rewrite.reject(verdict, nest.root)
             return
     if not is_row_major(value_of(nest.root)):
-        rewrite.reject("its result is not laid out row by row, which a view in its place would not restore", nest.root)
+        rewrite.reject("its result is not row-major, which a view would not preserve", nest.root)
         return
     new = _as_one(graph, rewrite, nest) if nest.is_one else _as_cat(rewrite, nest)
     if context.options.debug:
@@ -203,10 +203,10 @@ def fuse_concat(graph: GraphView, rewrite: Rewriter, nest: ConcatNest, context: 
 
 
 def _as_one(graph: GraphView, rewrite: Rewriter, nest: ConcatNest) -> Node:
-    """The views, and a copy where the nest must stay a tensor of its own or has another layout."""
+    """The views, and a copy where the nest must own its memory or has another layout."""
     root, made = nest.root, nest.runs[0].plan
     assert made is not None
-    reads_memory = bool(graph.calls(aten.as_strided))  # it reads the memory of the tensor, past its shape
+    reads_memory = bool(graph.calls(aten.as_strided))  # it reads the storage past the shape of a tensor
     may_share = made.copies or bool(not reads_memory and graph.effects.may_alias(root, made.index_map.source))
     value = made.emit(rewrite, before=root, like=root)
     if may_share and _same_layout(value_of(value), value_of(root), with_offset=graph.effects.leaves(root)):
@@ -246,8 +246,8 @@ def _same_sum(run: OperandRun, root: Node) -> Literal[True] | No:
     if not requires_grad(value_of(source)):
         return True
     if any(step.op is aten.permute for step in run.steps):
-        # The backward of views and copies gives a gradient row by row, that of a permutation a permuted one.
-        return No(f"the gradient of {source.name} would lie otherwise in memory, and be summed in another order")
+        # The backward of views and copies gives a row-major gradient, that of a permutation a permuted one.
+        return No(f"the gradient of {source.name} would have other strides, and be summed in another order")
     between = {*run.nodes}
     others = uses(source, but=between)
     for found in run.views:
@@ -258,7 +258,7 @@ def _same_sum(run: OperandRun, root: Node) -> Literal[True] | No:
 
 
 def _uses_of_the_same(node: Node, path: tuple[Node, ...], between: set[Node]) -> list[Node]:
-    """Who uses a view on a path; of several results, the one that is on the path."""
+    """The uses of a view on a path; of a call with several results, those of the result on the path."""
     if tensor_of(node) is not None:
         return uses(node, but=between)
     results, following = value_of(node), path[path.index(node) + 1]
@@ -271,7 +271,7 @@ def _result(results: Any, node: Node) -> Any:
 
 
 def _may_read(graph: GraphView, run: OperandRun, before: Node) -> Literal[True] | No:
-    """May the source be read in front of a node instead of through the views of a run?"""
+    """Whether the source may be read in front of a node, not through the views of a run."""
     assert run.plan is not None
     first = min(run.nodes)
     verdict = graph.effects.same_region((before, *run.nodes))

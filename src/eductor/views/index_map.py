@@ -2,8 +2,8 @@
 
 An index map says where each element of a view is: along dimension `d` of the source, at `starts[d]` plus, for each of
 the modes that walk along `d`, the index times the mode's step. A dimension of the view is a list of modes, outermost first:
-a reshape splits modes or puts them into one dimension, a permutation moves dimensions, a slice moves the start. What
-no index map can say is None. Sizes may be symbolic: they are compared for certain, or not at all.
+a reshape splits modes or puts them into one dimension, a permutation moves dimensions, a slice moves the start. A view
+that no index map expresses is None. Sizes may be symbolic: they are equal only where that is known for certain.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Modes = tuple[Mode, ...]
 
 @dataclass(frozen=True, slots=True)
 class IndexMap:
-    """What a view reads of its source."""
+    """The elements that a view reads of its source."""
 
     source: Node
     sizes: tuple[Size, ...]
-    """The shape in which the source is read: its own one, or that of a reshape of all of it."""
+    """The shape in which the source is read: its own, or that of a reshape of all of it."""
     starts: tuple[Size, ...]
     dims: tuple[Modes, ...]
 
@@ -58,7 +58,7 @@ class IndexMap:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is its source as it is read, in the same shape."""
+        """Whether it is all of its source, in the shape in which that is read."""
         whole = IndexMap.whole(self.source, self.sizes)
         return known_equal(self.starts, whole.starts) and _same_modes(self.dims, whole.dims)
 
@@ -71,7 +71,7 @@ class IndexMap:
         return self._with((*self.dims[:dim], (), *self.dims[dim:]))
 
     def squeeze(self, dim: int) -> IndexMap | None:
-        """Without a dimension of size 1; of a larger one, itself; None if its size is not known."""
+        """Without a dimension of size 1; itself if the dimension is larger; None if its size is not known."""
         if not self.dims[dim]:
             return self._with((*self.dims[:dim], *self.dims[dim + 1 :]))
         return self if known_true(self.shape[dim] != 1) else None
@@ -81,11 +81,11 @@ class IndexMap:
         return found.squeeze(dim) if found is not None else None
 
     def narrow(self, dim: int, start: Size, length: Size, step: int = 1) -> IndexMap | None:
-        """`length` indices of a dimension from `start` on, each `step` after the other."""
+        """`length` indices of a dimension from `start` on, `step` apart."""
         modes = self.dims[dim]
         if known_equal(start, 0) and known_equal(length, self.shape[dim]) and step == 1:
             return self
-        if not modes:  # one element, and not the whole of it: none
+        if not modes:  # of one element, less than the whole: empty
             return None
         if len(modes) == 1:
             (mode,) = modes
@@ -122,18 +122,18 @@ class IndexMap:
 
     @property
     def _is_in_order(self) -> bool:
-        """Whether it has all elements of the source in their order, in whatever shape."""
+        """Whether it has all elements of the source in their order, in any shape."""
         whole = IndexMap.whole(self.source, self.sizes)
         return known_equal(self.starts, whole.starts) and _same_modes([self.modes], [whole.modes])
 
     # --------------------------------------------------------------------------------------------------- joining
 
     def extended(self, other: IndexMap, dim: int) -> IndexMap | None:
-        """Both one after the other along a dimension, where the second goes on where the first one ends."""
+        """The concatenation of both along a dimension; None unless the other map starts where this one ends."""
         mine, its = self.dims[dim], other.dims[dim]
         if not self._differs_only_in(other, dim) or max(len(mine), len(its)) != 1:
             return None
-        walk = (mine or its)[0]  # what has one element only walks as the other one does
+        walk = (mine or its)[0]  # a map of one element takes the step of the other
         if mine and its and not (mine[0].dim == its[0].dim and known_equal(mine[0].step, its[0].step)):
             return None
         length, more = (modes[0].size if modes else 1 for modes in (mine, its))
@@ -144,7 +144,7 @@ class IndexMap:
         return self._with((*self.dims[:dim], (longer,), *self.dims[dim + 1 :]))
 
     def distance(self, other: IndexMap) -> tuple[int, Size] | None:
-        """How far, along which dimension of the source, another index map of the same form begins behind this one."""
+        """The dimension of the source along which another map of the same form starts after this one, and how far."""
         if not _same_source(self, other) or not _same_modes(self.dims, other.dims):
             return None
         apart = [d for d, (a, b) in enumerate(zip(self.starts, other.starts, strict=True)) if not known_equal(a, b)]
@@ -154,7 +154,7 @@ class IndexMap:
         return (apart[0], step) if known_true(step > 0) else None
 
     def repeated(self, count: int, dim: int, along: int, step: Size) -> IndexMap:
-        """`count` index maps of this form, each `step` behind the other along a dimension of the source, joined along `dim`."""
+        """`count` index maps of this form, `step` apart along a dimension of the source, concatenated along `dim`."""
         modes = _tidy((Mode(along, step, count), *self.dims[dim]))
         return self._with((*self.dims[:dim], modes, *self.dims[dim + 1 :]))
 
@@ -169,7 +169,7 @@ class IndexMap:
 
 
 def joined(maps: Sequence[IndexMap], dim: int) -> list[tuple[IndexMap, int]]:
-    """Boxes that are concatenated along a dimension, with neighbours made one where they can be, and of how many each is."""
+    """Concatenated index maps, with neighbours merged where they can be, each with the number of maps in it."""
     found = [(index_map, 1) for index_map in maps]
     while True:
         fewer = list(_runs(found, dim))
@@ -187,7 +187,7 @@ def _runs(maps: Sequence[tuple[IndexMap, int]], dim: int) -> Iterator[tuple[Inde
 
 
 def _run(maps: Sequence[tuple[IndexMap, int]], first: int, dim: int) -> tuple[int, IndexMap]:
-    """The longest run of index maps, from the first one on, that are one index map, and that one."""
+    """The end of the longest run of index maps from `first` on that are one index map, and that map."""
     index_map, end = maps[first][0], first + 1
     while end < len(maps) and (longer := index_map.extended(maps[end][0], dim)) is not None:
         index_map, end = longer, end + 1
@@ -199,7 +199,7 @@ def _run(maps: Sequence[tuple[IndexMap, int]], first: int, dim: int) -> tuple[in
 
 
 def _tidy(modes: Sequence[Mode]) -> Modes:
-    """Without modes of one step, and with neighbours that walk on where the other one ends as one."""
+    """Drops modes of size 1, and merges neighbours where the outer one's step is the extent of the inner one."""
     found: list[Mode] = []
     for mode in modes:
         if known_equal(mode.size, 1):
@@ -212,7 +212,7 @@ def _tidy(modes: Sequence[Mode]) -> Modes:
 
 
 def _cut(mode: Mode, product: Size, size: Size) -> Modes | None:
-    """What is left of a mode, if anything, and the part of it that a dimension of this size takes, which has `product`."""
+    """Splits a mode for a dimension of this size, which has `product` so far: the rest, if any, and the part it takes."""
     if not isinstance(size, int) or not isinstance(product, int):
         return (mode,)
     if not product or size % product:

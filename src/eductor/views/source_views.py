@@ -1,4 +1,4 @@
-"""From nodes to index maps: which part of which source a value is, through all the views in between."""
+"""Traces a value through views back to its source, as an index map."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class ViewCall:
-    """A view in one step: of which value, by which kind of operator, and what it does to an index map."""
+    """One view: its operand, the kind of its operator, and what it does to an index map."""
 
     operand: Node
     kind: str
-    """`split` for pieces and slices, `unbind` for what drops a dimension, else the name of the operator."""
+    """`split` for pieces and slices, `unbind` for views that drop a dimension, else the name of the operator."""
     apply: Callable[[IndexMap], IndexMap | None]
     through: tuple[Node, ...] = ()
     """The call of which the view is one of several results."""
@@ -50,7 +50,7 @@ def source_view(graph: GraphView, node: Node) -> SourceView | None:
 
 
 def source_view_through(graph: GraphView, node: Node, passes: Callable[[Node], bool]) -> SourceView | None:
-    """The same, back to a nearer source: the first value behind the node that does not pass."""
+    """A value as a view of the nearest value behind it for which `passes` is false."""
     calls: list[tuple[Node, ViewCall]] = []
     source = node
     while (source is node or passes(source)) and (call := view_call(graph, source)) is not None:
@@ -67,7 +67,7 @@ def source_view_through(graph: GraphView, node: Node, passes: Callable[[Node], b
 
 
 def _whole(graph: GraphView, node: Node) -> SourceView | None:
-    """What `_source` says, once for all pieces of a value."""
+    """`_source`, cached for all pieces of a value."""
     found: dict[Node, SourceView | None] = graph.derived("views.whole", dict)
     if node not in found:
         found[node] = _source(node)
@@ -75,7 +75,7 @@ def _whole(graph: GraphView, node: Node) -> SourceView | None:
 
 
 def _source(node: Node) -> SourceView | None:
-    """A value as the whole of itself; None for what is no plain tensor, and for one without elements."""
+    """A value as its own source; None unless it is a plain tensor with elements."""
     tensor = tensor_of(node)
     if tensor is None or type(tensor) not in (FakeTensor, torch.Tensor, torch.nn.Parameter) or tensor.is_nested:
         return None
@@ -90,7 +90,7 @@ def _source(node: Node) -> SourceView | None:
 
 
 def view_call(graph: GraphView, node: Node) -> ViewCall | None:
-    """How a node views its operand; None for what is no view, or is not known well enough."""
+    """How a node views its operand; None unless it is known to be a view."""
     if node.op not in ("call_function", "call_method"):
         return None
     if node.target is operator.getitem and isinstance(node.args[0], Node):
@@ -172,7 +172,7 @@ def _dim(bound: Bound) -> tuple[int, Any]:
 
 
 def _sliced(dim: int, size: Any, start: Any, length: Any, step: Any) -> Apply | None:
-    """`length` is what the slice really has: bounds beyond the size were cut off already."""
+    """`length` is the size of the result, after bounds beyond the operand's size were clamped."""
     first = _from_start(0 if start is None else start, size)
     if first is None or not isinstance(step, int):
         return None
@@ -199,7 +199,7 @@ _VIEWS: dict[Any, tuple[str, Make]] = {
 
 
 RESHAPES = frozenset(packet for packet, (kind, _) in _VIEWS.items() if kind not in ("split", "unbind"))
-"""What has every element of its operand once, in another shape or order."""
+"""The operators whose result has every element of the operand once, in another shape or order."""
 
 
 # --------------------------------------------------------------------------------- one of several results, an index
@@ -212,7 +212,7 @@ SPLITS = (
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """A call that divides a tensor along a dimension into pieces, of these sizes; each drops it, for `unbind`."""
+    """A call that divides a tensor along a dimension into pieces of these sizes; pieces of `unbind` drop the dimension."""
 
     operand: Node
     dim: int
@@ -244,7 +244,7 @@ def _division(graph: GraphView, call: Node) -> Division | None:
 
 
 def _split_dim(bound: Bound, rank: int) -> int:
-    """`hsplit` divides the second dimension, or the only one; the others say which."""
+    """`hsplit` divides the second dimension, or the only one; most others take it as an argument."""
     named = {aten.hsplit: min(1, rank - 1), aten.vsplit: 0, aten.dsplit: 2}
     return named[bound.packet] if bound.packet in named else int(bound["dim"]) % rank
 
@@ -260,7 +260,7 @@ def _piece(call: Node, found: Division | None, index: Any) -> ViewCall | None:
 
 
 def _item(tensor: Node, index: Any) -> ViewCall | None:
-    """`x[0, :, 2:4, None, ...]`: integers, slices, None and an ellipsis; nothing that gathers."""
+    """`x[0, :, 2:4, None, ...]`: integers, slices, None and an ellipsis; None for an index that gathers."""
     parts = list(index) if isinstance(index, tuple) else [index]
     value = tensor_of(tensor)
     if value is None or not all(_is_plain(part) for part in parts):

@@ -1,4 +1,4 @@
-"""From an index map back to operators: the cheapest sequence of views that reads it.
+"""Plans the cheapest sequence of views that reads an index map.
 
 Slices first, then one reshape, one permutation, one reshape, each left out where it changes nothing.
 """
@@ -31,7 +31,7 @@ class ViewStep:
 
 @dataclass(frozen=True, slots=True)
 class ViewPlan:
-    """The operators that make an index map of its source."""
+    """The operators that read an index map from its source."""
 
     index_map: IndexMap
     steps: tuple[ViewStep, ...]
@@ -73,7 +73,7 @@ class ViewPlan:
         return True
 
     def emit(self, rewrite: Rewriter, *, before: Node, like: Node) -> Node:
-        """Puts the operators into the graph, in front of a node."""
+        """Inserts the operators in front of a node."""
         value = self.index_map.source
         for step in self.steps:
             args = step.args
@@ -84,7 +84,7 @@ class ViewPlan:
 
 
 def plan_views(index_map: IndexMap) -> ViewPlan | None:
-    """The operators that read an index map; None if it is empty, or not read by slices, reshapes and a permutation."""
+    """The plan that reads an index map; None if it is empty, or slices, reshapes and one permutation cannot read it."""
     if any(known_equal(mode.size, 0) for mode in index_map.modes):
         return None
     memory: list[Mode] = []
@@ -117,7 +117,7 @@ def plan_views(index_map: IndexMap) -> ViewPlan | None:
 
 
 def _as_read(index_map: IndexMap) -> list[ViewStep]:
-    """The source in the shape in which it is read."""
+    """The reshape of the source to the shape in which it is read."""
     own = tuple(value_of(index_map.source).shape)
     return [] if known_equal(own, index_map.sizes) else [ViewStep(aten.reshape, (list(index_map.sizes),))]
 
@@ -129,7 +129,7 @@ def _slice(dim: int, start: int, length: int, step: int) -> ViewStep:
 
 
 def _arranged(shape: Sequence[Size], memory: Sequence[Mode], index_map: IndexMap) -> list[ViewStep]:
-    """From the sliced source, whose modes are in this order in memory, to the index map."""
+    """The steps from the sliced source, whose modes are in this order in memory, to the index map."""
     place = {id(mode): i for i, mode in enumerate(memory)}
     order = [place[id(mode)] for mode in index_map.modes]
     out = list(index_map.shape)
@@ -166,13 +166,13 @@ def _extent(modes: Sequence[Mode]) -> tuple[Size, Size]:
 
 
 def _sizes(rewrite: Rewriter, shape: Sequence[Size], source: Node, before: Node, like: Node) -> list[Any]:
-    """A shape as arguments: one symbolic size is left to be inferred, several are asked from the source."""
+    """A shape as arguments: one symbolic size is inferred (-1), several are read from the source with `sym_size`."""
     unknown = [size for size in shape if not isinstance(size, int)]
     if len(unknown) == 1:
         return [size if isinstance(size, int) else -1 for size in shape]
-    asked = {i: _dim_of(size, value_of(source).shape) for i, size in enumerate(shape) if not isinstance(size, int)}
+    read = {i: _dim_of(size, value_of(source).shape) for i, size in enumerate(shape) if not isinstance(size, int)}
     return [
-        rewrite.insert(aten.sym_size, source, asked[i], before=before, like=like) if i in asked else size
+        rewrite.insert(aten.sym_size, source, read[i], before=before, like=like) if i in read else size
         for i, size in enumerate(shape)
     ]
 

@@ -1,8 +1,7 @@
 """The passes that fuse a cat or stack of views of one tensor into fewer operands, or into one view.
 
-`claims` is the table of them: a row for each documented name, with the calls that it looks at and the concat nests that
-it claims. The programs that they change and refuse are in one module for each kind of view: `pieces`, `reshaped`,
-`unbound`.
+`claims` is the table of them: a row for each documented name, with the calls that it reads and the concat nests that it
+claims. Examples and refusals are in one module for each kind of view: `pieces`, `reshaped`, `unbound`.
 """
 
 from eductor.passes.concats import pieces as pieces

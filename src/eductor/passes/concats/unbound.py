@@ -98,7 +98,7 @@ def rows_side_by_side(x: torch.Tensor = f32(3, 4, 2)) -> torch.Tensor:
 
 
 @select_cat_aten_pass.example
-def of_a_tensor_that_is_turned(x: torch.Tensor = f32(4, 3)) -> torch.Tensor:
+def of_a_transposed_tensor(x: torch.Tensor = f32(4, 3)) -> torch.Tensor:
     y = x.t()
     return torch.cat([y[0], y[1], y[2]]) * 2
 
@@ -114,7 +114,7 @@ def pieces(x: torch.Tensor = f32(2, 4)) -> torch.Tensor:
 
 
 @unbind_stack_aten_pass.example
-def a_stack_that_was_taken_apart(x: torch.Tensor = f32(3, 4)) -> torch.Tensor:
+def a_stack_of_unsqueezed_rows(x: torch.Tensor = f32(3, 4)) -> torch.Tensor:
     return torch.cat([x[i].unsqueeze(0) for i in range(3)]) * 2
 
 

@@ -21,18 +21,18 @@ from eductor.pipeline.base import Context, f32, graph_pass
 aten = torch.ops.aten
 
 _LIKE = (aten.empty_like, aten.zeros_like, aten.ones_like)
-"""What reads the shape of its operand alone."""
+"""The operators that read only the shape of their operand."""
 
 
 @graph_pass(stage="pre_grad", numerics="reassociates")
 def apply_gumbel_max_trick_pass(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
     """Samples from a softmax without computing it: argmax(softmax(l) / e) is argmax(l - log(e)).
 
-    The softmax divides a row by one number, on which the largest element of the row does not depend. The draws `e` stay
-    the same, and the same element is picked unless two are equal but for roundings. A row that has a NaN or an infinity
-    has no softmax: there the first element is picked, as ever.
+    The softmax divides a row by one number, on which the argmax does not depend. The draws `e` stay the same, and the
+    same element is picked unless two differ only by rounding. The softmax of a row with a NaN or an infinity is NaN:
+    there the first element is picked, as before.
 
-    It pays on an engine that fuses, where nothing else needs the softmax: the row is not summed any more.
+    It pays on an engine that fuses, where nothing else needs the softmax: the row is no longer summed.
     """
     for pick in graph.find(aten.argmax):
         sample = _sample(graph, pick)
@@ -40,7 +40,7 @@ def apply_gumbel_max_trick_pass(graph: GraphView, rewrite: Rewriter, context: Co
             continue
         verdict = _may_rewrite(graph, sample)
         if verdict and not device_of(sample.softmax_value.device, context.options).fuses:
-            verdict = No("it does not pay: the engine computes each function in a kernel of its own")
+            verdict = No("it does not pay: the engine does not fuse elementwise calls")
         if not verdict:
             rewrite.reject(verdict, pick, sample.softmax)
             continue
@@ -98,7 +98,7 @@ def _sample(graph: GraphView, pick: Node) -> _Sample | None:
 
 
 def _called(graph: GraphView, node: Any, *operators: Any) -> Bound | None:
-    """A call of one of the operators, by the names of its arguments."""
+    """A call of one of the operators, with its arguments by name."""
     bound = graph.bind(node) if isinstance(node, Node) and graph.is_call(node, *operators) else None
     return bound if isinstance(bound, Bound) else None
 
@@ -113,7 +113,7 @@ def _may_rewrite(graph: GraphView, sample: _Sample) -> Literal[True] | No:
     if sample.noise_value.dtype is torch.float16:
         return No("draws in float16 can be zero")
     if not known_equal(tuple(sample.softmax_value.shape), tuple(sample.noise_value.shape)):
-        return No("the draws are not of the shape of the softmax")
+        return No("the draws do not have the shape of the softmax")
     if (sample.dim is None and rank > 1) or (sample.dim or 0) % rank != sample.softmax_dim % rank:
         return No("the softmax is along another dimension than the argmax")
     if len(sample.ratio.users) > 1:
@@ -123,7 +123,7 @@ def _may_rewrite(graph: GraphView, sample: _Sample) -> Literal[True] | No:
     if needy is not None:
         return No(f"it does not pay: {needy.name} needs the softmax as well")
     if others and not known_equal(sample.softmax_value.stride(), sample.logits_value.stride()):
-        return No("what has the layout of the softmax would have that of its operand")
+        return No("a tensor with the strides of the softmax would have those of its operand")
     logits_stay = graph.effects.unwritten([sample.logits], sample.softmax, sample.pick)
     return logits_stay and graph.effects.unwritten([sample.noise], draw.next, sample.pick)
 

@@ -1,4 +1,4 @@
-"""A batch norm in evaluation mode behind a convolution or a linear is a change of their weights.
+"""Folds a batch norm in evaluation mode into the weights of the convolution or linear before it.
 
 s  = gamma / sqrt(var + eps)
 batch_norm(conv(x, W, b)) = conv(x, W * s, beta + s * (b - mean))        per channel of the result
@@ -51,7 +51,7 @@ class Fold:
         return [node for node in given if node is not None]
 
     def apply(self, rewrite: Rewriter) -> tuple[Node, Node]:
-        """Puts one call in the place of both; gives its weight and its bias."""
+        """Replaces both by one call; returns its weight and its bias."""
         weight, bias = self._folded(rewrite)
         arguments = {**self._call.arguments, "weight": weight, "bias": bias}
         call = replace(self._call, arguments=arguments, given=self._call.given | {"bias"})
@@ -60,9 +60,9 @@ class Fold:
         return weight, bias
 
     def _folded(self, rewrite: Rewriter) -> tuple[Node, Node]:
-        """The new weight and bias, computed as a batch norm computes: on the CPU in float64, else in float32 at least.
+        """The new weight and bias, in the precision of a batch norm: float64 on the CPU, else at least float32.
 
-        Only the first operand is cast, the others are promoted to its dtype where they meet it.
+        Only first operands are cast; the others are promoted to their dtype.
         """
         weight = _tensor(self.weight)
         wide = torch.promote_types(weight.dtype, torch.float32)
@@ -102,7 +102,7 @@ class Fold:
 
 
 def folds(graph: GraphView, rewrite: Rewriter, *callers: Any) -> Iterator[Fold]:
-    """The batch norms that can be folded into one of these calls; what speaks against the others is told."""
+    """The batch norms that can be folded into one of these calls; the others are rejected with a reason."""
     for norm in graph.find(aten.batch_norm):
         fold = _read(graph, norm, callers)
         if isinstance(fold, Fold):
@@ -112,7 +112,7 @@ def folds(graph: GraphView, rewrite: Rewriter, *callers: Any) -> Iterator[Fold]:
 
 
 def _read(graph: GraphView, norm: Node, callers: tuple[Any, ...]) -> Fold | No | None:
-    """A fold; None where the batch norm is not behind such a call at all."""
+    """A fold; None where the input of the batch norm is not such a call."""
     bound = graph.bind(norm)
     if not isinstance(bound, Bound):
         return bound
@@ -141,12 +141,11 @@ def _may_fold(graph: GraphView, fold: Fold, call: Bound) -> Literal[True] | No:
         return No(f"{fold.call.name} is used elsewhere", fold.call)
     values = [tensor_of(node) for node in (fold.call, fold.norm, *fold.parameters)]
     if any(value is None or not value.dtype.is_floating_point for value in values):
-        return No("not all of it is known to be floating-point tensors")
+        return No("an operand is not known to be a floating-point tensor")
     result, weight = _tensor(fold.call), _tensor(fold.weight)
     if result.dim() != weight.dim():
-        return No(
-            "the channels of the batch norm are not those of the weight"
-        )  # for a batch of one without its dimension
+        # a single sample has no dimension for the batch
+        return No("the channels of the batch norm are not those of the weight")
     if any(type(size) is not int for size in weight.shape) or type(call.get("groups", 1)) is not int:
         return No("the sizes of the weight are not known")
     if unlike := difference(result, _tensor(fold.norm)):

@@ -1,4 +1,4 @@
-"""Computes a batch norm in evaluation mode on the weights of the convolution or linear before it, for training."""
+"""Folds a batch norm in evaluation mode into the convolution or linear before it, in training."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ aten = torch.ops.aten
 
 @graph_pass(stage="pre_grad", numerics="reassociates")
 def efficient_conv_bn_eval_pass(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
-    """Computes a batch norm in evaluation mode on the weights before it, which are smaller than the activation.
+    """Folds a batch norm in evaluation mode into the weights before it, where these are smaller than the activation.
 
     The weights are folded in the graph, so that gradients reach all parameters; nothing as large as the activation is
-    normalized, or kept for the backward.
+    normalized, or saved for the backward.
 
-    It pays where the activation is larger than the weight: that is what it asks for.
+    It pays where the activation is larger than the weight, which the pass checks.
     """
     for fold in folds(graph, rewrite, *CONVOLUTIONS, *TRANSPOSED, aten.linear):
         if verdict := _pays(fold, context):
@@ -35,7 +35,7 @@ def efficient_conv_bn_eval_pass(graph: GraphView, rewrite: Rewriter, context: Co
 
 def _pays(fold: Fold, context: Context) -> Literal[True] | No:
     if context.is_inference:
-        return No("without a backward, nothing is kept for it")
+        return No("without a backward, nothing is saved for it")
     if bytes_of(fold.call) <= bytes_of(fold.weight):
         return No("the activation is not larger than the weight")
     return True

@@ -1,4 +1,4 @@
-"""Computes a small product of a vector and a matrix for each sample by a pointwise product and a sum."""
+"""Replaces an einsum that is a small vector-matrix product for each sample by a pointwise product and a sum."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import known_equal, tensor_of
 from eductor.graph.view import GraphView
 from eductor.passes.pre_grad.products.compress import are_of_one_kind, einsum_terms
-from eductor.passes.pre_grad.products.layout_safety import may_lie_otherwise
+from eductor.passes.pre_grad.products.layout_safety import may_change_strides
 from eductor.pipeline.base import f32, graph_pass
 
 aten = torch.ops.aten
@@ -24,10 +24,10 @@ aten = torch.ops.aten
 
 @graph_pass(stage="pre_grad", numerics="reassociates", on=False)
 def einsum_to_pointwise_pass(graph: GraphView, rewrite: Rewriter, *, largest: int = 128) -> None:
-    """Computes a small product of a vector and a matrix for each sample by a pointwise product and a sum.
+    """Replaces an einsum that is a small vector-matrix product for each sample by a pointwise product and a sum.
 
-    Each weight is read once, so an engine that fuses the product, the sum and what follows does as well as the memory
-    allows. It is off by default: an engine that does not fuse would write the products, which are as many as the
+    Each weight is read once, so an engine that fuses the product, the sum and what follows is limited only by memory
+    bandwidth. It is off by default: an engine that does not fuse would write the products, which are as many as the
     weights. Vectors and results are at most `largest` long.
 
     It pays on an engine that fuses, for many samples with small matrices of their own.
@@ -36,7 +36,7 @@ def einsum_to_pointwise_pass(graph: GraphView, rewrite: Rewriter, *, largest: in
         found = _read(node)
         if isinstance(found, No):
             rewrite.reject(found, node)
-        elif verdict := _may_spell(graph, node, found, largest):
+        elif verdict := _may_replace(graph, node, found, largest):
             _replace(rewrite, node, found)
         else:
             rewrite.reject(verdict, node)
@@ -44,7 +44,7 @@ def einsum_to_pointwise_pass(graph: GraphView, rewrite: Rewriter, *, largest: in
 
 @dataclass(frozen=True, slots=True)
 class _Products:
-    """Vectors and matrices of an einsum, with a letter for each of their dims; some are summed over."""
+    """The vectors and matrices of an einsum, with a letter for each of their dims; some are summed over."""
 
     vectors: Node
     vector_letters: str
@@ -68,9 +68,9 @@ def _read(node: Node) -> _Products | No:
         return bound
     terms, result = einsum_terms(bound)
     if not terms:
-        return No("it is not spelled with a letter for each dim of two operands")
+        return No("its equation does not have a letter for each dim of two operands")
     if any(len(set(letters)) != len(letters) for _, letters in terms):
-        return No("a letter stands twice in one operand")
+        return No("a letter occurs twice in one operand")
     for (vectors, vector), (matrices, matrix) in itertools.permutations(terms):
         batch = [c for c in vector if c in matrix and c in result]
         summed = [c for c in vector if c in matrix and c not in result]
@@ -79,34 +79,34 @@ def _read(node: Node) -> _Products | No:
             in_order = vector == _among(matrix, vector) and result == _among(matrix, result)
             found = _Products(vectors, vector, matrices, matrix, result)
             return found if in_order else No("its dims are in another order than those of the matrices")
-    return No("it is no product of a vector and a matrix for each sample")
+    return No("it is not a product of a vector and a matrix for each sample")
 
 
 def _among(letters: str, wanted: str) -> str:
     return "".join(c for c in letters if c in wanted)
 
 
-def _may_spell(graph: GraphView, node: Node, found: _Products, largest: int) -> Literal[True] | No:
+def _may_replace(graph: GraphView, node: Node, found: _Products, largest: int) -> Literal[True] | No:
     vectors, matrices, result = (tensor_of(n) for n in (found.vectors, found.matrices, node))
     if vectors is None or matrices is None or not isinstance(result, FakeTensor):
         return No("the values of its operands are not known")
     if vectors.dtype not in (torch.float32, torch.float64):
-        return No("products of lower precision would be rounded before they are summed")
+        return No("products in a lower precision would be rounded before they are summed")
     if any(known_equal(size, 1) for size in result.shape):
-        return No("a dim of size 1 has no certain stride")
+        return No("the stride of a dim of size 1 may differ")
     sizes: dict[str, Any] = dict(zip(found.letters, matrices.shape, strict=True))
     if not all(known_equal(sizes[c], s) for c, s in zip(found.vector_letters, vectors.shape, strict=True)):
         return No("a dim of size 1 is expanded, or a size is not known")
     inner = [s for c, s in sizes.items() if c not in found.vector_letters or c not in found.result]
     if not all(type(s) is int and s <= largest for s in inner):
-        return No(f"a vector or a result is longer than {largest}, or of a length that is not known")
+        return No(f"a vector or a result is longer than {largest}, or its length is not known")
     if not (alike := are_of_one_kind(found.vectors, found.matrices, node)):
         return alike
     with result.fake_mode, torch.no_grad():
         for dim in found.added:
             vectors = vectors.unsqueeze(dim)
         value = (vectors * matrices).sum(found.summed)
-    return may_lie_otherwise(graph, node, value)
+    return may_change_strides(graph, node, value)
 
 
 def _replace(rewrite: Rewriter, node: Node, found: _Products) -> None:
@@ -124,7 +124,7 @@ def matrix_for_each_sample(
     return torch.einsum("abi,abio->abo", x, w) + b
 
 
-@einsum_to_pointwise_pass.refuses("no product of a vector and a matrix")
+@einsum_to_pointwise_pass.refuses("not a product of a vector and a matrix")
 def one_matrix_for_all(x: torch.Tensor = f32(4, 5, 6), w: torch.Tensor = f32(6, 3)) -> torch.Tensor:
     return torch.einsum("abi,io->abo", x, w)
 

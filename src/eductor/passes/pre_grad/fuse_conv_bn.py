@@ -20,8 +20,8 @@ from eductor.pipeline.base import Context, f32, graph_pass
 def fuse_conv_bn(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
     """Folds a batch norm in evaluation mode into the convolution before it: the weights are folded once and kept.
 
-    Training moves the running statistics without torch counting the writes, so each call compares them with those that
-    were folded. On the CPU this costs next to nothing; on another device each call would wait for it.
+    Training updates the running statistics without torch counting the writes, so each call compares them with those
+    that were folded. On the CPU this costs next to nothing; on another device each call would have to synchronize.
 
     It pays always: the batch norm is computed in the first call alone.
     """
@@ -36,13 +36,13 @@ def fuse_conv_bn(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
 def _may_keep(fold: Fold, context: Context) -> Literal[True] | No:
     if not context.packs:
         return No("folded weights would not be kept from call to call")
-    given = next((node for node in fold.parameters if not is_static(node)), None)
-    if given is not None:
-        return No(f"{given.name} is not a parameter or a buffer", given)
+    other = next((node for node in fold.parameters if not is_static(node)), None)
+    if other is not None:
+        return No(f"{other.name} is not a parameter or a buffer", other)
     for node in fold.statistics:
         value = tensor_of(node)
         if value is None or value.device.type != "cpu":
-            return No(f"{node.name} is not in the memory of the CPU, where each call can look whether it changed", node)
+            return No(f"{node.name} is not in CPU memory, where each call can check whether it changed", node)
     return True
 
 

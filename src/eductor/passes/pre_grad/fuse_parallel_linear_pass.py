@@ -1,4 +1,4 @@
-"""Computes linears of one input as one wider linear, and splits its result."""
+"""Fuses linears of one input into one wider linear, and splits its result."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from eductor.pipeline.base import Context, f32, graph_pass
 
 @graph_pass(stage="pre_grad", numerics="reassociates")
 def fuse_parallel_linear_pass(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
-    """Computes linears of one input as one wider linear, and splits its result.
+    """Fuses linears of one input into one wider linear, and splits its result.
 
     Query, key and value; gate and up; widths may differ, and a bias may be missing. Products with a matrix (`matmul`,
     `mm`, `addmm`) count as well.
 
-    It pays where launches and reads of the input that are saved outweigh putting the weights side by side, which in
-    inference is done once, and copying parts whose strides somebody depends on.
+    It pays where the launches and reads of the input that it saves outweigh concatenating the weights, which in
+    inference is done once, and copying parts whose strides are observable.
     """
     fuse_shared_inputs(graph, rewrite, context)
 

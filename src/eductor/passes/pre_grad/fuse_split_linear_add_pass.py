@@ -1,4 +1,4 @@
-"""Computes a sum of linears, each of one piece of a split, as one linear of the whole."""
+"""Fuses a sum of linears, each of one piece of a split, into one linear of the whole."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ aten = torch.ops.aten
 
 @graph_pass(stage="pre_grad", numerics="reassociates")
 def fuse_split_linear_add_pass(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
-    """Computes a sum of linears, each of one piece of a split, as one linear of the whole.
+    """Fuses a sum of linears, each of one piece of a split, into one linear of the whole.
 
     `linear(a, V) + linear(b, W)` of neighbours `a, b` along the last dimension is a linear of both with the weights
-    side by side, and the sum of the biases. Other addends stay.
+    concatenated, and the sum of the biases. Other addends stay.
 
-    It pays where the partial results, which are not written any more, outweigh putting the weights together.
+    It pays where the partial results, which are no longer written, cost more than concatenating the weights.
     """
     for root in graph.find(aten.add):
         if any(_is_sum(graph, user) and len(root.users) == 1 for user in root.users):
-            continue  # a part of a larger sum, which is looked at as a whole
+            continue  # a part of a larger sum, which is read as a whole
         addends = list(_addends(graph, root, is_root=True))
         for run in _runs(graph, [a for a in addends if isinstance(a, Linear)]):
             fused = _may_fuse(graph, root, run) and _fuse(graph, rewrite, context, root, addends, run)
@@ -45,7 +45,7 @@ def fuse_split_linear_add_pass(graph: GraphView, rewrite: Rewriter, context: Con
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """An addend that is a linear, with nothing else that reads it."""
+    """An addend that is a linear without other users."""
 
     node: Node
     x: Node
@@ -60,7 +60,7 @@ def _is_sum(graph: GraphView, node: Node) -> bool:
 
 
 def _addends(graph: GraphView, node: Any, *, is_root: bool = False) -> Iterator[Any]:
-    """What a tree of sums adds up, from left to right; a sum that somebody else reads, or that broadcasts, is one."""
+    """The addends of a tree of sums, from left to right; a sum that has other users or broadcasts is one addend."""
     bound = graph.bind(node) if isinstance(node, Node) else None
     if not isinstance(bound, Bound) or (len(node.users) > 1 and not is_root):
         yield node
@@ -98,7 +98,7 @@ def _may_fuse(graph: GraphView, root: Node, run: Sequence[Linear]) -> Literal[Tr
     if not verdict:
         return verdict
     if result is None or not is_row_major(result):
-        return No("its result is not laid out row by row")
+        return No("its result is not row-major")
     first = min(linear.node for linear in run)
     given = [n for linear in run for n in (linear.weight, linear.bias) if n is not None]
     verdict = effects.unwritten(given, first, root)
@@ -107,7 +107,7 @@ def _may_fuse(graph: GraphView, root: Node, run: Sequence[Linear]) -> Literal[Tr
     if len({_kind(linear.weight) for linear in run}) > 1:
         return No("the weights differ in dtype, device or requires_grad")
     matrices = all(_rank(linear.weight) == 2 and (linear.bias is None or _rank(linear.bias) == 1) for linear in run)
-    return True if matrices else No("a weight is no matrix, or a bias no vector")
+    return True if matrices else No("a weight is not a matrix, or a bias is not a vector")
 
 
 def _rank(node: Node) -> int:
@@ -123,7 +123,7 @@ def _kind(node: Node) -> Any:
 def _fuse(
     graph: GraphView, rewrite: Rewriter, context: Context, root: Node, addends: Sequence[Any], run: Sequence[Linear]
 ) -> Literal[True] | No:
-    """Puts one linear in place of a run, or says why not."""
+    """Replaces a run by one linear; No if it cannot or does not pay."""
     whole = concatenated(graph, [linear.x for linear in run], -1, before=root)
     if whole is None or not whole.is_view:
         return No("the inputs of the linears are not neighbours in one tensor that can be read here")

@@ -1,4 +1,4 @@
-"""Computes calls of the same form that stand side by side at once, as one call with a batch dimension."""
+"""Fuses independent calls of the same form into one call with a batch dimension."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ SHARED_INPUT = "batch_linear_lhs"
 def group_batch_fusion_passes(
     graph: GraphView, rewrite: Rewriter, context: Context, *, without: Sequence[str] = ()
 ) -> None:
-    """Computes calls of the same form that stand side by side at once, as one call with a batch dimension.
+    """Fuses independent calls of the same form into one call with a batch dimension.
 
-    Linears of different inputs become a batched matrix product, layer norms one layer norm, pointwise operators carry
-    the batch on; linears of one input become one wider linear. A chain of such calls, many times side by side, becomes
-    the chain once. Rules: `batch_linear`, `batch_linear_lhs`, `batch_layernorm`, `batch_tanh`, `batch_sigmoid`,
-    `batch_relu`, `batch_detach`, `batch_nan_to_num`, `batch_clamp`, `batch_dropout`, `batch_add`, `batch_sub`,
-    `batch_mul`, `batch_div`, `batch_pointwise`. Rules that `without` names are left out.
+    Linears of different inputs become a batched matrix product, layer norms one layer norm, pointwise operators keep
+    the batch dimension; linears of one input become one wider linear. Parallel chains of such calls become one chain.
+    Rules: `batch_linear`, `batch_linear_lhs`, `batch_layernorm`, `batch_tanh`, `batch_sigmoid`, `batch_relu`,
+    `batch_detach`, `batch_nan_to_num`, `batch_clamp`, `batch_dropout`, `batch_add`, `batch_sub`, `batch_mul`,
+    `batch_div`, `batch_pointwise`. Rules that `without` names are left out.
 
     It pays where the launches that are saved, forward and backward, outweigh what stacking costs on the device.
     """
@@ -37,7 +37,7 @@ def group_batch_fusion_passes(
 
 
 def _widen(graph: GraphView, rewrite: Rewriter, context: Context, is_on: bool) -> bool:
-    """Linears of one input, as far as batches left them, become one; whether there were any."""
+    """Fuses the remaining linears of one input; returns whether there were any."""
     with rewrite.rule(SHARED_INPUT):
         return is_on and fuse_shared_inputs(graph, rewrite, context)
 

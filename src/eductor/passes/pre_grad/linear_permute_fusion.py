@@ -1,4 +1,4 @@
-"""Computes the transposed result of a linear by a product with the weight on the left, so that nothing is transposed."""
+"""Replaces a transposed linear by a product with the weight on the left, which needs no transpose."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from eductor.graph.values.meta import requires_grad, tensor_of, value_of
 from eductor.graph.view import GraphView
 from eductor.passes.pre_grad.products.compress import (
     are_of_one_kind,
-    are_used_here_alone,
+    have_no_other_users,
     insert_product,
     may_be_product,
     undisturbed,
@@ -25,10 +25,10 @@ aten = torch.ops.aten
 
 @graph_pass(stage="pre_grad", numerics="reassociates", on=False)
 def linear_permute_fusion(graph: GraphView, rewrite: Rewriter) -> None:
-    """Computes the transposed result of a linear by a product with the weight on the left, so that nothing is transposed.
+    """Replaces a transposed linear by a product with the weight on the left, which needs no transpose.
 
-    It is off by default: a product for each sample is slower than one of all, and sums the gradient of the weight over
-    samples.
+    It is off by default: a product for each sample is slower than one for all, and its gradient of the weight is summed
+    over samples.
 
     It pays only where a user would copy the transposed result.
     """
@@ -44,21 +44,21 @@ def _replace(graph: GraphView, rewrite: Rewriter, node: Node, linear: Node, boun
     tensor, matrix = tensor_of(x), tensor_of(weight)
     operands = [n for n in (x, weight, bias) if n is not None]
     if tensor is None or tensor.dim() < 2 or matrix is None or matrix.dim() != 2:
-        rewrite.reject("its input and its weight are no matrices", node)
+        rewrite.reject("its input or its weight is not a matrix", node)
     elif not (
         verdict := (
             are_of_one_kind(*operands, linear)
-            and are_used_here_alone((linear, node))
+            and have_no_other_users((linear, node))
             and undisturbed(graph, linear, node, operands)
             and may_be_product(graph, node, operands)
         )
     ):
         rewrite.reject(verdict, node)
     else:
-        turned = swapped(x)
-        if turned is None or requires_grad(value_of(turned)) != requires_grad(value_of(x)):
-            turned = rewrite.insert(aten.transpose.int, x, -2, -1, before=linear)
-        rewrite.replace(node, insert_product(rewrite, weight, turned, bias, before=node))
+        transposed = swapped(x)
+        if transposed is None or requires_grad(value_of(transposed)) != requires_grad(value_of(x)):
+            transposed = rewrite.insert(aten.transpose.int, x, -2, -1, before=linear)
+        rewrite.replace(node, insert_product(rewrite, weight, transposed, bias, before=node))
 
 
 @linear_permute_fusion.example
@@ -79,6 +79,6 @@ def linear_that_is_used(x: torch.Tensor = f32(4, 6, 8), w: torch.Tensor = f32(3,
     return rows.mT.flatten(1), rows.sum()
 
 
-@linear_permute_fusion.refuses("seen outside")
+@linear_permute_fusion.refuses("observable outside")
 def result_that_is_returned(x: torch.Tensor = f32(4, 6, 8), w: torch.Tensor = f32(3, 8)) -> torch.Tensor:
     return F.linear(x, w).transpose(-1, -2)

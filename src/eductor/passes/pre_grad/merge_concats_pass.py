@@ -22,14 +22,14 @@ aten = torch.ops.aten
 def merge_concats_pass(graph: GraphView, rewrite: Rewriter, *, most_operands: int = 512) -> None:
     """Flattens a cat whose operand is a cat along the same dimension.
 
-    `most_operands` is how many operands a cat may come to have: code for very wide ones is slow to make.
+    `most_operands` is how many operands the result may have: code for very wide cats is slow to generate.
 
-    It pays always: what the inner cat held is written once, not twice.
+    It pays always: the operands of the inner cat are copied once, not twice.
     """
     for outer in graph.find(aten.cat):
         operands = _operands(graph, outer)
         if operands is None:
-            rewrite.reject("its operands are not known one by one", outer)
+            rewrite.reject("its operands are not a list of known tensors", outer)
             continue
         flat: list[Node] = []
         for operand in operands:
@@ -58,7 +58,7 @@ def _dim(graph: GraphView, node: Node) -> Any:
 
 
 def _may_merge(graph: GraphView, outer: Node, inner: Node, operands: list[Node]) -> Literal[True] | No:
-    """Whether an inner cat may go: it is a snapshot of its operands, and a value of its own if anything else uses it."""
+    """Whether an inner cat may be removed: it copies its operands when it runs, and must stay if it has other users."""
     if list(inner.users) != [outer]:
         return No("the inner cat is used elsewhere")
     if _dim(graph, inner) != _dim(graph, outer):

@@ -1,4 +1,4 @@
-"""Makes one split of a split whose piece is split again along the same dimension."""
+"""Merges a split with the split of one of its pieces along the same dimension."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ aten = torch.ops.aten
 
 @graph_pass(stage="pre_grad", numerics="exact")
 def merge_splits_pass(graph: GraphView, rewrite: Rewriter) -> None:
-    """Makes one split of a split whose piece is split again along the same dimension.
+    """Merges a split with the split of one of its pieces along the same dimension.
 
-    It pays always: one call in place of several, and all pieces are seen to be of one tensor.
+    It pays always: one call instead of several, and later passes see that all pieces are of one tensor.
     """
     for inner in graph.find(*SPLITS):
         found = division(graph, inner)
@@ -33,7 +33,7 @@ def merge_splits_pass(graph: GraphView, rewrite: Rewriter) -> None:
             continue
         around = division(graph, outer)
         if around is None or around.drops or around.dim != found.dim:
-            rewrite.reject("the piece is of no split, or of one along another dimension", inner)
+            rewrite.reject("the piece is not of a split, or of one along another dimension", inner)
         elif verdict := _may_merge(graph, inner, found, outer, around):
             _merge(rewrite, inner, found, outer, around)
         else:

@@ -1,4 +1,4 @@
-"""Computes functions on tensors one by one that are stacked for them alone and unbound again."""
+"""Applies functions to tensors one by one, where these are stacked only for the functions and unbound again."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ aten = torch.ops.aten
 
 @graph_pass(stage="pre_grad", numerics="reassociates")
 def merge_stack_tahn_unbind_pass(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
-    """Computes functions on tensors one by one that are stacked for them alone and unbound again.
+    """Applies functions to tensors one by one, where these are stacked only for the functions and unbound again.
 
-    (The name is spelled as it is known.)
+    (The documented name has this spelling.)
 
-    It pays where copying them into a stack costs more than a launch for each.
+    It pays where copying the tensors into a stack costs more than a launch for each.
     """
     for unbind in graph.find(aten.unbind):
         functions, stack = _functions(graph, unbind)
@@ -52,7 +52,7 @@ def merge_stack_tahn_unbind_pass(graph: GraphView, rewrite: Rewriter, context: C
 
 
 def _functions(graph: GraphView, unbind: Node) -> tuple[list[Node], Node]:
-    """The pointwise functions that lead to what is unbound, first one first, and the value they begin with."""
+    """The pointwise functions between the stack and the unbind, in order, and the operand of the first."""
     found = division(graph, unbind)
     functions: list[Node] = []
     value = found.operand if found is not None else unbind
@@ -65,17 +65,17 @@ def _functions(graph: GraphView, unbind: Node) -> tuple[list[Node], Node]:
 def _may_rewrite(graph: GraphView, unbind: Node, functions: list[Node], stack: Node) -> Literal[True] | No:
     bound, found = graph.bind(stack), division(graph, unbind)
     if not isinstance(bound, Bound) or not isinstance(bound["tensors"], (list, tuple)) or found is None:
-        return No("the operands of the stack are not known one by one")
+        return No("the operands of the stack are not a list of known tensors")
     if bound["dim"] % value_of(stack).dim() != found.dim:
-        return No("it is unbound along another dimension")
+        return No("the unbind is along another dimension")
     if any(len(node.users) != 1 for node in (stack, *functions)):
         return No("the stack, or a function of it, is used elsewhere")
     if not all(user.target is operator.getitem and isinstance(user.args[1], int) for user in unbind.users):
-        return No("not every use of what is unbound is known")
+        return No("not every use of the unbind is known")
     if any(value_of(x).dtype != value_of(stack).dtype for x in bound["tensors"]):
-        return No("the stack brings its operands to one dtype first")
+        return No("the stack promotes its operands to one dtype first")
     if any(graph.effects.leaves(user) for user in unbind.users):
-        return No("what is unbound leaves the graph, and shares memory")
+        return No("an unbound piece escapes the graph, and shares memory with the others")
     verdict = graph.effects.same_region((stack, *functions, unbind, *unbind.users))
     if verdict:
         verdict = graph.effects.unwritten((*bound["tensors"], *functions, stack), stack, unbind)
@@ -152,6 +152,6 @@ def along_another_dimension(x: torch.Tensor = f32(256, 2), y: torch.Tensor = f32
     return a * b
 
 
-@merge_stack_tahn_unbind_pass.refuses("leaves the graph")
+@merge_stack_tahn_unbind_pass.refuses("escapes the graph")
 def returned(x: torch.Tensor = f32(256, 256), y: torch.Tensor = f32(256, 256)) -> tuple[torch.Tensor, ...]:
     return torch.stack([x, y]).tanh().unbind(0)

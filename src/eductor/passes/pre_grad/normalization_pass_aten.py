@@ -1,4 +1,4 @@
-"""Gives the operators that cut, join and turn tensors one form each: known sections, dimensions counted from the front."""
+"""Normalizes the operators that split, join and permute tensors: known sizes, dimensions counted from the front."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from eductor.pipeline.base import f32, graph_pass
 
 @graph_pass(stage="pre_grad", numerics="exact")
 def normalization_pass_aten(graph: GraphView, rewrite: Rewriter) -> None:
-    """Gives the operators that cut, join and turn tensors one form each: known sections, dimensions counted from the front.
+    """Normalizes the operators that split, join and permute tensors: known sizes, dimensions counted from the front.
 
-    All that cuts into pieces becomes `split_with_sizes`, all that joins along a dimension becomes `cat`. Nothing that
-    is computed, no memory and no layout changes.
+    Every split becomes `split_with_sizes`, every concatenation along an existing dimension becomes `cat`. No value,
+    alias or layout changes.
 
-    It pays by what follows: passes from elsewhere, and eyes, see one form where authors have a dozen.
+    It pays indirectly: third-party passes, and readers, see one form where authors have a dozen.
     """
     normalize(graph, rewrite)
 
@@ -34,7 +34,7 @@ def stack_of_columns(a: torch.Tensor = f32(2, 3), b: torch.Tensor = f32(2, 3)) -
 
 
 @normalization_pass_aten.example
-def size_to_be_found_out(x: torch.Tensor = f32(2, 3, 4)) -> torch.Tensor:
+def size_to_be_inferred(x: torch.Tensor = f32(2, 3, 4)) -> torch.Tensor:
     return x.reshape(2, -1).mT.unsqueeze(-1)
 
 

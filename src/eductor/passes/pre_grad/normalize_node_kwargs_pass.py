@@ -1,4 +1,4 @@
-"""Brings calls of operators to one form: tensors first, all else by keyword, defaults left out, methods as functions."""
+"""Normalizes how operators are called: tensors first, all else by keyword, defaults left out, methods as functions."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ from eductor.pipeline.base import f32, graph_pass
 
 @graph_pass(stage="pre_grad", numerics="exact")
 def normalize_node_kwargs_pass(graph: GraphView, rewrite: Rewriter) -> None:
-    """Brings calls of operators to one form: tensors first, all else by keyword, defaults left out, methods as functions.
+    """Normalizes how operators are called: tensors first, all else by keyword, defaults left out, methods as functions.
 
-    Passes read arguments through `bind` and need none of this; it is for eyes, for diffs, and for passes from
-    elsewhere.
+    Our passes read arguments through `bind` and do not need it; it is for readers, diffs and third-party passes.
 
-    It pays for whoever reads the graph after it: nothing that is computed changes.
+    It pays only for those that read the graph: no value changes.
     """
     normal: dict[Node, Bound] = graph.memo.setdefault("normal", {})
     for node in graph.each("call_function", "call_method"):
@@ -38,7 +37,7 @@ def normalize_node_kwargs_pass(graph: GraphView, rewrite: Rewriter) -> None:
             continue
         target = _function_of(node, bound)
         if target is None:
-            rewrite.reject("it is spelled through Python, and keeps its form", node)
+            rewrite.reject("it calls the operator through a Python function, and keeps its form", node)
             continue
         args, kwargs = _layout(bound)
         if target is node.target and args == node.args and kwargs == node.kwargs:
@@ -46,14 +45,14 @@ def normalize_node_kwargs_pass(graph: GraphView, rewrite: Rewriter) -> None:
             continue
         again = bind_call(target, args, kwargs)
         if not isinstance(again, Bound) or not _is_same_call(again, bound):
-            rewrite.reject("the normal form would be read in another way", node)
+            rewrite.reject("the normal form would bind to other arguments", node)
             continue
         normal[node] = again
         rewrite.respell(node, target, args, kwargs, again)
 
 
 def _function_of(node: Node, bound: Bound) -> Any:
-    """The function that calls the operator directly; None for a call that is no direct one, and keeps its form."""
+    """The function that calls the operator directly; None for an indirect call, which keeps its form."""
     if isinstance(node.target, OpOverload):
         return node.target
     if isinstance(node.target, str):
@@ -65,14 +64,14 @@ _function = functools.cache(spellings.function_of)
 
 
 def _is_same_call(again: Bound, bound: Bound) -> bool:
-    """Whether two readings are of one operator with the same arguments, of which most are the very same objects."""
+    """Whether two calls bind to one operator with equal arguments; most of these are identical objects."""
     return again.op is bound.op and all(
         value is (known := bound[name]) or same_value(value, known) for name, value in again.arguments.items()
     )
 
 
 def _layout(bound: Bound) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Leading tensors by position, the rest by keyword, without what is a default anyway."""
+    """Leading tensors by position, the rest by keyword, without defaults."""
     by_position, may_lead = _positions(bound.op)
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
@@ -88,14 +87,14 @@ def _layout(bound: Bound) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 @functools.cache
 def _positions(op: OpOverload) -> tuple[int, frozenset[str]]:
-    """Up to which parameter all must be given by position; which may be, where all in front of them are."""
+    """The last parameter that must be positional; the names that may be, where all parameters before them are."""
     params = parameters(op)
     by_position = max((i for i, p in enumerate(params) if not p.keyword_only and not _is_keyword(p)), default=-1)
     return by_position, frozenset(p.name for p in params if not p.keyword_only and "Tensor" in p.kind)
 
 
 def _is_keyword(p: Parameter) -> bool:
-    """`from` cannot be spelled as a keyword, and a function calls `self` something else."""
+    """Whether a parameter can be passed by keyword: `from` cannot, and functions call `self` by another name."""
     return not keyword.iskeyword(p.name) and p.name != "self"
 
 

@@ -1,4 +1,4 @@
-"""Gives arguments with numpy's names torch's own: axis, keepdims, x, a, x1, x2."""
+"""Renames keyword arguments from numpy's names to torch's: axis, keepdims, x, a, x1, x2."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _NUMPY = frozenset(spellings.KEYWORDS) - {"input"}
 
 @graph_pass(stage="pre_grad", numerics="exact")
 def numpy_compat_normalization(graph: GraphView, rewrite: Rewriter) -> None:
-    """Gives arguments with numpy's names torch's own: axis, keepdims, x, a, x1, x2.
+    """Renames keyword arguments from numpy's names to torch's: axis, keepdims, x, a, x1, x2.
 
-    For passes from elsewhere, which read keywords by their names.
+    It is for third-party passes, which read keywords by their names.
 
-    It pays for whoever reads the graph after it: nothing that is computed changes.
+    It pays only for those that read the graph: no value changes.
     """
     if all(map(_has_torch_names, graph.nodes)):
         return
@@ -46,29 +46,29 @@ def _has_torch_names(node: Node) -> bool:
 
 
 def _renamed(node: Node) -> dict[str, Any] | No:
-    """The keywords by torch's names, or why they are kept: a call that would not be read as before keeps them."""
+    """The keywords by torch's names; No if the call would not bind to the same arguments."""
     packet = spellings.packet_of(node.target)
     if packet is None:
-        return No(f"{spellings.name_of(node.target)} is no operator, its arguments may have names of their own")
+        return No(f"{spellings.name_of(node.target)} is not an operator, its arguments may have other names")
     names = {p.name for op in candidates(packet) for p in parameters(op)}
     kwargs: dict[str, Any] = {}
     for name, value in node.kwargs.items():
         if name in _NUMPY and name in names:
-            return No(f"the operator has an argument of its own called {name!r}")
+            return No(f"the operator has an argument called {name!r}")
         renamed = _name_in_torch(name, names) if name in _NUMPY else name
         if renamed in kwargs or (renamed != name and renamed in node.kwargs):
-            return No(f"{renamed!r} is given twice, in two spellings")
+            return No(f"{renamed!r} is passed twice, under two names")
         kwargs[renamed] = value
     before, after = bind(node), bind_call(node.target, node.args, kwargs)
     if not isinstance(before, Bound):
         return before
     if not isinstance(after, Bound) or before.op is not after.op or not same_value(before.arguments, after.arguments):
-        return No("the call would be read in another way")
+        return No("the call would bind to other arguments")
     return kwargs
 
 
 def _name_in_torch(name: str, known: set[str]) -> str:
-    """What a schema calls `self` is `input` to who calls the function."""
+    """The name in torch's functions, which call the schema's `self` `input`."""
     found = spellings.keyword(name, known)
     return "input" if found == "self" else found
 
@@ -83,7 +83,7 @@ def operands_by_name(a: torch.Tensor = f32(2, 3), b: torch.Tensor = f32(2, 3)) -
     return torch.add(x1=a, x2=b)  # type: ignore[call-overload]
 
 
-@numpy_compat_normalization.refuses("of its own called 'axis'")
+@numpy_compat_normalization.refuses("has an argument called 'axis'")
 def axis_of_channels(x: torch.Tensor = f32(2, 3), scale: torch.Tensor = f32(3)) -> torch.Tensor:
     zero = torch.zeros(3, dtype=torch.int32)
     return torch.fake_quantize_per_channel_affine(x, scale, zero, axis=1, quant_min=0, quant_max=9)

@@ -1,4 +1,4 @@
-"""Multiplies a transposed input as it lies, where a linear would copy it to make one matrix of all samples."""
+"""Multiplies a transposed input in its own layout, where a linear would copy it to make one matrix of all samples."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ aten = torch.ops.aten
 
 @graph_pass(stage="pre_grad", numerics="reassociates", on=False)
 def permute_linear_fusion(graph: GraphView, rewrite: Rewriter) -> None:
-    """Multiplies a transposed input as it lies, where a linear would copy it to make one matrix of all samples.
+    """Multiplies a transposed input in its own layout, where a linear would copy it to make one matrix of all samples.
 
-    It is off by default: a product for each sample saves the copy, but sums the gradient of the weight over samples.
+    It is off by default: a product for each sample saves the copy, but its gradient of the weight is summed over
+    samples.
 
-    It pays where the input is large and the weight small, so that the copy is what takes time.
+    It pays where the input is large and the weight small, so that the copy takes most of the time.
     """
     for node in graph.find(aten.linear):
         bound = graph.bind(node)
@@ -35,16 +36,16 @@ def _replace(graph: GraphView, rewrite: Rewriter, node: Node, bound: Bound) -> N
     x, weight, bias = bound["input"], bound["weight"], bound["bias"]
     tensor, matrix = tensor_of(x), tensor_of(weight)
     if tensor is None or tensor.dim() < 3 or matrix is None or matrix.dim() != 2:
-        rewrite.reject("a matrix is multiplied as it lies anyway", node)
+        rewrite.reject("a matrix is multiplied without a copy anyway", node)
     elif not (alike := are_of_one_kind(x, weight, bias, node)):
         rewrite.reject(alike, node)
     elif len(x.users) > 1:
-        rewrite.reject(f"{x.name} is used elsewhere, too", x)
+        rewrite.reject(f"{x.name} is used elsewhere", x)
     elif not (verdict := may_be_product(graph, node, (x, weight, bias))):
         rewrite.reject(verdict, node)
     else:
-        turned = rewrite.insert(aten.transpose.int, weight, 0, 1, before=node)
-        product = rewrite.insert(aten.matmul, x, insert_expanded(rewrite, turned, x, node), before=node)
+        transposed = rewrite.insert(aten.transpose.int, weight, 0, 1, before=node)
+        product = rewrite.insert(aten.matmul, x, insert_expanded(rewrite, transposed, x, node), before=node)
         rewrite.replace(node, product if bias is None else rewrite.insert(aten.add, product, bias, before=node))
 
 

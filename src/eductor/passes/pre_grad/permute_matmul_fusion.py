@@ -1,4 +1,4 @@
-"""Multiplies transposed operands as they lie, where they were copied for it."""
+"""Multiplies transposed operands in their own layout, where they were copied for it."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _COPIES = (aten.contiguous, aten.clone)
 
 @rule_pass(stage="pre_grad", numerics="reassociates", on=False)
 def permute_matmul_fusion() -> None:
-    """Multiplies transposed operands as they lie, where they were copied for it.
+    """Multiplies transposed operands in their own layout, where they were copied for it.
 
-    It is off by default: libraries of matrix products take transposed operands, but not always as fast as others.
+    It is off by default: matrix libraries accept transposed operands, but are not always as fast with them.
 
-    It pays where the operands are large and the copies of them take time.
+    It pays where the operands are large, and so are their copies.
     """
 
 
 @permute_matmul_fusion.rule(aten.matmul, aten.bmm, aten.mm)
 def copied_operand(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
-    """`a.mT.contiguous() @ b` reads `a` as it lies."""
+    """`a.mT.contiguous() @ b` reads `a` without a copy."""
     bound = graph.bind(node)
     if not isinstance(bound, Bound):
         return
@@ -43,7 +43,7 @@ def copied_operand(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
         if view is None:
             continue
         if len(operand.users) > 1:
-            rewrite.reject(f"the copy {operand.name} is used elsewhere, too", node)
+            rewrite.reject(f"the copy {operand.name} is used elsewhere", node)
         elif not (verdict := graph.effects.may_alias(operand, view)):
             rewrite.reject(verdict, node)
         else:
@@ -54,7 +54,7 @@ def copied_operand(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
 
 @permute_matmul_fusion.rule(aten.matmul)
 def operand_for_all_samples(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
-    """`a.mT @ w` of a batch and a matrix: a product for each sample, where `a` would be copied to make one of all."""
+    """`a.mT @ w` of a batch and a matrix: one product for each sample; a single one would copy `a`."""
     bound = graph.bind(node)
     if not isinstance(bound, Bound):
         return
@@ -63,7 +63,7 @@ def operand_for_all_samples(graph: GraphView, rewrite: Rewriter, node: Node) -> 
     if _rank(matrix) != 2 or _rank(batch) < 3 or (view := swapped(batch)) is None:
         return
     if len(batch.users) > 1:
-        rewrite.reject(f"{batch.name} is used elsewhere, too", node)
+        rewrite.reject(f"{batch.name} is used elsewhere", node)
     elif not (verdict := may_be_product(graph, node, (left, right))):
         rewrite.reject(verdict, node)
     else:

@@ -1,4 +1,4 @@
-"""Quantizes a tensor before it is reshaped, not after: less is moved, and who computes it can quantize on the way."""
+"""Quantizes a tensor before it is reshaped, not after: fewer bytes are moved, and its producer can fuse it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _QUANTIZERS = (
 
 @graph_pass(stage="pre_grad", numerics="exact")
 def quant_lift_up(graph: GraphView, rewrite: Rewriter) -> None:
-    """Quantizes a tensor before it is reshaped, not after: less is moved, and who computes it can quantize on the way.
+    """Quantizes a tensor before it is reshaped, not after: fewer bytes are moved, and its producer can fuse it.
 
-    One scale for all elements does not ask where an element stands; scales per channel do.
+    One scale for all elements does not depend on their positions; scales per channel do.
 
     It pays where a reshape copies: it then copies a quarter of the bytes of float32.
     """
@@ -48,18 +48,18 @@ def quant_lift_up(graph: GraphView, rewrite: Rewriter) -> None:
             continue
         args, kwargs = _call(bound, source)
         quantized = rewrite.insert(bound.op, *args, before=views[0], like=quantize, **kwargs)
-        _give(rewrite, views[0], source, quantized)
+        _replace_operand(rewrite, views[0], source, quantized)
         rewrite.replace(quantize, views[-1])
 
 
-def _give(rewrite: Rewriter, view: Node, old: Node, new: Node) -> None:
-    """Has a view read another value."""
+def _replace_operand(rewrite: Rewriter, view: Node, old: Node, new: Node) -> None:
+    """Replaces an operand of a view."""
     args, kwargs = map_arg((view.args, view.kwargs), lambda n: new if n is old else n)
     rewrite.update(view, args=args, kwargs=kwargs)
 
 
 def _views_above(graph: GraphView, node: Any) -> list[Node]:
-    """The reshapes a value went through, the first one first; above one that is used elsewhere nothing is looked at."""
+    """The reshapes that produced a value, in order; one above the last that has other users ends the chain."""
     views: list[Node] = []
     while isinstance(node, Node) and graph.is_call(node, *RESHAPES) and (not views or len(node.users) == 1):
         views.insert(0, node)
@@ -73,14 +73,14 @@ def _operand(graph: GraphView, view: Node) -> Any:
 
 
 def _call(bound: Bound, source: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of the quantization with another tensor in place of its own."""
+    """The arguments of the quantization with another tensor to quantize."""
     first = next(iter(bound.arguments))
     return Bound(bound.op, {**bound.arguments, first: source}, bound.given).call()
 
 
 def _may_lift(graph: GraphView, bound: Bound, quantize: Node, views: list[Node], source: Any) -> Literal[True] | No:
     if "axis" in bound.arguments:
-        return No("each channel has a scale of its own, and a reshape moves the channels")
+        return No("each channel has its own scale, and a reshape moves the channels")
     if sum(isinstance(value, Node) for value in bound.arguments.values()) > 1:
         return No("the scale and the zero point are computed, perhaps later")
     if len(views[-1].users) > 1:
@@ -96,32 +96,32 @@ def _may_lift(graph: GraphView, bound: Bound, quantize: Node, views: list[Node],
 
 def _keeps_layout(graph: GraphView, bound: Bound, quantize: Node, view: Node, source: Node) -> Literal[True] | No:
     mode = fake_mode_of(graph.graph)
-    old, turned, value = tensor_of(quantize), tensor_of(view), tensor_of(source)
-    if mode is None or old is None or turned is None or value is None:
+    old, viewed, value = tensor_of(quantize), tensor_of(view), tensor_of(source)
+    if mode is None or old is None or viewed is None or value is None:
         return No("the layout of the result is not known")
     args, kwargs = _call(bound, value)
     with mode, torch.no_grad():
         quantized = bound.op(*args, **kwargs)
-    stays = known_equal(quantized.stride(), value.stride()) and known_equal(old.stride(), turned.stride())
+    stays = known_equal(quantized.stride(), value.stride()) and known_equal(old.stride(), viewed.stride())
     return True if stays else No("the result would have other strides")
 
 
 @quant_lift_up.example
 def quantized_after_a_permutation(x: torch.Tensor = f32(2, 3, 4)) -> Any:
-    turned = torch.relu(x.float()).view(2, 12).transpose(0, 1)
-    quantized = torch.ops.quantized_decomposed.quantize_per_tensor(turned, 0.1, 2, 0, 255, torch.uint8)
+    reshaped = torch.relu(x.float()).view(2, 12).transpose(0, 1)
+    quantized = torch.ops.quantized_decomposed.quantize_per_tensor(reshaped, 0.1, 2, 0, 255, torch.uint8)
     return quantized.sum(0)
 
 
-@quant_lift_up.refuses("a scale of its own")
+@quant_lift_up.refuses("has its own scale")
 def quantized_per_channel(x: torch.Tensor = f32(2, 3), scale: torch.Tensor = f32(2)) -> Any:
     zero = torch.zeros(2, dtype=torch.int64)
-    turned = x.view(3, 2).t()
-    quantized = torch.ops.quantized_decomposed.quantize_per_channel(turned, scale, zero, 0, 0, 255, torch.uint8)
+    reshaped = x.view(3, 2).t()
+    quantized = torch.ops.quantized_decomposed.quantize_per_channel(reshaped, scale, zero, 0, 0, 255, torch.uint8)
     return quantized.sum(0)
 
 
 @quant_lift_up.refuses("is used elsewhere")
-def reshaped_for_others_too(x: torch.Tensor = f32(2, 3)) -> Any:
-    turned = x.permute(1, 0)
-    return torch.ops.quantized_decomposed.quantize_per_tensor(turned, 0.1, 2, 0, 255, torch.uint8) + turned
+def reshaped_value_with_another_user(x: torch.Tensor = f32(2, 3)) -> Any:
+    reshaped = x.permute(1, 0)
+    return torch.ops.quantized_decomposed.quantize_per_tensor(reshaped, 0.1, 2, 0, 255, torch.uint8) + reshaped

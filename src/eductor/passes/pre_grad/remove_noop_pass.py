@@ -1,4 +1,4 @@
-"""Removes calls that return what they were given: dropout that drops nothing, casts to the same dtype, products with 1."""
+"""Removes no-ops: dropout that drops nothing, casts to the same dtype, products with 1."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ aten = torch.ops.aten
 
 @rule_pass(stage="pre_grad", numerics="exact")
 def remove_noop_pass() -> None:
-    """Removes calls that return what they were given: dropout that drops nothing, casts to the same dtype, products with 1.
+    """Removes no-ops: dropout that drops nothing, casts to the same dtype, products with 1.
 
-    Some return their very argument, and can always go. Others return a view or a copy: these stay where somebody could
-    tell the two tensors apart, by a write, at an output or in a gradient.
+    Some return their argument itself, and can always be removed. Others return a view or a copy: these stay where the
+    difference is observable, by a write, at an output or in a gradient.
 
-    It pays always: a call less, often a copy less, and what stood on both sides of it meets.
+    It pays always: a call less, often a copy less, and the calls before and after it become neighbours.
     """
 
 
-# ---------------------------------------------------------------------------------- what returns its very argument
+# --------------------------------------------------------------------------------- calls that return their argument
 
 
 def idle_dropout(bound: Bound) -> bool:
@@ -58,7 +58,7 @@ def same_type(bound: Bound) -> bool:
 
 
 def contiguous_already(bound: Bound) -> bool:
-    """Where the strides stay: a copy would have these very strides, so that there is nothing to copy."""
+    """Any call: `no_op` checks that the strides stay, and then there is nothing to copy."""
     return True
 
 
@@ -79,20 +79,20 @@ no_op(remove_noop_pass, contiguous_already, aten.contiguous, allowed=_always)
 def identity_module(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
     given = node.all_input_nodes
     if len(given) != 1 or has_hooks(graph.module.get_submodule(str(node.target))):
-        rewrite.reject("the module has hooks, or takes something else than one tensor", node)
+        rewrite.reject("the module has hooks, or does not take one tensor", node)
     else:
         rewrite.replace(node, given[0])
 
 
-# ------------------------------------------------------------------------------------- what returns a view or a copy
+# ----------------------------------------------------------------------------------- calls that return a view or copy
 
 
 def cast_by_copy(bound: Bound) -> bool:
-    """A copy that is asked for, or one for the sake of a memory format."""
+    """A cast that copies because of `copy=True` or a memory format."""
     return not same_type(bound)
 
 
-def _may_stand_for(graph: GraphView, node: Node, given: Node) -> Literal[True] | No:
+def _may_replace(graph: GraphView, node: Node, given: Node) -> Literal[True] | No:
     if requires_grad(value_of(node)) != requires_grad(value_of(given)):
         return No(f"gradients flow through only one of {node.name} and {given.name}", node, given)
     if requires_grad(value_of(given)) and not (verdict := _unwritten(graph, given)):
@@ -101,24 +101,24 @@ def _may_stand_for(graph: GraphView, node: Node, given: Node) -> Literal[True] |
 
 
 def _unwritten(graph: GraphView, given: Node) -> Literal[True] | No:
-    """After a write, autograd sees another value: who of its users adds to which gradient is not plain any more."""
+    """After a write, autograd sees another value: which user contributes to which gradient is no longer known."""
     return graph.effects.unwritten([given], next(iter(graph.nodes)), graph.output)
 
 
 _VIEWS = (aten.view, aten.reshape, aten.expand, aten.permute, aten.transpose, aten.squeeze)
 
-no_op(remove_noop_pass, full_slice, aten.slice, allowed=_may_stand_for)
-no_op(remove_noop_pass, same_view, *_VIEWS, aten.expand_as, aten.view_as, allowed=_may_stand_for)
-no_op(remove_noop_pass, copy, aten.clone, aten.alias, allowed=_may_stand_for)
-no_op(remove_noop_pass, cast_by_copy, aten.to, allowed=_may_stand_for)
-no_op(remove_noop_pass, repeat_once, aten.repeat, aten.tile, allowed=_may_stand_for)
-no_op(remove_noop_pass, empty_pad, aten.pad, aten.constant_pad_nd, allowed=_may_stand_for)
-no_op(remove_noop_pass, cat_of_one, aten.cat, source="tensors", allowed=_may_stand_for)
-no_op(remove_noop_pass, rounded_integers, aten.ceil, aten.floor, aten.round, aten.trunc, allowed=_may_stand_for)
-no_op(remove_noop_pass, first_power, aten.pow, allowed=_may_stand_for)
-no_op(remove_noop_pass, times_one, aten.mul, aten.div, allowed=_may_stand_for)
-no_op(remove_noop_pass, minus_zero, aten.sub, allowed=_may_stand_for)
-no_op(remove_noop_pass, plus_zero, aten.add, allowed=_may_stand_for)
+no_op(remove_noop_pass, full_slice, aten.slice, allowed=_may_replace)
+no_op(remove_noop_pass, same_view, *_VIEWS, aten.expand_as, aten.view_as, allowed=_may_replace)
+no_op(remove_noop_pass, copy, aten.clone, aten.alias, allowed=_may_replace)
+no_op(remove_noop_pass, cast_by_copy, aten.to, allowed=_may_replace)
+no_op(remove_noop_pass, repeat_once, aten.repeat, aten.tile, allowed=_may_replace)
+no_op(remove_noop_pass, empty_pad, aten.pad, aten.constant_pad_nd, allowed=_may_replace)
+no_op(remove_noop_pass, cat_of_one, aten.cat, source="tensors", allowed=_may_replace)
+no_op(remove_noop_pass, rounded_integers, aten.ceil, aten.floor, aten.round, aten.trunc, allowed=_may_replace)
+no_op(remove_noop_pass, first_power, aten.pow, allowed=_may_replace)
+no_op(remove_noop_pass, times_one, aten.mul, aten.div, allowed=_may_replace)
+no_op(remove_noop_pass, minus_zero, aten.sub, allowed=_may_replace)
+no_op(remove_noop_pass, plus_zero, aten.add, allowed=_may_replace)
 
 
 @remove_noop_pass.example

@@ -22,14 +22,14 @@ from eductor.views import RESHAPES, SourceView, ViewPlan, check_equal, plan_view
 def remove_reshape_pass(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
     """Reduces a chain of reshapes, squeezes and permutations to the shortest one that reads the same.
 
-    It pays always: fewer calls, and linears of one input are seen to have one input.
+    It pays always: fewer calls, and later passes see that linears share an input.
     """
     for root in graph.find(*RESHAPES):
-        # The cheap question first: most reshapes stand alone.
+        # The cheap check first: most reshapes are no chain.
         is_chain = _is_link(graph, _operand(graph, root))
         found = source_view_through(graph, root, functools.partial(_is_link, graph)) if is_chain else None
         if found is None or len(found.nodes) < 2:
-            rewrite.reject("it is no chain of reshapes, or others use what is between", root)
+            rewrite.reject("it is not a chain of reshapes, or a reshape in it is used elsewhere", root)
             continue
         made = plan_views(found.index_map)
         if made is None or len(made.steps) >= len(found.nodes):
@@ -50,7 +50,7 @@ def _operand(graph: GraphView, node: Node) -> Any:
 
 
 def _is_link(graph: GraphView, node: Any) -> bool:
-    """Whether a value is a reshape that only the chain uses."""
+    """Whether a value is a reshape without users outside of the chain."""
     bound = graph.bind(node) if isinstance(node, Node) and len(node.users) == 1 else None
     return isinstance(bound, Bound) and bound.packet in RESHAPES
 
@@ -74,7 +74,7 @@ def _may_shorten(graph: GraphView, root: Node, found: SourceView, made: ViewPlan
 
 
 def _is_view(graph: GraphView, node: Node) -> bool:
-    """Whether a node is a view of its operand for certain: a reshape may have to copy."""
+    """Whether a node is known to be a view of its operand: a reshape may copy."""
     if graph.effects.of(node).is_view:
         return True
     bound = graph.bind(node)
@@ -102,7 +102,7 @@ def views_that_are_returned(x: torch.Tensor = f32(2, 3, 4)) -> torch.Tensor:
     return x.view(6, 4).view(24)
 
 
-@remove_reshape_pass.refuses("others use what is between")
+@remove_reshape_pass.refuses("a reshape in it is used elsewhere")
 def middle_with_another_user(x: torch.Tensor = f32(2, 3, 4)) -> torch.Tensor:
     y = x.reshape(6, 4)
     return y.reshape(24).sum() + y

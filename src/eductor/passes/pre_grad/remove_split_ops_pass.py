@@ -1,4 +1,4 @@
-"""Removes splits that are not needed: of which one piece is used, or whose pieces go one way and meet again."""
+"""Removes splits of which one piece is used, or whose pieces go through the same functions and are concatenated again."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ aten = torch.ops.aten
 
 @graph_pass(stage="pre_grad", numerics="reassociates")
 def remove_split_ops_pass(graph: GraphView, rewrite: Rewriter) -> None:
-    """Removes splits that are not needed: of which one piece is used, or whose pieces go one way and meet again.
+    """Removes splits of which one piece is used, or whose pieces go through the same functions and are concatenated again.
 
-    It pays where the pieces are many: a function is computed once, not piece by piece, and nothing is joined again.
+    It pays where the pieces are many: a function is computed once, not piece by piece, and nothing is concatenated.
     """
     for cat in graph.find(aten.cat):
         _apply_once(graph, rewrite, cat)
@@ -32,11 +32,11 @@ def remove_split_ops_pass(graph: GraphView, rewrite: Rewriter) -> None:
 
 
 def _apply_once(graph: GraphView, rewrite: Rewriter, cat: Node) -> None:
-    """The same pointwise functions on every piece, then a cat of all: once on the whole instead."""
+    """Applies pointwise functions once to the whole, where each piece of a cat goes through the same functions."""
     bound = graph.bind(cat)
     operands = bound["tensors"] if isinstance(bound, Bound) else ()
     if not isinstance(bound, Bound) or not isinstance(operands, (list, tuple)) or len(set(operands)) < 2:
-        rewrite.reject("its operands are not known one by one", cat)
+        rewrite.reject("its operands are not a list of different tensors", cat)
         return
     levels, ends = _common(graph, operands)
     if not levels:
@@ -48,7 +48,7 @@ def _apply_once(graph: GraphView, rewrite: Rewriter, cat: Node) -> None:
         rewrite.reject(verdict, cat)
         return
     if found is None or not found.is_view:
-        rewrite.reject("what the functions are computed from is not one view of one tensor, as it is read", cat)
+        rewrite.reject("the operands of the functions are not together one view of one tensor", cat)
         return
     value = found.emit(rewrite, before=cat, like=cat)
     for level in reversed(levels):
@@ -62,7 +62,7 @@ def _apply_once(graph: GraphView, rewrite: Rewriter, cat: Node) -> None:
 
 
 def _common(graph: GraphView, operands: Sequence[Node]) -> tuple[list[list[Node]], list[Node]]:
-    """The pointwise functions in which all operands end, last one first, and the values they begin with."""
+    """The pointwise functions that all operands end in, last first, and the values that they are applied to."""
     levels: list[list[Node]] = []
     ends = list(operands)
     while True:
@@ -79,7 +79,7 @@ def _common(graph: GraphView, operands: Sequence[Node]) -> tuple[list[list[Node]
 
 
 def _narrow(graph: GraphView, rewrite: Rewriter, split: Node) -> None:
-    """A split of which one piece is used is a slice. With more of them, the gradients are better off with the split."""
+    """Replaces a split of which one piece is used by a slice. With more pieces, the split has the cheaper gradient."""
     found = division(graph, split)
     pieces = list(split.users)
     if found is None or len(pieces) != 1 or len(found.sizes) < 2 or pieces[0].target is not operator.getitem:
@@ -87,7 +87,7 @@ def _narrow(graph: GraphView, rewrite: Rewriter, split: Node) -> None:
         return
     (piece,), index = pieces, pieces[0].args[1]
     if not isinstance(index, int) or not all(isinstance(size, int) for size in found.sizes):
-        rewrite.reject("where the piece lies is not known as a number", split)
+        rewrite.reject("the start or the size of the piece is symbolic", split)
         return
     if not (verdict := graph.effects.same_region((split, piece))):
         rewrite.reject(verdict, split)
@@ -119,13 +119,13 @@ def a_function_of_the_whole_piece(x: torch.Tensor = f32(4, 8)) -> torch.Tensor:
     return torch.cat([a.softmax(1), b.softmax(1)], 1)
 
 
-@remove_split_ops_pass.refuses("is not one view of one tensor")
+@remove_split_ops_pass.refuses("are not together one view of one tensor")
 def another_order(x: torch.Tensor = f32(4, 8)) -> torch.Tensor:
     a, b = torch.split(x, 4, 1)
     return torch.cat([b.relu(), a.relu()], 1)
 
 
-@remove_split_ops_pass.refuses("is not one view of one tensor")
+@remove_split_ops_pass.refuses("are not together one view of one tensor")
 def written_between(x: torch.Tensor = f32(4, 8)) -> torch.Tensor:
     y = x.sin()
     a, b = torch.split(y, 4, 1)

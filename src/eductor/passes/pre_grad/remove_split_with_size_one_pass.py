@@ -18,7 +18,7 @@ from eductor.views import SPLITS, division
 def remove_split_with_size_one_pass(graph: GraphView, rewrite: Rewriter) -> None:
     """Removes splits into one piece: the piece is the tensor itself.
 
-    It pays always: a call less, and who looks for what is split does not stop at it.
+    It pays always: a call less, and later passes trace the piece to its source.
     """
     for split in graph.find(*SPLITS):
         found = division(graph, split)
@@ -27,7 +27,7 @@ def remove_split_with_size_one_pass(graph: GraphView, rewrite: Rewriter) -> None
             continue
         for piece in list(split.users):
             if piece.target is not operator.getitem:
-                rewrite.reject("its piece is used in a way that is not known", split)
+                rewrite.reject("a use of its piece is not known", split)
                 continue
             unlike = difference(value_of(piece), value_of(found.operand))
             verdict = graph.effects.may_alias(piece, found.operand)

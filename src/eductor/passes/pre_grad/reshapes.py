@@ -1,4 +1,4 @@
-"""Views that keep every element once: what is computed element by element may be computed before them or after them."""
+"""Views that have every element once: elementwise functions may be computed before or after them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ RESHAPES = (
 
 
 def may_be_view(graph: GraphView, node: Node) -> Literal[True] | No:
-    """May a value that has memory of its own become a view of a value that nobody else knows?"""
+    """Whether a value that owns its memory may become a view of a value without other users."""
     effects = graph.effects
     if effects.leaves(node):
-        return No(f"{node.name} leaves the graph, and would be a view")
+        return No(f"{node.name} escapes the graph, and would be a view")
     place = effects.place(node)
     writer = next((m for m in effects.marks_between(node.next, None) if place in effects.writes(m)), None)
     return True if writer is None else No(f"{writer.name} writes {node.name}, which would be a view")

@@ -1,4 +1,4 @@
-"""Computes an elementwise function on the operands of a cat instead of on its result, where they fuse with it."""
+"""Applies an elementwise function to the operands of a cat, not to its result, where it fuses with their kernels."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ aten = torch.ops.aten
 _FUSIBLE = {
     *(aten.sum, aten.mean, aten.amax, aten.amin, aten.softmax, aten.log_softmax, aten.layer_norm, aten.rms_norm),
 }
-"""What an engine computes in one kernel with elementwise work, and is not elementwise itself."""
+"""Operators that are not elementwise, but that an engine fuses with elementwise functions."""
 
 
 @graph_pass(stage="pre_grad", numerics="reassociates")
 def sink_cat_after_pointwise(graph: GraphView, rewrite: Rewriter, context: Context, *, max_operands: int = 32) -> None:
-    """Computes an elementwise function on the operands of a cat instead of on its result, where they fuse with it.
+    """Applies an elementwise function to the operands of a cat, not to its result, where it fuses with their kernels.
 
-    It pays where the operands are computed by kernels of our own: the function is done on the way, and the result of
-    the cat is not read and written once more. Operands that are inputs, or come from a matrix product, are left, and
-    so are cats of more than `max_operands`.
+    It pays where the engine generates the kernels of the operands: the function fuses with them, and the result of the
+    cat is not read and written once more. Operands that are inputs, or come from a matrix product, stay, and so do cats
+    of more than `max_operands`.
 
-    Not exact: ATen computes most of a tensor in vectors and its last elements one by one, which round otherwise in
-    `sigmoid`, and the parts end elsewhere than the whole.
+    Not exact: ATen computes most of a tensor in vectors and its last elements one by one, which round differently in
+    `sigmoid`, and the operands end at other elements than the whole.
     """
     for cat in graph.find(aten.cat):
         views, users = _down(graph, cat)
@@ -63,7 +63,7 @@ def sink_cat_after_pointwise(graph: GraphView, rewrite: Rewriter, context: Conte
 
 
 def _down(graph: GraphView, cat: Node) -> tuple[list[Node], list[Node]]:
-    """The views through which the result of a cat goes, each used once, and who uses the last of them."""
+    """The views that the result of a cat goes through, each used once, and the users of the last one."""
     views: list[Node] = []
     users = list(cat.users)
     while len(users) == 1 and graph.is_call(users[0], *RESHAPES):
@@ -77,9 +77,9 @@ def _may_sink(
 ) -> Literal[True] | No:
     operands, value = bound["tensors"], tensor_of(cat)
     if not isinstance(operands, (list, tuple)) or not all(tensor_of(n) is not None for n in operands) or value is None:
-        return No("the operands of the cat are not listed, or not known")
+        return No("the operands of the cat are not a list of known tensors")
     if any(tensor_of(n).dtype != value.dtype for n in operands):  # type: ignore[union-attr]
-        return No("the cat brings its operands to one dtype first")
+        return No("the cat promotes its operands to one dtype first")
     if len(set(operands)) < len(operands) and requires_grad(value):
         return No("an operand occurs twice, and its gradients would be added before they are multiplied")
     verdict = graph.effects.same_region([cat, user]) and (may_be_view(graph, user) if views else True)
@@ -87,7 +87,7 @@ def _may_sink(
 
 
 def _keeps_layout(graph: GraphView, bound: Bound, value: torch.Tensor, function: Bound) -> Literal[True] | No:
-    """Whether the function gives the result of the cat the layout that it had: it may lay its operands out anew."""
+    """Whether the result of the cat keeps its layout: the function may change the strides of the operands."""
     if is_row_major(value) and all(is_row_major(value_of(n)) for n in bound["tensors"]):
         return True
     mode = fake_mode_of(graph.graph)
@@ -102,23 +102,23 @@ def _keeps_layout(graph: GraphView, bound: Bound, value: torch.Tensor, function:
         whole = run(value)
         parts = torch.cat([run(value_of(n)) for n in bound["tensors"]], bound["dim"])
     unlike = difference(whole, parts) or (None if whole.stride() == value.stride() else "strides")
-    return No(f"the result would be another one: {unlike}") if unlike else True
+    return No(f"the result would differ: {unlike}") if unlike else True
 
 
 def _pays(graph: GraphView, bound: Bound, max_operands: int, context: Context) -> Literal[True] | No:
     operands = dict.fromkeys(bound["tensors"])
     if not device_of(value_of(bound["tensors"][0]).device, context.options).fuses:
-        return No("it does not pay: the engine computes each function in a kernel of its own")
+        return No("it does not pay: the engine does not fuse elementwise calls")
     if len(operands) > max_operands:
         return No(f"it does not pay: the function would be computed on {len(operands)} operands")
     for operand in operands:
         made = graph.bind(operand)
         if not isinstance(made, Bound) or not (torch.Tag.pointwise in made.op.tags or made.packet in _FUSIBLE):
             return No(
-                f"it does not pay: {operand.name} is not computed by a kernel that could do it on the way", operand
+                f"it does not pay: {operand.name} is not computed by a kernel that could fuse the function", operand
             )
         if len(operand.users) > 1:
-            return No(f"it does not pay: {operand.name} is needed without the function as well", operand)
+            return No(f"it does not pay: {operand.name} has other users, which need it without the function", operand)
     return True
 
 

@@ -23,15 +23,15 @@ aten = torch.ops.aten
 def stack_to_unsqueeze_pass(graph: GraphView, rewrite: Rewriter) -> None:
     """Turns a stack into a cat of unsqueezed operands where the next step merges them, and a stack of one into an unsqueeze.
 
-    Elsewhere a stack is the shorter form, and stays.
+    Any other stack is the shorter form, and stays.
 
-    It pays by the next step, which makes one reshape of the result; a stack of one was a copy, and is a view.
+    It pays by the next step, which replaces the result by one reshape; a stack of one becomes a view, not a copy.
     """
     for node in graph.find(aten.stack):
         bound = graph.bind(node)
         operands = bound["tensors"] if isinstance(bound, Bound) else ()
         if not isinstance(bound, Bound) or not isinstance(operands, (list, tuple)) or tensor_of(node) is None:
-            rewrite.reject("its operands are not known one by one", node)
+            rewrite.reject("its operands are not a list of known tensors", node)
             continue
         dim = bound["dim"] % value_of(node).dim()
         if len(operands) == 1:
@@ -39,16 +39,16 @@ def stack_to_unsqueeze_pass(graph: GraphView, rewrite: Rewriter) -> None:
             continue
         nest = concat_nest(graph, node)
         if isinstance(nest, No) or not nest.is_one or "reshape" not in nest.kinds:
-            rewrite.reject("its operands are not reshaped parts of one tensor, so nothing would come of it", node)
+            rewrite.reject("its operands are not reshaped parts of one tensor, which the next step would merge", node)
             continue
-        if not _lies_alike(node, operands, dim):
-            rewrite.reject("a cat would lie otherwise in memory", node)
+        if not _has_same_strides(node, operands, dim):
+            rewrite.reject("a cat would have other strides", node)
             continue
         parts = [rewrite.insert(aten.unsqueeze, x, dim, before=node, like=node) for x in operands]
         rewrite.replace(node, aten.cat, parts, dim)
 
 
-def _lies_alike(node: Node, operands: Sequence[Node], dim: int) -> bool:
+def _has_same_strides(node: Node, operands: Sequence[Node], dim: int) -> bool:
     """Whether a cat has the strides of the stack: where several orders of the dimensions fit, they may choose others."""
     values = [value_of(x).detach() for x in operands]
     assert isinstance(values[0], FakeTensor)
@@ -58,7 +58,7 @@ def _lies_alike(node: Node, operands: Sequence[Node], dim: int) -> bool:
 
 
 def _unsqueeze_one(graph: GraphView, rewrite: Rewriter, node: Node, operand: Node, dim: int) -> None:
-    """A stack is a copy, an unsqueeze is none: it may stand for it if nobody can tell."""
+    """Replaces a stack of one, which is a copy, by an unsqueeze, if aliasing the operand is not observable."""
     verdict = graph.effects.may_alias(node, operand)
     if not verdict:
         rewrite.reject(verdict, node)
@@ -80,7 +80,7 @@ def stack_of_one(x: torch.Tensor = f32(4, 3)) -> torch.Tensor:
     return torch.stack([x.sin()], dim=1) * 2
 
 
-@stack_to_unsqueeze_pass.refuses("nothing would come of it")
+@stack_to_unsqueeze_pass.refuses("not reshaped parts of one tensor, which the next step would merge")
 def of_two_tensors(x: torch.Tensor = f32(4, 3), y: torch.Tensor = f32(4, 3)) -> torch.Tensor:
     return torch.stack([x, y])
 
@@ -96,6 +96,6 @@ def stack_of_one_that_is_written(x: torch.Tensor = f32(4, 3)) -> torch.Tensor:
     return x + y.sum()
 
 
-@stack_to_unsqueeze_pass.refuses("lie otherwise")
+@stack_to_unsqueeze_pass.refuses("a cat would have other strides")
 def columns_of_a_transposed_tensor(x: torch.Tensor = f32(2, 6)) -> torch.Tensor:
     return torch.stack([t.reshape(-1, 1, 1) for t in torch.chunk(x.t(), 2, 1)])

@@ -1,6 +1,6 @@
-"""Compresses joined embeddings by one matmul for all compresses of them, with their weights one above the other."""
+"""Fuses all linear compressions of concatenated embeddings into one matmul with their weights concatenated."""
 
-# ruff: noqa: N802, N999 - it has its name from the documents
+# ruff: noqa: N802, N999 - the documented name
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import requires_grad, tensor_of, value_of
 from eductor.graph.view import GraphView, key_of
 from eductor.passes.pre_grad.products.compress import LCE_OPERATORS, Compress, insert_product, read_lce, undisturbed
-from eductor.passes.pre_grad.products.layout_safety import contiguous_like, may_lie_otherwise
+from eductor.passes.pre_grad.products.layout_safety import contiguous_like, may_change_strides
 from eductor.pipeline.base import Context, f32, graph_pass
 
 aten = torch.ops.aten
@@ -25,17 +25,17 @@ JOINS = (aten.cat, aten.stack)
 
 @graph_pass(stage="pre_grad", numerics="reassociates", on=False)
 def use_matmul_fuse_lce_replace_first_LCE(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
-    """Compresses joined embeddings by one matmul for all compresses of them, with their weights one above the other.
+    """Fuses all linear compressions of concatenated embeddings into one matmul with their weights concatenated.
 
-    It is off by default, as `use_matmul_lce_replace_normal_LCE` is, which takes the compresses of anything else.
+    It is off by default, as `use_matmul_lce_replace_normal_LCE` is, which rewrites compressions of anything else.
 
-    It pays where several compresses read the same embeddings, which are then read once.
+    It pays where several compressions read the same embeddings, which are then read once.
     """
     if not any(graph.calls(key_of(op)) for op in JOINS):
         return
-    compresses = _by_source(graph, rewrite)
+    compressions = _by_source(graph, rewrite)
     for joined in graph.find(*JOINS):
-        members = compresses.pop(joined, [])
+        members = compressions.pop(joined, [])
         while members:
             alike = [m for m in members if _kind(m) == _kind(members[0])]
             members = [m for m in members if m not in alike]
@@ -45,14 +45,14 @@ def use_matmul_fuse_lce_replace_first_LCE(graph: GraphView, rewrite: Rewriter, c
 
 
 def _by_source(graph: GraphView, rewrite: Rewriter) -> dict[Node, list[Compress]]:
-    """The compresses of joined embeddings by what they compress, each list in the order of the graph."""
+    """The compressions of concatenated embeddings, by their input, each list in the order of the graph."""
     found: dict[Node, list[Compress]] = {}
     for node in sorted({n for op in LCE_OPERATORS for n in graph.calls(key_of(op))}):
         compress = read_lce(graph, node)
         if isinstance(compress, No):
             rewrite.reject(compress, node)
         elif compress is not None and not graph.is_call(compress.x, *JOINS):
-            rewrite.reject(f"{compress.x.name} is not joined from embeddings", node)
+            rewrite.reject(f"{compress.x.name} is not a cat or a stack of embeddings", node)
         elif compress is not None and type(_height(compress)) is not int:
             rewrite.reject("the size of its weight is symbolic", node)
         elif compress is not None:
@@ -61,12 +61,12 @@ def _by_source(graph: GraphView, rewrite: Rewriter) -> dict[Node, list[Compress]
 
 
 def _kind(compress: Compress) -> tuple[bool, bool, bool]:
-    """What the members of a group have in common."""
+    """The properties that members of a group share."""
     return compress.bias is None, compress.relu, requires_grad(value_of(compress.weight))
 
 
 def _legal(graph: GraphView, rewrite: Rewriter, group: list[Compress]) -> list[Compress]:
-    """Those of a group that may be computed together, where its first one stands."""
+    """The members of a group that may be computed together, at the position of its first one."""
     while group and (wrong := _first_wrong(graph, group)) is not None:
         member, no = wrong
         rewrite.reject(no, member.output)
@@ -77,7 +77,7 @@ def _legal(graph: GraphView, rewrite: Rewriter, group: list[Compress]) -> list[C
 def _first_wrong(graph: GraphView, group: list[Compress]) -> tuple[Compress, No] | None:
     whole, start = sum(map(_height, group)), 0
     for member in group:
-        verdict = _may_come_first(graph, group[0], member) and _may_be_part(graph, member, start, whole)
+        verdict = _may_move_to_first(graph, group[0], member) and _may_be_part(graph, member, start, whole)
         if not verdict:
             return member, verdict
         start += _height(member)
@@ -85,18 +85,18 @@ def _first_wrong(graph: GraphView, group: list[Compress]) -> tuple[Compress, No]
 
 
 def _height(member: Compress) -> int:
-    """How many results it has."""
+    """The number of outputs of a compression."""
     weight = tensor_of(member.weight)
     assert weight is not None
     return weight.shape[0]
 
 
-def _may_come_first(graph: GraphView, first: Compress, member: Compress) -> Literal[True] | No:
-    """Whether a member can be computed where the first one is."""
+def _may_move_to_first(graph: GraphView, first: Compress, member: Compress) -> Literal[True] | No:
+    """Whether a member can be computed at the position of the first one."""
     late = next((n for n in member.operands if not n < first.output), None)
     if late is not None:
         return No(
-            f"{late.name} is defined only after {first.output.name}, where the first one is computed",
+            f"{late.name} is defined only after {first.output.name}, where all would be computed",
             late,
             first.output,
         )
@@ -104,12 +104,12 @@ def _may_come_first(graph: GraphView, first: Compress, member: Compress) -> Lite
 
 
 def _may_be_part(graph: GraphView, member: Compress, start: int, whole: int) -> Literal[True] | No:
-    """Whether the result of a member can be a part of the result of all."""
+    """Whether the result of a member can be a slice of the fused result."""
     tensor = tensor_of(member.output)
     assert tensor is not None
     height = _height(member)
-    all_of_them = contiguous_like(tensor, (*tensor.shape[:-2], whole, tensor.shape[-1]))
-    return may_lie_otherwise(graph, member.output, all_of_them.narrow(-2, start, height))
+    fused = contiguous_like(tensor, (*tensor.shape[:-2], whole, tensor.shape[-1]))
+    return may_change_strides(graph, member.output, fused.narrow(-2, start, height))
 
 
 def _replace(rewrite: Rewriter, group: list[Compress], context: Context) -> None:
@@ -156,7 +156,7 @@ def one_compress_of_stacked_embeddings(
     return F.linear(torch.stack([a, b], 1).permute(0, 2, 1), w, c).permute(0, 2, 1).sum(2)
 
 
-@use_matmul_fuse_lce_replace_first_LCE.refuses("not joined from embeddings")
+@use_matmul_fuse_lce_replace_first_LCE.refuses("is not a cat or a stack of embeddings")
 def compress_of_something_else(x: torch.Tensor = f32(4, 8, 6), w: torch.Tensor = f32(3, 8)) -> torch.Tensor:
     x = torch.cat([x, x], 1).narrow(1, 0, 8)
     return F.linear(x.mT, w).mT.flatten(1)

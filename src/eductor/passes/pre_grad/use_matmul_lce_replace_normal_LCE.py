@@ -1,6 +1,6 @@
-"""Compresses embeddings by a matmul with the weight on the left, in place of a linear between two transposes."""
+"""Replaces a linear between two transposes by a matmul with the weight on the left (linear compression of embeddings)."""
 
-# ruff: noqa: N802, N999 - it has its name from the documents
+# ruff: noqa: N802, N999 - the documented name
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ aten = torch.ops.aten
 
 @graph_pass(stage="pre_grad", numerics="reassociates", on=False)
 def use_matmul_lce_replace_normal_LCE(graph: GraphView, rewrite: Rewriter) -> None:
-    """Compresses embeddings by a matmul with the weight on the left, in place of a linear between two transposes.
+    """Replaces a linear between two transposes by a matmul with the weight on the left (linear compression of embeddings).
 
-    It is off by default: the product of each sample by itself reads the embeddings as they lie, but its gradient of the
-    weight is summed over samples.
+    It is off by default: a product for each sample reads the embeddings without a copy, but its gradient of the weight
+    is summed over samples.
 
     It pays where the embeddings are many and the results few.
     """
@@ -58,7 +58,7 @@ def flattened_rows(
     return rows.reshape(4, 6, 3).permute(0, 2, 1).sum(2)
 
 
-@use_matmul_lce_replace_normal_LCE.refuses("seen outside")
+@use_matmul_lce_replace_normal_LCE.refuses("observable outside")
 def result_that_is_returned(x: torch.Tensor = f32(4, 8, 6), w: torch.Tensor = f32(3, 8)) -> torch.Tensor:
     return F.linear(x.mT, w).mT
 
@@ -69,6 +69,6 @@ def rows_that_are_used(x: torch.Tensor = f32(4, 8, 6), w: torch.Tensor = f32(3, 
     return rows.mT.flatten(1), rows.sum()
 
 
-@use_matmul_lce_replace_normal_LCE.refuses("no exchange")
+@use_matmul_lce_replace_normal_LCE.refuses("does not exchange its last two dims")
 def one_transpose(x: torch.Tensor = f32(4, 6, 8), w: torch.Tensor = f32(3, 8)) -> torch.Tensor:
     return F.linear(x, w).mT.flatten(1)

@@ -1,4 +1,4 @@
-"""Computes a compressed dot interaction, `x @ (w @ x)^T`, by one kernel, without the products of all pairs."""
+"""Replaces a compressed dot interaction, `x @ (w @ x)^T`, by one kernel, which does not write the products of all pairs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from eductor.ops.launching import KERNEL_DTYPES
 from eductor.passes.pre_grad.products.compress import (
     Compress,
     are_of_one_kind,
-    are_used_here_alone,
+    have_no_other_users,
     may_be_product,
     read_lce,
     undisturbed,
@@ -31,10 +31,10 @@ aten = torch.ops.aten
 
 @graph_pass(stage="pre_grad", numerics="reassociates", on=False)
 def use_triton_dot_compress(graph: GraphView, rewrite: Rewriter) -> None:
-    """Computes a compressed dot interaction, `x @ (w @ x)^T`, by one kernel, without the products of all pairs.
+    """Replaces a compressed dot interaction, `x @ (w @ x)^T`, by one kernel, which does not write the products of all pairs.
 
-    It is off by default: no other kernel can be fused with this one, so whoever asks for it should have measured it.
-    The operator runs its kernel on CUDA, and batched matmuls elsewhere.
+    It is off by default: no other kernel can be fused with this one, so measure before you enable it. The operator runs
+    its kernel on CUDA, and batched matmuls on other devices.
 
     It pays on CUDA, where the products of all pairs would fill memory.
     """
@@ -55,7 +55,7 @@ def use_triton_dot_compress(graph: GraphView, rewrite: Rewriter) -> None:
 
 
 def _product(node: Any) -> tuple[Node, Node] | None:
-    """The operands of a product of matrices; those of a linear without bias are its input and its weight, transposed."""
+    """The operands of a matrix product; those of a linear without bias are its input and its weight, not transposed."""
     bound = bind(node) if isinstance(node, Node) else None
     if not isinstance(bound, Bound):
         return None
@@ -70,7 +70,7 @@ def _is_linear(node: Node) -> bool:
 
 
 def _compressed(graph: GraphView, right: Node) -> Compress | None:
-    """The compress, without bias and relu, whose transposed result a value is."""
+    """The compression, without bias and relu, of which a value is the transposed result."""
     product = _product(right)
     if product is not None and _is_linear(right):
         x = swapped(product[0])
@@ -89,7 +89,7 @@ def _compressed(graph: GraphView, right: Node) -> Compress | None:
 
 
 def _is_of_pairs(node: Node, pairs: Node, right: Node) -> bool:
-    """Whether it is `linear(x @ x.mT, w)`, or `(x @ x.mT) @ w.T`, which is the same interaction."""
+    """Whether a product is `linear(x @ x.mT, w)`, or `(x @ x.mT) @ w.T`, which is the same interaction."""
     product = _product(pairs)
     is_compressed = _is_linear(node) or (_rank(right) == 2 and swapped(right) is not None)
     return is_compressed and product is not None and not _is_linear(pairs) and swapped(product[1]) is product[0]
@@ -105,12 +105,12 @@ def _may_compress(graph: GraphView, node: Node, found: Compress) -> Literal[True
     if x is None or weight is None:
         return No("the values of its operands are not known")
     if x.dim() != 3 or weight.dim() != 2 or not known_equal(weight.shape[1], x.shape[1]):
-        return No("it takes features in three dims, and a matrix over them")
+        return No("the features do not have three dims, or the weight is not a matrix over them")
     if x.dtype not in KERNEL_DTYPES:
-        return No("its kernel takes float32, float16 and bfloat16")
+        return No("its kernel supports only float32, float16 and bfloat16")
     return (
         are_of_one_kind(found.x, found.weight, node)
-        and are_used_here_alone((*found.nodes, node))
+        and have_no_other_users((*found.nodes, node))
         and undisturbed(graph, found.start or found.nodes[0], node, found.operands)
         and may_be_product(graph, node, found.operands)
     )
@@ -140,6 +140,6 @@ def compressed_features_that_are_used(
     return x @ compressed, compressed.sum()
 
 
-@use_triton_dot_compress.refuses("its kernel takes")
+@use_triton_dot_compress.refuses("its kernel supports only")
 def in_double_precision(x: torch.Tensor = f64(4, 8, 6), w: torch.Tensor = f64(3, 8)) -> torch.Tensor:
     return x @ F.linear(x.mT, w)

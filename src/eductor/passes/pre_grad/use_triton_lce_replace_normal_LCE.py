@@ -1,6 +1,6 @@
-"""Compresses embeddings by one kernel with its bias and relu, in place of a linear between two transposes."""
+"""Replaces a linear between two transposes, with its bias and relu, by one kernel (linear compression of embeddings)."""
 
-# ruff: noqa: N802, N999 - it has its name from the documents
+# ruff: noqa: N802, N999 - the documented name
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from eductor.pipeline.base import f32, graph_pass
 
 @graph_pass(stage="pre_grad", numerics="reassociates", on=False)
 def use_triton_lce_replace_normal_LCE(graph: GraphView, rewrite: Rewriter) -> None:
-    """Compresses embeddings by one kernel with its bias and relu, in place of a linear between two transposes.
+    """Replaces a linear between two transposes, with its bias and relu, by one kernel (linear compression of embeddings).
 
-    It is off by default: no other kernel can be fused with this one, so whoever asks for it should have measured it.
+    It is off by default: no other kernel can be fused with this one, so measure before you enable it.
 
     It pays on CUDA, where transposed copies of the embeddings take longer than the product.
     """
@@ -31,7 +31,7 @@ def use_triton_lce_replace_normal_LCE(graph: GraphView, rewrite: Rewriter) -> No
             continue
         found = with_relu(graph, found)
         if found.bias is None and not found.relu and not found.reshaped:
-            rewrite.reject("it has no bias, no relu and no flattened rows: it is a simple one", node)
+            rewrite.reject("it has no bias, no relu and no flattened rows: the simple pass replaces it", node)
         else:
             replace_by_kernel(graph, rewrite, found)
 
@@ -49,7 +49,7 @@ def flattened_rows(x: torch.Tensor = f32(4, 8, 6), w: torch.Tensor = f32(3, 8)) 
     return rows.view(4, 6, 3).permute(0, 2, 1).sum(2)
 
 
-@use_triton_lce_replace_normal_LCE.refuses("a simple one")
+@use_triton_lce_replace_normal_LCE.refuses("the simple pass replaces it")
 def without_bias(x: torch.Tensor = f32(4, 8, 6), w: torch.Tensor = f32(3, 8)) -> torch.Tensor:
     return F.linear(x.mT, w).mT.flatten(1)
 
@@ -63,7 +63,7 @@ def without_gradients(
     return rows.mT.flatten(1) + x.sum()
 
 
-@use_triton_lce_replace_normal_LCE.refuses("seen outside")
+@use_triton_lce_replace_normal_LCE.refuses("observable outside")
 def result_that_is_returned(
     x: torch.Tensor = f32(4, 8, 6), w: torch.Tensor = f32(3, 8), b: torch.Tensor = f32(3)
 ) -> torch.Tensor:

@@ -1,6 +1,6 @@
-"""Compresses embeddings by one kernel, in place of a linear without bias between two transposes."""
+"""Replaces a linear without bias between two transposes by one kernel (linear compression of embeddings)."""
 
-# ruff: noqa: N802, N999 - it has its name from the documents
+# ruff: noqa: N802, N999 - the documented name
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from eductor.pipeline.base import f32, f64, graph_pass
 
 @graph_pass(stage="pre_grad", numerics="reassociates", on=False)
 def use_triton_lce_replace_simple_LCE(graph: GraphView, rewrite: Rewriter) -> None:
-    """Compresses embeddings by one kernel, in place of a linear without bias between two transposes.
+    """Replaces a linear without bias between two transposes by one kernel (linear compression of embeddings).
 
-    It is off by default: no other kernel can be fused with this one, so whoever asks for it should have measured it.
+    It is off by default: no other kernel can be fused with this one, so measure before you enable it.
 
     It pays on CUDA, where transposed copies of the embeddings take longer than the product.
     """
@@ -29,7 +29,7 @@ def use_triton_lce_replace_simple_LCE(graph: GraphView, rewrite: Rewriter) -> No
         if isinstance(found, No):
             rewrite.reject(found, node)
         elif found.bias is not None or found.reshaped or with_relu(graph, found).relu:
-            rewrite.reject("it has a bias, a relu or flattened rows: it is no simple one", node)
+            rewrite.reject("it has a bias, a relu or flattened rows: the normal pass replaces it", node)
         else:
             replace_by_kernel(graph, rewrite, found)
 
@@ -44,12 +44,12 @@ def by_einsum(x: torch.Tensor = f32(4, 8, 6), w: torch.Tensor = f32(3, 8)) -> to
     return torch.einsum("mn,bnd->bmd", w, x).sum(1)
 
 
-@use_triton_lce_replace_simple_LCE.refuses("no simple one")
+@use_triton_lce_replace_simple_LCE.refuses("the normal pass replaces it")
 def with_a_bias(x: torch.Tensor = f32(4, 8, 6), w: torch.Tensor = f32(3, 8), b: torch.Tensor = f32(3)) -> torch.Tensor:
     return F.linear(x.mT, w, b).mT.flatten(1)
 
 
-@use_triton_lce_replace_simple_LCE.refuses("its kernel takes")
+@use_triton_lce_replace_simple_LCE.refuses("its kernel supports only")
 def in_double_precision(x: torch.Tensor = f64(4, 8, 6), w: torch.Tensor = f64(3, 8)) -> torch.Tensor:
     return F.linear(x.mT, w).mT.flatten(1)
 

@@ -1,1 +1,1 @@
-"""What the passes on matrix products share: swapped dimensions, compressed features, and who sees a layout."""
+"""Shared by the passes on matrix products: swapped dimensions, linear compressions, and whether strides are observable."""

@@ -1,4 +1,4 @@
-"""How models spell a linear compress of embeddings, `weight @ x` for each sample, and its forms as products."""
+"""Reads linear compressions of embeddings, `weight @ x` for each sample, and emits them as one product."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from eductor.graph.values.meta import known_equal, tensor_of
 from eductor.graph.view import GraphView
 from eductor.ops.launching import KERNEL_DTYPES
 from eductor.ops.lce import lce
-from eductor.passes.pre_grad.products.layout_safety import contiguous_like, may_lie_otherwise
+from eductor.passes.pre_grad.products.layout_safety import contiguous_like, may_change_strides
 from eductor.passes.pre_grad.products.swaps import SWAPS, swapped
 
 aten = torch.ops.aten
 
 LCE_OPERATORS = (*SWAPS, aten.einsum)
-"""The operators whose calls may be the end of a compress."""
+"""The operators whose calls may be the end of a compression."""
 
 _RESHAPES = (aten.reshape, aten.view, aten._unsafe_view, aten.flatten, aten.unflatten)
 
 
 @dataclass(frozen=True, slots=True)
 class Compress:
-    """`output` is `weight @ x + bias[:, None]`, rectified with `relu`; `inner` are the nodes that it makes superfluous."""
+    """`output` is `weight @ x + bias[:, None]`, with a relu if `relu`; `inner` are the nodes that it replaces."""
 
     output: Node
     weight: Node
@@ -41,7 +41,7 @@ class Compress:
     reshaped: bool = False
     inner: tuple[Node, ...] = ()
     start: Node | None = None
-    """Where the first view of `x` is taken."""
+    """The first view of `x`."""
 
     @property
     def operands(self) -> list[Node]:
@@ -53,7 +53,7 @@ class Compress:
 
 
 def read_lce(graph: GraphView, node: Node) -> Compress | No | None:
-    """The compress that a node is the end of; No for one that nearly is; None for anything else."""
+    """The compression that a node is the end of; No if it cannot be one product; None for any other node."""
     found = _read_linear(node)
     if found is None:
         found = _read_einsum(node)
@@ -75,16 +75,16 @@ def _read_linear(node: Node) -> Compress | No | None:
     rows = _through(bound["input"], *_RESHAPES)
     x = swapped(rows[-1]) if rows else None
     if x is None:
-        return No(f"the input of {linear.name} is no exchange of its last two dims", linear)
+        return No(f"the input of {linear.name} does not exchange its last two dims", linear)
     relu = any(_is_call(n, aten.relu) for n in steps[:-1])
     reshaped = len(rows) > 1 or any(not _is_call(n, aten.relu) for n in steps[:-1])
     if reshaped and not _keeps_rows(x, bound["weight"], rows[0], result):
-        return No(f"{linear.name} works on other rows than those of {x.name}", linear, x)
+        return No(f"{linear.name} reads other rows than those of {x.name}", linear, x)
     return Compress(node, bound["weight"], x, bound["bias"], relu, reshaped, tuple(reversed(steps)), rows[-1])
 
 
 def _through(node: Any, *operators: Any) -> list[Node]:
-    """A node, and what is under the calls of these operators, down to the first call of another one."""
+    """A node and its operands through calls of these operators, up to the first call of another operator."""
     found: list[Node] = []
     while isinstance(node, Node):
         found.append(node)
@@ -98,7 +98,7 @@ def _is_call(node: Node, operator: Any) -> bool:
 
 
 def _keeps_rows(x: Node, weight: Any, rows: Node, result: Node) -> bool:
-    """Whether reshapes only flatten the leading dims and bring them back: each row stays one."""
+    """Whether reshapes only flatten the leading dims and restore them, so that rows stay rows."""
     whole, matrix, given, end = (tensor_of(n) for n in (x, weight, rows, result))
     if whole is None or matrix is None or given is None or end is None:
         return False
@@ -122,7 +122,7 @@ def _read_einsum(node: Node) -> Compress | None:
 def einsum_terms(bound: Bound) -> tuple[list[tuple[Node, str]], str]:
     """The two operands of an einsum, each with a letter for each of its dims, and the letters of the result.
 
-    No operands where it is not spelled so: with an ellipsis, without a result, with more or fewer operands.
+    No operands if the equation has an ellipsis, no result, or more or fewer operands.
     """
     given, arrow, result = str(bound["equation"]).replace(" ", "").partition("->")
     terms = list(zip(bound["tensors"], given.split(","), strict=False))
@@ -131,31 +131,31 @@ def einsum_terms(bound: Bound) -> tuple[list[tuple[Node, str]], str]:
 
 
 def _may_be_one_product(graph: GraphView, found: Compress) -> Literal[True] | No:
-    """Whether a compress can be one product."""
+    """Whether a compression can be one product."""
     weight, x = tensor_of(found.weight), tensor_of(found.x)
     if weight is None or x is None:
         return No("the values of its operands are not known")
     if not (alike := are_of_one_kind(*found.operands, found.output)):
         return alike
     if weight.dim() != 2 or x.dim() < 2 or not known_equal(weight.shape[1], x.shape[-2]):
-        return No("its weight is no matrix over the features")
+        return No("its weight is not a matrix over the features")
     start = found.start or found.output
-    return are_used_here_alone(found.nodes) and undisturbed(graph, start, found.output, found.operands)
+    return have_no_other_users(found.nodes) and undisturbed(graph, start, found.output, found.operands)
 
 
 def are_of_one_kind(*nodes: Node | None) -> Literal[True] | No:
-    """Whether operands and results are of one kind, so that other operators promote them alike."""
+    """Whether operands and results have one dtype, device and layout, so that other operators promote them alike."""
     tensors = [tensor_of(n) for n in nodes if n is not None]
     if any(t is None for t in tensors):
         return No("the values of its operands are not known")
     if any(type(t) not in (FakeTensor, torch.Tensor, torch.nn.Parameter) for t in tensors):
-        return No("an operand is of a subclass of tensors")
+        return No("an operand is a tensor subclass")
     kinds = {(t.dtype, t.device, t.layout) for t in tensors if t is not None}
-    return True if len(kinds) == 1 else No("its operands and its result are not of one dtype and device")
+    return True if len(kinds) == 1 else No("its operands and its result differ in dtype, device or layout")
 
 
 def with_relu(graph: GraphView, found: Compress) -> Compress:
-    """The compress with the relu that alone uses it, if there is one."""
+    """The compression with the relu that is its only user, if there is one."""
     user = next(iter(found.output.users), None)
     alone = user is not None and len(found.output.users) == 1 and _is_call(user, aten.relu)
     if user is None or not alone or not undisturbed(graph, found.output, user, found.operands):
@@ -163,8 +163,8 @@ def with_relu(graph: GraphView, found: Compress) -> Compress:
     return replace(found, output=user, relu=True, inner=found.nodes)
 
 
-def are_used_here_alone(nodes: Sequence[Node]) -> Literal[True] | No:
-    """Whether the nodes in front of the last one are used by none but them."""
+def have_no_other_users(nodes: Sequence[Node]) -> Literal[True] | No:
+    """Whether the nodes before the last one have no other users."""
     for node in nodes[:-1]:
         other = next((user for user in node.users if user not in nodes), None)
         if other is not None:
@@ -173,15 +173,15 @@ def are_used_here_alone(nodes: Sequence[Node]) -> Literal[True] | No:
 
 
 def undisturbed(graph: GraphView, first: Node, last: Node, operands: Iterable[Node]) -> Literal[True] | No:
-    """Whether what stands from `first` to `last` may be computed at any place between, from these operands."""
+    """Whether the nodes from `first` to `last` may be computed anywhere between them, from these operands."""
     verdict = graph.effects.same_region((first, last))
     return graph.effects.unwritten(operands, first, last) if verdict else verdict
 
 
 def may_be_product(graph: GraphView, node: Node, operands: Iterable[Node | None]) -> Literal[True] | No:
-    """May a product of these operands stand for a value: may it lie contiguously, and may autograd save the operands?
+    """Whether a product of these operands may replace a value: contiguous, with operands that autograd may save.
 
-    What a product saves for its backward are the operands themselves, where a linear may have saved a copy.
+    A product saves the operands themselves for its backward, where a linear may have saved a copy.
     """
     tensor = tensor_of(node)
     assert tensor is not None
@@ -190,13 +190,13 @@ def may_be_product(graph: GraphView, node: Node, operands: Iterable[Node | None]
         verdict = graph.effects.unwritten(given, node, graph.output)
         if not verdict:
             return verdict
-    return may_lie_otherwise(graph, node, contiguous_like(tensor))
+    return may_change_strides(graph, node, contiguous_like(tensor))
 
 
 def insert_product(rewrite: Rewriter, weight: Node, x: Node, bias: Node | None, before: Node) -> Node:
     """`matmul(weight, x) + bias[:, None]` for each sample.
 
-    The weight is expanded to all samples: a matmul with a matrix may copy `x` to make one product of all of them.
+    The weight is expanded to all samples: a matmul with a matrix may copy `x` to make one product of all samples.
     """
     weight = insert_expanded(rewrite, weight, x, before)
     result = rewrite.insert(aten.matmul, weight, x, before=before)
@@ -206,13 +206,13 @@ def insert_product(rewrite: Rewriter, weight: Node, x: Node, bias: Node | None, 
 
 
 def replace_by_kernel(graph: GraphView, rewrite: Rewriter, found: Compress) -> None:
-    """Puts the operator `eductor::lce` in the place of a compress; where that cannot be, says why.
+    """Replaces a compression by the operator `eductor::lce`, or rejects it with a reason.
 
-    On every device: the operator runs its kernel on CUDA, and a batched matmul elsewhere.
+    On every device: the operator runs its kernel on CUDA, and a batched matmul on others.
     """
     x = tensor_of(found.x)
     if x is None or x.dtype not in KERNEL_DTYPES:
-        rewrite.reject("its kernel takes float32, float16 and bfloat16", found.output)
+        rewrite.reject("its kernel supports only float32, float16 and bfloat16", found.output)
     elif not (verdict := may_be_product(graph, found.output, found.operands)):
         rewrite.reject(verdict, found.output)
     else:
@@ -221,7 +221,7 @@ def replace_by_kernel(graph: GraphView, rewrite: Rewriter, found: Compress) -> N
 
 
 def insert_expanded(rewrite: Rewriter, matrix: Node, x: Node, before: Node) -> Node:
-    """A matrix for each of the samples of `x`."""
+    """A matrix, expanded to the samples of `x`."""
     tensor = tensor_of(x)
     assert tensor is not None
     if tensor.dim() == 2:

@@ -1,4 +1,4 @@
-"""May a value lie otherwise in memory? Its users are followed until nobody can tell any more."""
+"""Whether changing a value's strides is observable: propagates them through its users until they no longer differ."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from eductor.graph.view import GraphView
 aten = torch.ops.aten
 
 _MOST = 64
-"""So many values at most are followed, so that a pass stays linear."""
+"""The most values that are followed, so that a pass stays linear."""
 
 _SEES_STRIDES = {
     f"aten::{name}"
@@ -27,18 +27,18 @@ _SEES_STRIDES = {
         *("stride", "sym_stride", "storage_offset", "sym_storage_offset", "is_contiguous", "is_pinned"),
     )
 }
-"""What reads the layout of its operand, or its memory past it."""
+"""The operators that read the strides or the storage of their operand."""
 
 
-def may_lie_otherwise(graph: GraphView, node: Node, value: torch.Tensor) -> Literal[True] | No:
-    """May a node have this value, which has other strides, without anybody seeing a difference?
+def may_change_strides(graph: GraphView, node: Node, value: torch.Tensor) -> Literal[True] | No:
+    """Whether a node may have this value, with other strides, without an observable difference.
 
-    Nobody does where all that is computed from it has the layout that it had, sooner or later.
+    It may where everything computed from it regains its layout before it can be observed.
     """
     old = tensor_of(node)
     if old is None or not isinstance(value, FakeTensor):
         return No(f"the layout of {node.name} is not known")
-    if _lies_alike(old, value):
+    if _have_same_strides(old, value):
         return True
     changed: dict[Node, Any] = {node: value}
     pending = set(node.users)
@@ -51,7 +51,7 @@ def may_lie_otherwise(graph: GraphView, node: Node, value: torch.Tensor) -> Lite
             new = _value_with(graph, user, changed)
             if isinstance(new, No):
                 return new
-            if _lies_alike(value_of(user), new):
+            if _have_same_strides(value_of(user), new):
                 continue
             if not (verdict := _keeps_its_memory(graph, user)):
                 return verdict
@@ -63,50 +63,50 @@ def may_lie_otherwise(graph: GraphView, node: Node, value: torch.Tensor) -> Lite
 
 
 def contiguous_like(tensor: torch.Tensor, shape: Sequence[Any] | None = None) -> torch.Tensor:
-    """A fake value of the same kind, and of its shape or of this one, that lies contiguously."""
+    """A contiguous fake value of the same dtype and device, in its shape or in this one."""
     assert isinstance(tensor, FakeTensor)
     with tensor.fake_mode:
         return torch.empty(tensor.shape if shape is None else shape, dtype=tensor.dtype, device=tensor.device)
 
 
 def _keeps_its_memory(graph: GraphView, node: Node) -> Literal[True] | No:
-    """What was a copy of it may become a view, and the other way round: nobody may write, and one at most may leave."""
+    """Whether no write and at most one output reaches the memory of a node: copies may become views, and views copies."""
     effects = graph.effects
     place = effects.place(node)
     if not isinstance(value_of(node), torch.Tensor):
         return True
     writer = next((m for m in effects.marks_between(node, None) if place in effects.writes(m)), None)
     if writer is not None:
-        return No(f"{writer.name} writes memory of {node.name}, which would lie otherwise")
+        return No(f"{writer.name} writes memory of {node.name}, which would have other strides")
     if sum(effects.place(n) is place for n in graph.output.all_input_nodes) > 1:
-        return No(f"several outputs may share memory with {node.name}, which would lie otherwise")
+        return No(f"several outputs may share memory with {node.name}, which would have other strides")
     return True
 
 
 def _value_with(graph: GraphView, user: Node, changed: dict[Node, Any]) -> Any:
-    """The value of a user of changed ones, or why it cannot be had."""
+    """The value of a node with the changed values of its operands; No if it cannot be computed."""
     if user.op == "output":
-        return No("its layout is seen outside of the graph")
+        return No("its strides are observable outside of the graph")
     effect = graph.effects.of(user)
     if effect.barrier or effect.writes or effect.ordered or effect.kept:
-        return No(f"{user.name} may see its layout")
+        return No(f"{user.name} may read its strides")
     if user.target is operator.getitem:
         indexed: Any = map_arg(user.args, lambda n: changed.get(n, value_of(n)))
         return operator.getitem(*indexed)
     bound = graph.bind(user)
     if not isinstance(bound, Bound) or bound.op.namespace != "aten" or bound.op._schema.name in _SEES_STRIDES:
-        return No(f"{user.name} may see its layout")
+        return No(f"{user.name} may read its strides")
     args, kwargs = map_arg(bound.call(), lambda n: changed.get(n, value_of(n)))
     try:
         return bound.op(*args, **kwargs)
     except (RuntimeError, ValueError):
-        return No(f"{user.name} works in its layout alone")
+        return No(f"{user.name} fails with other strides")
 
 
-def _lies_alike(old: Any, new: Any) -> bool:
-    """Whether two values have the same strides; what is no tensor does not lie at all."""
+def _have_same_strides(old: Any, new: Any) -> bool:
+    """Whether two values have the same strides and offset; values that are not tensors count as equal."""
     if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)):
-        return len(old) == len(new) and all(map(_lies_alike, old, new))
+        return len(old) == len(new) and all(map(_have_same_strides, old, new))
     if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
         return not isinstance(old, torch.Tensor) and not isinstance(new, torch.Tensor)
     return known_equal(old.stride(), new.stride()) and known_equal(old.storage_offset(), new.storage_offset())

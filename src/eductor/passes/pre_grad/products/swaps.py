@@ -1,4 +1,4 @@
-"""Exchanges of the last two dims, in whichever way they are spelled."""
+"""Recognizes exchanges of the last two dims, by any operator."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def swapped(node: Any) -> Node | None:
 
 
 def _permutation(bound: Bound, rank: int) -> list[int] | None:
-    """For each dim of the result, the dim of the operand that it is."""
+    """The dim of the operand for each dim of the result."""
     dims = list(range(rank))
     if bound.packet is aten.permute:
         return [d % rank for d in bound["dims"]] if all(type(d) is int for d in bound["dims"]) and rank else None
