@@ -21,7 +21,7 @@ from eductor.graph.values.meta import is_backward
 from eductor.observe.manual.manual import run_pass
 from eductor.observe.manual.manual_page import page
 from eductor.passes.joint.pad_mm import pad_mm
-from eductor.passes.joint.padding.plan import Matrix, Pads, Product
+from eductor.passes.joint.padding.plan import Matrix, MatrixProduct, Pads
 from eductor.passes.joint.padding.trial import measure_product
 from eductor.pipeline.base import graph_pass
 from eductor.pipeline.registry import Registry
@@ -431,7 +431,7 @@ def test_it_measures_only_when_asked(monkeypatch):
 
 def test_measuring_within_a_compile_disturbs_nothing(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    product = Product(6, 7, 5, torch.float32, Matrix("k", 7), Matrix("n", 5), H200)
+    product = MatrixProduct(6, 7, 5, torch.float32, Matrix("k", 7), Matrix("n", 5), H200)
     found = []
 
     @graph_pass(stage="joint", numerics="exact")

@@ -11,14 +11,14 @@ from eductor.passes.batching.layer_norm import BATCH_LAYERNORM
 from eductor.passes.batching.linear import BATCH_LINEAR
 from eductor.passes.batching.pointwise import POINTWISE
 from eductor.passes.batching.products import BATCH_PRODUCT
-from eductor.passes.batching.rule import Rule
+from eductor.passes.batching.rule import BatchRule
 
-RULES: tuple[Rule, ...] = (BATCH_LINEAR, BATCH_LAYERNORM, *POINTWISE)
+RULES: tuple[BatchRule, ...] = (BATCH_LINEAR, BATCH_LAYERNORM, *POINTWISE)
 """Before autograd, by operators as users call them."""
 
 _ALSO_LATER = ("tanh", "sigmoid", "relu", "add", "sub", "mul", "div")
 
-POST_GRAD_RULES: tuple[Rule, ...] = (
+POST_GRAD_RULES: tuple[BatchRule, ...] = (
     BATCH_PRODUCT,
     *(
         replace(rule, name=f"batch_aten_{name}")

@@ -16,7 +16,7 @@ from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import is_row_major, tensor_of
 from eductor.graph.view import GraphView
 from eductor.passes.batching.layout import gradients, needed, touched
-from eductor.passes.batching.rule import Call, Rule
+from eductor.passes.batching.rule import BatchCall, BatchRule
 
 Level = tuple[int, int, int]
 
@@ -25,12 +25,12 @@ Level = tuple[int, int, int]
 class Bucket:
     """Calls of one rule that are alike and independent of each other, in the order of the graph."""
 
-    rule: Rule
-    calls: list[Call]
+    rule: BatchRule
+    calls: list[BatchCall]
     level: Level
 
 
-def buckets(graph: GraphView, rewrite: Rewriter, rules: Sequence[Rule]) -> list[Bucket]:
+def buckets(graph: GraphView, rewrite: Rewriter, rules: Sequence[BatchRule]) -> list[Bucket]:
     """All calls of the rules, alike ones together, operands first."""
     found: dict[Any, Bucket] = {}
     reader = _Reader(graph)
@@ -42,7 +42,7 @@ def buckets(graph: GraphView, rewrite: Rewriter, rules: Sequence[Rule]) -> list[
             followed = gradients(graph)
             for node in nodes:
                 call = reader.call(node)
-                if isinstance(call, Call):
+                if isinstance(call, BatchCall):
                     key = (name, level, form, followed.get(node), reader.key(call))
                     found.setdefault(key, Bucket(reader.rule_of[node], [], level)).calls.append(call)
                 else:
@@ -58,10 +58,10 @@ class _Reader:
     """Reads the calls of a graph that nobody edits meanwhile."""
 
     graph: GraphView
-    rule_of: dict[Node, Rule] = field(default_factory=dict)
+    rule_of: dict[Node, BatchRule] = field(default_factory=dict)
     _forms: dict[Node, Any] = field(default_factory=dict)
 
-    def likely(self, rules: Sequence[Rule]) -> dict[tuple[str, Level, Any], list[Node]]:
+    def likely(self, rules: Sequence[BatchRule]) -> dict[tuple[str, Level, Any], list[Node]]:
         """Calls that may be alike, by what is cheap to see: rule, level, result. What is alone there is not looked at."""
         self.rule_of = _rules_of(self.graph, rules)
         groups: dict[tuple[str, Level, Any], list[Node]] = {}
@@ -69,7 +69,7 @@ class _Reader:
             groups.setdefault((self.rule_of[node].name, level, self._form(node)), []).append(node)
         return groups
 
-    def call(self, node: Node) -> Call | No:
+    def call(self, node: Node) -> BatchCall | No:
         """A call as its rule reads it, or why it cannot be batched."""
         bound, result = self.graph.bind(node), tensor_of(node)
         if not isinstance(bound, Bound):
@@ -83,7 +83,7 @@ class _Reader:
             return reading
         if any(self._form(operand) is _OF_ITS_OWN for operand in node.all_input_nodes):
             return No("an operand is a tensor of a class of its own")
-        return self._is_unnoticed(node, result) and Call(node, bound, reading)
+        return self._is_unnoticed(node, result) and BatchCall(node, bound, reading)
 
     def _is_unnoticed(self, node: Node, result: torch.Tensor) -> Literal[True] | No:
         """Whether a result may be a part of a larger one unnoticed; results that leave the graph are copied instead."""
@@ -94,7 +94,7 @@ class _Reader:
             return No("it is a view that leaves the graph")
         return True if is_row_major(result) else No("its result is not laid out row by row")
 
-    def key(self, call: Call) -> Any:
+    def key(self, call: BatchCall) -> Any:
         """What calls that are batched agree in."""
         return call.reading.attributes, tuple([None if c is None else self._form(c) for c in call.reading.columns])
 
@@ -118,9 +118,9 @@ def _form_of(value: torch.Tensor | None) -> Any:
     return value.dtype, value.device, value.layout, value.requires_grad, shape
 
 
-def _rules_of(graph: GraphView, rules: Sequence[Rule]) -> dict[Node, Rule]:
+def _rules_of(graph: GraphView, rules: Sequence[BatchRule]) -> dict[Node, BatchRule]:
     """The calls of each rule that has at least two."""
-    found: dict[Node, Rule] = {}
+    found: dict[Node, BatchRule] = {}
     for rule in rules:
         nodes = [node for key in rule.keys for node in graph.calls(key)]
         if len(nodes) > 1:
@@ -128,7 +128,7 @@ def _rules_of(graph: GraphView, rules: Sequence[Rule]) -> dict[Node, Rule]:
     return found
 
 
-def levels(graph: GraphView, rule_of: dict[Node, Rule]) -> list[tuple[Node, Level]]:
+def levels(graph: GraphView, rule_of: dict[Node, BatchRule]) -> list[tuple[Node, Level]]:
     """The region of each call, and how many calls stand above it on the longest way: equals are independent.
 
     The second number counts calls that are no pointwise operators, the third the pointwise ones since: so one of these

@@ -14,7 +14,7 @@ from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import is_row_major, known_equal, tensor_of
 from eductor.graph.view import GraphView
 from eductor.passes.batching.layout import own_copy
-from eductor.passes.batching.plan import Batch, Join, Planner, Run, Shared, Source, View
+from eductor.passes.batching.plan import Batch, BatchRun, Join, Planner, Shared, Source, View
 from eductor.passes.batching.rule import Column, Emission
 
 aten = torch.ops.aten
@@ -84,12 +84,12 @@ class Emitter:
             return False
         batch, index = self.planner.member_of[user]
         columns = zip(batch.calls[index].columns, batch.sources, strict=True)
-        return all(isinstance(source, Run) for column, source in columns if column is node)
+        return all(isinstance(source, BatchRun) for column, source in columns if column is node)
 
     def _column(self, emission: Emission, source: Source) -> Column:
         if isinstance(source, Shared):
             return Column(self._now(source.node), is_shared=True)
-        if isinstance(source, Run):
+        if isinstance(source, BatchRun):
             return Column(self._run(emission, source), is_shared=False)
         if isinstance(source, View):
             node = source.plan.emit(self.rewrite, before=emission.before, like=emission.like)
@@ -99,7 +99,7 @@ class Emitter:
             pack(stack)
         return Column(stack, is_shared=False)
 
-    def _run(self, emission: Emission, run: Run) -> Node:
+    def _run(self, emission: Emission, run: BatchRun) -> Node:
         result = run.batch.result
         assert result is not None
         if run.size == len(run.batch.calls):
@@ -113,17 +113,17 @@ class Emitter:
         """A cat of fewer operands; of one run alone, a copy of the batch in the layout of the cat."""
         emission = Emission(self.rewrite, join.node, join.node)
         operands = [
-            self._flat(emission, operand, join) if isinstance(operand, Run) else self._now(operand)
+            self._flat(emission, operand, join) if isinstance(operand, BatchRun) else self._now(operand)
             for operand in join.operands
         ]
         if len(operands) > 1:
             return emission(aten.cat, operands, join.dim)
         alone = join.operands[0]
-        if join.is_stack or not isinstance(alone, Run) or not self._is_copied(alone, operands[0], join.dim):
+        if join.is_stack or not isinstance(alone, BatchRun) or not self._is_copied(alone, operands[0], join.dim):
             return own_copy(self.rewrite, operands[0], before=join.node, like=join.node)
         return operands[0]
 
-    def _is_copied(self, run: Run, flat: Node, dim: int) -> bool:
+    def _is_copied(self, run: BatchRun, flat: Node, dim: int) -> bool:
         """Whether the results of a batch, side by side, have memory of their own, row by row."""
         batch, value = run.batch.result, tensor_of(flat)
         if batch is None or value is None or not is_row_major(value):
@@ -131,7 +131,7 @@ class Emitter:
         lies_in_rows = (made := tensor_of(batch)) is not None and is_row_major(made)
         return lies_in_rows and not all(known_equal(size, 1) for size in value.shape[:dim])
 
-    def _flat(self, emission: Emission, run: Run, join: Join) -> Node:
+    def _flat(self, emission: Emission, run: BatchRun, join: Join) -> Node:
         """The results of a batch side by side: the batch's dimension is moved to the cat's, and merged with it."""
         node = self._run(emission, run)
         if join.dim:

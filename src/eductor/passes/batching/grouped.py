@@ -23,7 +23,7 @@ from eductor.passes.batching.layout import needed, own_copy, touched
 from eductor.passes.batching.placing import Placing
 from eductor.passes.batching.products import BATCH_PRODUCT
 from eductor.passes.batching.rule import Emission
-from eductor.passes.batching.shared_input import Product, wants_own_memory
+from eductor.passes.batching.shared_input import SharedProduct, wants_own_memory
 from eductor.pipeline.base import Context
 from eductor.views import ViewPlan, concatenated, stacked
 
@@ -35,7 +35,7 @@ WHEN = ("never", "where it pays", ANYWHERE)
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class GroupedForm:
     """In which size products differ, and along which dimension they lie side by side then: None for one of their own."""
 
     differs: int
@@ -45,7 +45,7 @@ class Form:
     result: int | None
 
 
-FORMS = (Form(1, 1, 0, None), Form(2, None, 1, 1), Form(0, 0, None, 0))
+FORMS = (GroupedForm(1, 1, 0, None), GroupedForm(2, None, 1, 1), GroupedForm(0, 0, None, 0))
 """What the operator takes. Where inner sizes differ, results are parts of their own: it comes first."""
 
 
@@ -53,7 +53,7 @@ FORMS = (Form(1, 1, 0, None), Form(2, None, 1, 1), Form(0, 0, None, 0))
 class _Member:
     """A product that may be grouped."""
 
-    product: Product
+    product: SharedProduct
     sizes: tuple[int, int, int]
 
     @property
@@ -84,7 +84,7 @@ def group_products(graph: GraphView, rewrite: Rewriter, context: Context, when: 
                 rewrite.reject(emitted, *(member.node for member in groups[leader]))
 
 
-def _alike(form: Form, members: Iterable[tuple[Any, _Member]]) -> list[list[_Member]]:
+def _alike(form: GroupedForm, members: Iterable[tuple[Any, _Member]]) -> list[list[_Member]]:
     """Members that stand side by side and differ in one size; those that agree in all of them are for a batch."""
     groups: dict[Any, list[_Member]] = {}
     for place, member in members:
@@ -114,7 +114,7 @@ def _member(graph: GraphView, node: Node, context: Context, when: str) -> _Membe
         return No("grouped products are of bfloat16 alone")
     if any(size * result.dtype.itemsize % VECTOR for size in sizes[1:]):
         return No(f"its rows do not begin at multiples of {VECTOR} bytes")
-    return _Member(Product(node, bound.packet, bound["self"], bound["mat2"], None, sizes[2]), sizes)
+    return _Member(SharedProduct(node, bound.packet, bound["self"], bound["mat2"], None, sizes[2]), sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class _Group:
 
     graph: GraphView
     context: Context
-    form: Form
+    form: GroupedForm
     members: Sequence[_Member]
 
     def emit(self, rewrite: Rewriter, when: str) -> Literal[True] | No:

@@ -11,16 +11,16 @@ from eductor.cost import Device, Gemm, gemm_of, gemm_time
 from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.values.meta import known_equal, tensor_of
-from eductor.passes.batching.rule import Call, Column, Emission, Reading, Rule
+from eductor.passes.batching.rule import BatchCall, BatchRule, CallReading, Column, Emission
 
 aten = torch.ops.aten
 
 
-def read_linear(node: Node, bound: Bound) -> Reading | No:
+def read_linear(node: Node, bound: Bound) -> CallReading | No:
     """The input, the weight and the bias of a linear that is a matrix product for certain."""
     x, weight, bias = bound["input"], bound["weight"], bound["bias"]
     verdict = _is_usual(tensor_of(x), tensor_of(weight), tensor_of(bias) if bias is not None else None)
-    return verdict and Reading((x, weight, bias), ())
+    return verdict and CallReading((x, weight, bias), ())
 
 
 def _is_usual(x: torch.Tensor | None, weight: torch.Tensor | None, bias: torch.Tensor | None) -> Literal[True] | No:
@@ -37,7 +37,7 @@ def _is_usual(x: torch.Tensor | None, weight: torch.Tensor | None, bias: torch.T
     return True
 
 
-def emit_linear(emission: Emission, call: Call, columns: list[Column | None], size: int) -> Node:
+def emit_linear(emission: Emission, call: BatchCall, columns: list[Column | None], size: int) -> Node:
     """`baddbmm` of the stacked inputs with the stacked weights; shared weights make it one linear."""
     x, weight, bias = columns
     assert x is not None
@@ -73,7 +73,7 @@ def batched(emission: Emission, column: Column, size: int) -> Node:
     return emission(aten.expand, alone, [size, *(-1 for _ in value.shape)])
 
 
-def saved_by_one_product(calls: list[Call], device: Device, trains: bool) -> float:
+def saved_by_one_product(calls: list[BatchCall], device: Device, trains: bool) -> float:
     """What many matrix products take longer than a batched one, and their backward with them."""
     gemm = gemm_of(calls[0].node)
     return 0.0 if gemm is None else _gain(gemm, len(calls), device, trains)
@@ -86,4 +86,4 @@ def _gain(gemm: Gemm, count: int, device: Device, trains: bool) -> float:
     return count * sum(gemm_time(g, device) for g in alone) - sum(gemm_time(g, device) for g in together)
 
 
-BATCH_LINEAR = Rule("batch_linear", (aten.linear,), read_linear, emit_linear, saved_by_one_product)
+BATCH_LINEAR = BatchRule("batch_linear", (aten.linear,), read_linear, emit_linear, saved_by_one_product)

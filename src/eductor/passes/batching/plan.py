@@ -22,7 +22,7 @@ from eductor.graph.values.meta import is_row_major, requires_grad, tensor_of
 from eductor.graph.view import GraphView
 from eductor.passes.batching.buckets import ALONE, Bucket
 from eductor.passes.batching.placing import Placing
-from eductor.passes.batching.rule import Call, Rule
+from eductor.passes.batching.rule import BatchCall, BatchRule
 from eductor.pipeline.base import Context
 from eductor.views import ViewPlan, source_view, stacked
 
@@ -55,7 +55,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BatchRun:
     """Results of another batch, side by side: nothing is stacked."""
 
     batch: Batch
@@ -63,15 +63,15 @@ class Run:
     size: int
 
 
-Source = Shared | Run | View | Copy
+Source = Shared | BatchRun | View | Copy
 
 
 @dataclass(eq=False, slots=True)
 class Batch:
     """Calls that become one, from which sources, in front of which node; the nodes of `moved` go there first."""
 
-    rule: Rule
-    calls: list[Call]
+    rule: BatchRule
+    calls: list[BatchCall]
     sources: list[Source | None]
     before: Node
     moved: list[Node]
@@ -85,7 +85,7 @@ class Join:
     node: Node
     dim: int
     is_stack: bool
-    operands: list[Node | Run]
+    operands: list[Node | BatchRun]
 
 
 @dataclass(slots=True)
@@ -117,7 +117,7 @@ class Planner:
         self.placing.made.update({call.node: batch.before for call in batch.calls})
         self.placing.moved.update(dict.fromkeys(batch.moved, batch.before))
 
-    def _batch(self, rule: Rule, calls: list[Call]) -> Batch | No:
+    def _batch(self, rule: BatchRule, calls: list[BatchCall]) -> Batch | No:
         if len(calls) < 2:
             return ALONE
         found = self.placing.place(call.node for call in calls)
@@ -134,9 +134,9 @@ class Planner:
 
     # ------------------------------------------------------------------------------------------- which with which
 
-    def _parts(self, bucket: Bucket) -> Iterator[list[Call]]:
+    def _parts(self, bucket: Bucket) -> Iterator[list[BatchCall]]:
         """The calls by where their operands come from, in the order in which they lie there."""
-        parts: dict[Any, list[tuple[Any, Call]]] = {}
+        parts: dict[Any, list[tuple[Any, BatchCall]]] = {}
         seen: dict[Any, int] = {}
         for position, call in enumerate(bucket.calls):
             origins = [None if c is None else self._origin(c) for c in call.columns]
@@ -170,7 +170,7 @@ class Planner:
         if all(node is operands[0] for node in operands):
             return Shared(operands[0])
         runs = runs_of(operands, self.member_of)
-        if len(runs) == 1 and isinstance(runs[0], Run):
+        if len(runs) == 1 and isinstance(runs[0], BatchRun):
             return runs[0]
         if not any(node in self.member_of or node.op in _GIVEN for node in operands):
             found = stacked(self.graph, operands, 0, before=max(before, max(operands).next))
@@ -178,7 +178,7 @@ class Planner:
                 return View(found)
         return Copy(operands, self.context.packs and all(map(is_static, operands)))
 
-    def _feed_one(self, calls: list[Call]) -> bool:
+    def _feed_one(self, calls: list[BatchCall]) -> bool:
         """Whether all results go into one cat or stack, and nowhere else."""
         users = {user for call in calls for user in call.node.users}
         return len(users) == 1 and self.graph.is_call(next(iter(users)), aten.cat, aten.stack)
@@ -201,7 +201,7 @@ class Planner:
             costs += copy_time(len(calls) * one, device)
         return pays(f"a batch of {len(calls)}", saves, costs) and batch
 
-    def _go_on(self, calls: list[Call]) -> bool:
+    def _go_on(self, calls: list[BatchCall]) -> bool:
         """Whether the results are likely to stay a batch: all go into the same operator, or into one cat or stack."""
         return len({user.target for call in calls for user in call.node.users}) <= 2
 
@@ -229,13 +229,18 @@ class Planner:
         return Join(node, dim % result.dim(), is_stack, runs)
 
 
-def runs_of(operands: Sequence[Node], member_of: Mapping[Node, tuple[Batch, int]]) -> list[Node | Run]:
+def runs_of(operands: Sequence[Node], member_of: Mapping[Node, tuple[Batch, int]]) -> list[Node | BatchRun]:
     """Operands as they are, but for those side by side that lie side by side in a batch, which become a run."""
-    runs: list[Node | Run] = []
+    runs: list[Node | BatchRun] = []
     for node in operands:
         here, last = member_of.get(node), runs[-1] if runs else None
-        if here is not None and isinstance(last, Run) and last.batch is here[0] and last.start + last.size == here[1]:
-            runs[-1] = Run(last.batch, last.start, last.size + 1)
+        if (
+            here is not None
+            and isinstance(last, BatchRun)
+            and last.batch is here[0]
+            and last.start + last.size == here[1]
+        ):
+            runs[-1] = BatchRun(last.batch, last.start, last.size + 1)
         else:
-            runs.append(node if here is None else Run(*here, 1))
-    return [run.batch.calls[run.start].node if isinstance(run, Run) and run.size == 1 else run for run in runs]
+            runs.append(node if here is None else BatchRun(*here, 1))
+    return [run.batch.calls[run.start].node if isinstance(run, BatchRun) and run.size == 1 else run for run in runs]

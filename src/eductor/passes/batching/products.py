@@ -9,12 +9,12 @@ from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.values.meta import known_equal, tensor_of
 from eductor.passes.batching.linear import batched, saved_by_one_product
-from eductor.passes.batching.rule import Call, Column, Emission, Reading, Rule
+from eductor.passes.batching.rule import BatchCall, BatchRule, CallReading, Column, Emission
 
 aten = torch.ops.aten
 
 
-def read_product(node: Node, bound: Bound) -> Reading | No:
+def read_product(node: Node, bound: Bound) -> CallReading | No:
     """Both factors, and what is added to their product; how both are scaled is what calls agree in."""
     if bound.op not in (aten.mm.default, aten.addmm.default):
         return No("it asks for a dtype of its own")
@@ -29,10 +29,10 @@ def read_product(node: Node, bound: Bound) -> Reading | No:
     if is_sum and tensor_of(added).dim() == 0:  # type: ignore[union-attr]
         return No("what it adds has no dimensions")
     scales = (repr(bound["alpha"]), repr(bound["beta"])) if is_sum else ()
-    return Reading((left, right, added), (bound.op, *scales))
+    return CallReading((left, right, added), (bound.op, *scales))
 
 
-def emit_product(emission: Emission, call: Call, columns: list[Column | None], size: int) -> Node:
+def emit_product(emission: Emission, call: BatchCall, columns: list[Column | None], size: int) -> Node:
     """`bmm` or `baddbmm` of the stacked factors; of a shared right one, one product of all rows."""
     left, right, added = columns
     assert left is not None
@@ -50,4 +50,6 @@ def emit_product(emission: Emission, call: Call, columns: list[Column | None], s
     return emission(aten.baddbmm, bias, *factors, **scales)
 
 
-BATCH_PRODUCT = Rule("batch_linear_post_grad", (aten.mm, aten.addmm), read_product, emit_product, saved_by_one_product)
+BATCH_PRODUCT = BatchRule(
+    "batch_linear_post_grad", (aten.mm, aten.addmm), read_product, emit_product, saved_by_one_product
+)

@@ -10,11 +10,11 @@ from eductor.graph.view import GraphView
 from eductor.passes.batching.buckets import buckets
 from eductor.passes.batching.emit import Emitter
 from eductor.passes.batching.plan import Planner
-from eductor.passes.batching.rule import Rule
+from eductor.passes.batching.rule import BatchRule
 from eductor.pipeline.base import Context
 
 
-def chosen(rules: Sequence[Rule], without: Sequence[str], *others: str) -> list[Rule]:
+def chosen(rules: Sequence[BatchRule], without: Sequence[str], *others: str) -> list[BatchRule]:
     """The rules that are not left out by name; what else may be named is in `others`."""
     names = [*(rule.name for rule in rules), *others]
     unknown = next((name for name in without if name not in names), None)
@@ -23,7 +23,7 @@ def chosen(rules: Sequence[Rule], without: Sequence[str], *others: str) -> list[
     return [rule for rule in rules if rule.name not in without]
 
 
-def make_batches(graph: GraphView, rewrite: Rewriter, context: Context, rules: Sequence[Rule]) -> bool:
+def make_batches(graph: GraphView, rewrite: Rewriter, context: Context, rules: Sequence[BatchRule]) -> bool:
     """Plans and makes all batches of the graph as it stands; whether there were any."""
     planner = Planner(graph, rewrite, context)
     for bucket in buckets(graph, rewrite, rules):

@@ -20,19 +20,19 @@ from eductor.graph.view import key_of
 Columns = tuple[Node | None, ...]
 
 
-class Reading(NamedTuple):
+class CallReading(NamedTuple):
     """A call as a rule reads it: the operands that differ from call to call, and what all calls must agree in."""
 
     columns: Columns
     attributes: tuple[Any, ...]
 
 
-class Call(NamedTuple):
+class BatchCall(NamedTuple):
     """A call that may be batched with others."""
 
     node: Node
     bound: Bound
-    reading: Reading
+    reading: CallReading
 
     @property
     def columns(self) -> Columns:
@@ -66,16 +66,16 @@ class Emission:
 
 
 @dataclass(frozen=True)
-class Rule:
+class BatchRule:
     """One kind of batch."""
 
     name: str
     operators: tuple[Any, ...]
-    read: Callable[[Node, Bound], Reading | No]
+    read: Callable[[Node, Bound], CallReading | No]
     """What of a call is stacked, or why it cannot be batched."""
-    emit: Callable[[Emission, Call, list[Column | None], int], Node]
+    emit: Callable[[Emission, BatchCall, list[Column | None], int], Node]
     """Computes a batch of the size from its columns; the result has the batch as its first dimension."""
-    saves: Callable[[list[Call], Device, bool], float]
+    saves: Callable[[list[BatchCall], Device, bool], float]
     """Seconds that are saved by computing the calls at once, stacking aside; the last argument says: with backward."""
     is_pointwise: bool = False
     """Pays only where nothing has to be stacked for it: on its own it fuses into its neighbours."""

@@ -28,7 +28,7 @@ aten = torch.ops.aten
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class SharedProduct:
     """A call that multiplies its input with a matrix of weights, and adds a bias."""
 
     node: Node
@@ -62,9 +62,9 @@ def fuse_shared_inputs(graph: GraphView, rewrite: Rewriter, context: Context) ->
 # ------------------------------------------------------------------------------------------------- which with which
 
 
-def _groups(graph: GraphView, rewrite: Rewriter) -> dict[Node, list[Product]]:
+def _groups(graph: GraphView, rewrite: Rewriter) -> dict[Node, list[SharedProduct]]:
     """Products by what they must share, under the first of them; one without another like it is none."""
-    found: dict[Any, list[Product]] = {}
+    found: dict[Any, list[SharedProduct]] = {}
     nodes = [node for op in _OPERANDS for node in graph.calls(op)]
     readers = Counter(operand for node in nodes for operand in node.all_input_nodes)
     for node in sorted((n for n in nodes if any(readers[x] > 1 for x in n.all_input_nodes)), key=sort_key):
@@ -77,7 +77,7 @@ def _groups(graph: GraphView, rewrite: Rewriter) -> dict[Node, list[Product]]:
     return {group[0].node: group for products in several for group in _alike(graph, rewrite, products)}
 
 
-def _alike(graph: GraphView, rewrite: Rewriter, products: list[Product]) -> list[list[Product]]:
+def _alike(graph: GraphView, rewrite: Rewriter, products: list[SharedProduct]) -> list[list[SharedProduct]]:
     """Products whose results and weights are of one kind; each other one is left for the reason why it is not."""
     leader, *others = products
     group, rest = [leader], []
@@ -92,7 +92,7 @@ def _alike(graph: GraphView, rewrite: Rewriter, products: list[Product]) -> list
     return ([group] if len(group) > 1 else []) + (_alike(graph, rewrite, rest) if len(rest) > 1 else [])
 
 
-def _is_like(leader: Product, product: Product, graded: dict[Node, int]) -> Literal[True] | No:
+def _is_like(leader: SharedProduct, product: SharedProduct, graded: dict[Node, int]) -> Literal[True] | No:
     """Whether two products agree in the kinds of their weights and biases, and in the source of their gradients."""
     one, other = leader.node, product.node
     biases = [p.bias for p in (leader, product) if p.bias is not None]
@@ -118,7 +118,7 @@ _OPERANDS: dict[Any, tuple[str, str, str | None]] = {
 }
 
 
-def _product(graph: GraphView, node: Node) -> Product | No | None:
+def _product(graph: GraphView, node: Node) -> SharedProduct | No | None:
     """A call as a product of an input with a matrix; None for what is none, No for one that must stay."""
     bound, result = graph.bind(node), tensor_of(node)
     if not isinstance(bound, Bound):
@@ -141,7 +141,7 @@ def _product(graph: GraphView, node: Node) -> Product | No | None:
         return No("it scales its operands")
     if not is_row_major(result):
         return No("its result is not laid out row by row")
-    return Product(node, bound.packet, x, weight, bias, width)
+    return SharedProduct(node, bound.packet, x, weight, bias, width)
 
 
 def _is_vector(bias: torch.Tensor | None, width: int) -> bool:
@@ -151,7 +151,7 @@ def _is_vector(bias: torch.Tensor | None, width: int) -> bool:
 # -------------------------------------------------------------------------------------------------------- whether
 
 
-def _fuse(graph: GraphView, rewrite: Rewriter, context: Context, products: list[Product]) -> Literal[True] | No:
+def _fuse(graph: GraphView, rewrite: Rewriter, context: Context, products: list[SharedProduct]) -> Literal[True] | No:
     """Fuses the products, or says why not."""
     found = Placing(graph).place(product.node for product in products)
     if isinstance(found, No):
@@ -176,7 +176,7 @@ def _fuse(graph: GraphView, rewrite: Rewriter, context: Context, products: list[
     return True
 
 
-def _saved(products: Sequence[Product], device: Device, trains: bool) -> float:
+def _saved(products: Sequence[SharedProduct], device: Device, trains: bool) -> float:
     gemms = [gemm for gemm in (gemm_of(product.node) for product in products) if gemm is not None]
     if len(gemms) < len(products):
         return 0.0
@@ -190,7 +190,7 @@ def _saved(products: Sequence[Product], device: Device, trains: bool) -> float:
     return saved
 
 
-def _costs(products: Sequence[Product], is_packed: bool, device: Device, trains: bool) -> float:
+def _costs(products: Sequence[SharedProduct], is_packed: bool, device: Device, trains: bool) -> float:
     weights = sum(bytes_of(product.weight) + bytes_of(product.bias) for product in products)
     costs = 0.0 if is_packed else copy_time(weights, device)
     if trains:  # the gradients of the parts are put side by side
@@ -201,11 +201,11 @@ def _costs(products: Sequence[Product], is_packed: bool, device: Device, trains:
 # --------------------------------------------------------------------------------------------------------- layout
 
 
-def _is_single_row(product: Product) -> bool:
+def _is_single_row(product: SharedProduct) -> bool:
     return all(known_equal(size, 1) for size in product.result.shape[:-1])
 
 
-def wants_own_memory(graph: GraphView, product: Product) -> bool:
+def wants_own_memory(graph: GraphView, product: SharedProduct) -> bool:
     """Whether a part must be copied: it leaves, is written, or is read by what may depend on its strides."""
     node = product.node
     if graph.effects.leaves(node) or graph.effects.place(node) in touched(graph):
@@ -250,7 +250,7 @@ def _keeps_rows(node: Node, view: Node, bound: Bound) -> bool:
 # -------------------------------------------------------------------------------------------------------- emission
 
 
-def _emit(emission: Emission, products: Sequence[Product], is_packed: bool) -> list[Node]:
+def _emit(emission: Emission, products: Sequence[SharedProduct], is_packed: bool) -> list[Node]:
     """The wide product, and its parts."""
     leader = products[0]
     is_linear = leader.op is aten.linear
@@ -269,7 +269,7 @@ def _emit(emission: Emission, products: Sequence[Product], is_packed: bool) -> l
     return parts_of(emission, wide, products)
 
 
-def _bias(emission: Emission, products: Sequence[Product]) -> Node | None:
+def _bias(emission: Emission, products: Sequence[SharedProduct]) -> Node | None:
     """The biases side by side, with zeros where there is none."""
     given = next((product.bias for product in products if product.bias is not None), None)
     if given is None:
@@ -278,7 +278,7 @@ def _bias(emission: Emission, products: Sequence[Product]) -> Node | None:
     return emission(aten.cat, biases, 0)
 
 
-def parts_of(emission: Emission, wide: Node, products: Sequence[Product]) -> list[Node]:
+def parts_of(emission: Emission, wide: Node, products: Sequence[SharedProduct]) -> list[Node]:
     """The results of the products, taken from those of all of them side by side."""
     rank = products[0].result.dim()
     is_single_row = _is_single_row(products[0]) and rank > 1

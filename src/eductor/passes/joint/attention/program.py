@@ -24,7 +24,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TensorCall:
     """An operator with its arguments; lists are tuples, so that it has a hash."""
 
     op: Any
@@ -33,10 +33,10 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class CallProgram:
     """Calls one after the other; the last one gives the result."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[TensorCall, ...]
 
     def __call__(self, *inputs: Any) -> Any:
         values = list(inputs)
@@ -72,13 +72,13 @@ class Writer:
         self._made[node] = len(self._calls)
         self._calls.append((op, args, kwargs))
 
-    def program(self) -> Program:
+    def program(self) -> CallProgram:
         def slot(node: Node) -> Slot:
             return Slot(len(self.inputs) + self._made[node] if node in self._made else self.inputs[node])
 
-        return Program(
+        return CallProgram(
             tuple(
-                Call(op, _plain(args, slot), tuple((k, _plain(v, slot)) for k, v in kwargs.items()))
+                TensorCall(op, _plain(args, slot), tuple((k, _plain(v, slot)) for k, v in kwargs.items()))
                 for op, args, kwargs in self._calls
             )
         )

@@ -17,7 +17,7 @@ from eductor.graph.view import GraphView
 from eductor.passes.joint.attention.attention import Attention, core, value_at
 from eductor.passes.joint.attention.call import Fused, UnknownSize, fused
 from eductor.passes.joint.attention.operands import widened
-from eductor.passes.joint.attention.program import Program, Writer, write
+from eductor.passes.joint.attention.program import CallProgram, Writer, write
 from eductor.passes.joint.attention.scores import Filled
 from eductor.passes.joint.attention.softmax import forward_users, taken_apart
 from eductor.patterns.regions.region import Region
@@ -76,7 +76,7 @@ def _region(graph: GraphView, found: Attention, after: Sequence[Node], *, traini
     return Region(inputs, frozenset(nodes), output, again), call
 
 
-def _again(graph: GraphView, found: Attention, nodes: Sequence[Node], writer: Writer) -> Program:
+def _again(graph: GraphView, found: Attention, nodes: Sequence[Node], writer: Writer) -> CallProgram:
     """The same calls, with softmax and dropout whole, as autograd saw them."""
     softmax, dropout = found.softmax, found.weights.dropout
     fills = _fills(graph, found)

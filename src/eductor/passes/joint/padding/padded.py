@@ -12,7 +12,7 @@ from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import difference, is_backward, value_of
 from eductor.graph.view import GraphView
-from eductor.passes.joint.padding.plan import Dim, Pads, Product
+from eductor.passes.joint.padding.plan import Dim, MatrixProduct, Pads
 from eductor.passes.joint.padding.products import FACTORS, is_read_by_strides
 
 aten = torch.ops.aten
@@ -26,7 +26,7 @@ class PaddedProducts:
         self.rewrite = rewrite
         self._padded: dict[Any, Node] = {}
 
-    def put(self, node: Node, product: Product, pads: Pads) -> None:
+    def put(self, node: Node, product: MatrixProduct, pads: Pads) -> None:
         """Replaces a product by the padded one, cut to its size."""
         bound = self.graph.bind(node)
         assert isinstance(bound, Bound)
@@ -76,7 +76,7 @@ def _amounts(by: tuple[int, ...]) -> list[int]:
     return [amount for added in reversed(by) for amount in (0, added)]
 
 
-def _of_bias(bias: Node, product: Product, pads: Pads) -> tuple[int, ...]:
+def _of_bias(bias: Node, product: MatrixProduct, pads: Pads) -> tuple[int, ...]:
     """By how much each dimension of a bias grows: those along which it is broadcast do not."""
     assert product.bias is not None
     dims: tuple[Dim, ...] = ("m", "n")

@@ -61,7 +61,7 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Bias:
+class ProductBias:
     """What is added to a product: the dimensions that it has, others are broadcast; and where it comes from."""
 
     dims: tuple[Dim, ...]
@@ -71,7 +71,7 @@ class Bias:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class MatrixProduct:
     """`batch` products of an `m x k` with a `k x n` matrix: all that the decision depends on."""
 
     m: int
@@ -82,7 +82,7 @@ class Product:
     right: Matrix
     device: Device
     batch: int = 1
-    bias: Bias | None = None
+    bias: ProductBias | None = None
     dynamic: frozenset[Dim] = frozenset()
     """Dimensions that have other sizes in other calls."""
     copies_result: bool = True
@@ -129,40 +129,42 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PaddingPlan:
     """By how much to pad each dimension, or not at all, and the reason of either."""
 
     pads: Pads
     reason: str
 
 
-Measure = Callable[[Product, Pads], tuple[float, float]]
+Measure = Callable[[MatrixProduct, Pads], tuple[float, float]]
 """Seconds of a product as it is, and with these pads."""
 
 
 def plan(
-    product: Product, *, force: bool = False, memory_share: float = MEMORY_SHARE, measure: Measure | None = None
-) -> Plan:
+    product: MatrixProduct, *, force: bool = False, memory_share: float = MEMORY_SHARE, measure: Measure | None = None
+) -> PaddingPlan:
     """The pads with which a product is fastest. With `force`, whatever is not aligned is padded, on any device."""
     if product.dtype not in PADDED_DTYPES:
-        return Plan(NO_PADS, f"products in {_name(product.dtype)} need no alignment")
+        return PaddingPlan(NO_PADS, f"products in {_name(product.dtype)} need no alignment")
     if not (product.m and product.k and product.n and product.batch):
-        return Plan(NO_PADS, "it has a dimension of size 0")
+        return PaddingPlan(NO_PADS, "it has a dimension of size 0")
     unit = VECTOR // product.dtype.itemsize
     short = {dim: by for dim in ORDER if (by := _missing(product, dim, unit))}
     if force:
-        return Plan(Pads(**short), "padding is forced" if short else f"no size can be padded to a multiple of {unit}")
+        return PaddingPlan(
+            Pads(**short), "padding is forced" if short else f"no size can be padded to a multiple of {unit}"
+        )
     verdict = _may_help(product)
-    return _fastest(product, short, memory_share, measure) if verdict else Plan(NO_PADS, verdict.reason)
+    return _fastest(product, short, memory_share, measure) if verdict else PaddingPlan(NO_PADS, verdict.reason)
 
 
-def _missing(product: Product, dim: Dim, unit: int) -> int:
+def _missing(product: MatrixProduct, dim: Dim, unit: int) -> int:
     """What a dimension lacks to the next multiple; nothing where it is dynamic, or a single element."""
     is_open = dim not in product.dynamic and product.size(dim) > 1
     return -product.size(dim) % unit if is_open else 0
 
 
-def _may_help(product: Product) -> Literal[True] | No:
+def _may_help(product: MatrixProduct) -> Literal[True] | No:
     """Whether padding can help a product."""
     gemm, device = product.gemm(), product.device
     if device.alignment(product.dtype) == 1:
@@ -174,21 +176,27 @@ def _may_help(product: Product) -> Literal[True] | No:
     return True
 
 
-def _fastest(product: Product, short: dict[Dim, int], memory_share: float, measure: Measure | None) -> Plan:
+def _fastest(
+    product: MatrixProduct, short: dict[Dim, int], memory_share: float, measure: Measure | None
+) -> PaddingPlan:
     if not short:
-        return Plan(NO_PADS, "the sizes that are not aligned are dynamic or 1, or only its memory is not aligned")
+        return PaddingPlan(
+            NO_PADS, "the sizes that are not aligned are dynamic or 1, or only its memory is not aligned"
+        )
     subsets = (dims for count in range(1, len(short) + 1) for dims in combinations(short, count))
     plans = [Pads(**{dim: short[dim] for dim in dims}) for dims in subsets]
     limit = memory_share * product.device.memory
     fitting = [pads for pads in plans if sum(product.copies(pads)) <= limit]
     if not fitting:
         needed = min(sum(product.copies(pads)) for pads in plans)
-        return Plan(NO_PADS, f"the copies take {_mebibytes(needed)}, and {_mebibytes(limit)} are allowed")
+        return PaddingPlan(NO_PADS, f"the copies take {_mebibytes(needed)}, and {_mebibytes(limit)} are allowed")
     best = min(fitting, key=product.time)
     now, padded = (product.time(), product.time(best)) if measure is None else measure(product, best)
     how = "" if measure is None else ", as measured"
     times = f"{microseconds(now)} as it is, {microseconds(padded)} with {best}{how}"
-    return Plan(best, times) if now > GAIN * padded else Plan(NO_PADS, f"padding gains too little: {times}")
+    return (
+        PaddingPlan(best, times) if now > GAIN * padded else PaddingPlan(NO_PADS, f"padding gains too little: {times}")
+    )
 
 
 def _name(dtype: torch.dtype) -> str:

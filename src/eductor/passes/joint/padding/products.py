@@ -15,7 +15,7 @@ from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.values.meta import is_row_major, known_equal, tensor_of
 from eductor.graph.view import GraphView
-from eductor.passes.joint.padding.plan import Bias, Dim, Matrix, Product
+from eductor.passes.joint.padding.plan import Dim, Matrix, MatrixProduct, ProductBias
 
 aten = torch.ops.aten
 
@@ -26,7 +26,7 @@ FACTORS: dict[Any, tuple[str, str]] = {
 }
 
 
-def read_product(graph: GraphView, node: Node, device: Device) -> Product | No:
+def read_product(graph: GraphView, node: Node, device: Device) -> MatrixProduct | No:
     """The product that a call computes, or why it cannot be padded."""
     bound = graph.bind(node)
     if not isinstance(bound, Bound):
@@ -43,7 +43,7 @@ def read_product(graph: GraphView, node: Node, device: Device) -> Product | No:
     bias = _read_bias(graph, bound, sizes, device) if bound.packet is aten.addmm else None
     if isinstance(bias, No):
         return bias
-    return Product(
+    return MatrixProduct(
         **{dim: size_of(size) for dim, size in sizes.items()},
         dtype=left.dtype,
         left=_read_matrix(graph, nodes[0], left, ("m", "k"), device),
@@ -73,7 +73,7 @@ def _read_matrix(graph: GraphView, node: Node, tensor: torch.Tensor, dims: tuple
     return Matrix(dims[1], wide, fuses)  # elements lie apart in both dimensions: eager copies it, row by row
 
 
-def _read_bias(graph: GraphView, bound: Bound, sizes: dict[Dim, Any], device: Device) -> Bias | No:
+def _read_bias(graph: GraphView, bound: Bound, sizes: dict[Dim, Any], device: Device) -> ProductBias | No:
     bias = tensor_of(bound["self"])
     if bias is None:
         return No("its bias is not known")
@@ -85,7 +85,7 @@ def _read_bias(graph: GraphView, bound: Bound, sizes: dict[Dim, Any], device: De
         elif not known_equal(size, 1):
             return No("whether its bias is broadcast is not known")
     beta, alpha = (x if isinstance(x, (int, float)) else 1.0 for x in (bound["beta"], bound["alpha"]))
-    return Bias(tuple(dims), device.fuses and _is_pointwise_result(graph, bound["self"]), beta, alpha)
+    return ProductBias(tuple(dims), device.fuses and _is_pointwise_result(graph, bound["self"]), beta, alpha)
 
 
 def _is_pointwise_result(graph: GraphView, node: Node) -> bool:

@@ -10,28 +10,28 @@ import torch.nn.functional as F
 
 from eductor.compat import uses_tf32, without_autocast
 from eductor.cost.measured import kept, seconds
-from eductor.passes.joint.padding.plan import NO_PADS, Dim, Matrix, Pads, Product
+from eductor.passes.joint.padding.plan import NO_PADS, Dim, Matrix, MatrixProduct, Pads
 
 
-def measure_product(product: Product, pads: Pads, *, where: torch.device) -> tuple[float, float]:
+def measure_product(product: MatrixProduct, pads: Pads, *, where: torch.device) -> tuple[float, float]:
     """Seconds of a product as it is and with these pads, copies included; from disk, where they were measured before."""
     now, padded = kept(key_of(product, pads), 2, lambda: _measure(product, pads, where))
     return now, padded
 
 
-def key_of(product: Product, pads: Pads) -> dict[str, Any]:
+def key_of(product: MatrixProduct, pads: Pads) -> dict[str, Any]:
     """All that the times depend on: the product, the device, and the library that computes it."""
-    given = {name: repr(getattr(product, name)) for name in Product.__slots__ if name != "device"}
+    given = {name: repr(getattr(product, name)) for name in MatrixProduct.__slots__ if name != "device"}
     told = {"pads": repr(pads), "device": product.device.name, "torch": torch.__version__, "tf32": uses_tf32()}
     return {**given, **told}
 
 
-def _measure(product: Product, pads: Pads, where: torch.device) -> list[float]:
+def _measure(product: MatrixProduct, pads: Pads, where: torch.device) -> list[float]:
     with torch.no_grad(), without_autocast():
         return seconds([candidate(product, NO_PADS, where), candidate(product, pads, where)], where)
 
 
-def candidate(product: Product, pads: Pads, where: torch.device) -> Callable[[], torch.Tensor]:
+def candidate(product: MatrixProduct, pads: Pads, where: torch.device) -> Callable[[], torch.Tensor]:
     """The product on random tensors, with what padding it costs in a graph: what fuses is padded beforehand."""
     generator = torch.Generator(where).manual_seed(0)
 
@@ -61,7 +61,7 @@ def candidate(product: Product, pads: Pads, where: torch.device) -> Callable[[],
     return run
 
 
-def _bias(product: Product, pads: Pads, random: Callable[..., torch.Tensor]) -> Callable[[], torch.Tensor] | None:
+def _bias(product: MatrixProduct, pads: Pads, random: Callable[..., torch.Tensor]) -> Callable[[], torch.Tensor] | None:
     if product.bias is None:
         return None
     dims: tuple[Dim, ...] = ("m", "n")
