@@ -70,7 +70,7 @@ def test_a_dtype_of_its_own_stays():
     node.meta["val"] = node.meta["val"].float()
     run = run_pass(bmm_to_mm, "joint", module)
     assert not run.record.changed
-    assert run.record.rejects[0].reason == "it asks for a dtype of its own"
+    assert run.record.rejects[0].reason == "it requests an output dtype"
 
 
 def test_it_runs_only_where_it_pays():

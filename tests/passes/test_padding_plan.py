@@ -66,8 +66,8 @@ def test_what_lies_along_rows_is_padded(device, sizes, given_, pads):
 @pytest.mark.parametrize(
     ("sizes", "given_", "reason"),
     [
-        ((8, 4097, 4097), {"fuses": True, "copies_result": False}, "bound by memory"),
-        ((4096, 9, 4096), {"fuses": True, "copies_result": False}, "bound by memory"),
+        ((8, 4097, 4097), {"fuses": True, "copies_result": False}, "memory-bound"),
+        ((4096, 9, 4096), {"fuses": True, "copies_result": False}, "memory-bound"),
         ((33, 33, 33), {}, "gains too little"),
         ((4096, 0, 4097), {}, "size 0"),
         ((4096, 4096, 4097), {"batch": 0}, "size 0"),
@@ -127,7 +127,7 @@ def test_aligned_memory_is_not_padded_though_the_size_is_odd():
 
 def test_memory_that_is_not_aligned_is_left_where_no_size_is_short():
     shifted = MatrixProduct(4096, 4096, 4096, torch.bfloat16, Matrix("k", 1), Matrix("n", 4096), H200)
-    assert "only its memory is not aligned" in plan(shifted).reason
+    assert "only strides or offsets are unaligned" in plan(shifted).reason
 
 
 def test_the_copy_of_a_bias_counts():
@@ -165,7 +165,7 @@ def test_times_that_are_measured_decide():
     assert "as measured" in refused.reason
     assert asked == [(odd, Pads(k=7))] * 2
     assert plan(product(8, 4097, 4096), measure=measure).pads == NO_PADS
-    assert len(asked) == 2, "what is bound by memory is not measured"
+    assert len(asked) == 2, "a memory-bound product is not measured"
 
 
 def test_force_pads_what_is_short_on_any_device():

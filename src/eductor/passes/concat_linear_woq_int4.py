@@ -18,7 +18,7 @@ from eductor.graph.view import GraphView
 from eductor.passes.batching.layout import own_copy
 from eductor.passes.batching.placing import Placing
 from eductor.passes.batching.rule import Emission
-from eductor.passes.batching.shared_input import SharedProduct, parts_of, wants_own_memory
+from eductor.passes.batching.shared_input import SharedProduct, needs_copy, parts_of
 from eductor.pipeline.base import Context, TensorSpec, bf16, graph_pass
 
 aten = torch.ops.aten
@@ -78,7 +78,7 @@ def _concat(graph: GraphView, rewrite: Rewriter, context: Context, products: lis
     for node in moved:
         rewrite.move(node, before=before)
     emission = Emission(rewrite, before, products[0].node)
-    copied = [product for product in products if wants_own_memory(graph, product)]
+    copied = [product for product in products if needs_copy(graph, product)]
     weight = _side_by_side(emission, [product.weight for product in products], 0, are_held)
     scales = _side_by_side(emission, [product.bias for product in products if product.bias is not None], 1, are_held)
     group_size = _group_size(graph, products[0].node)

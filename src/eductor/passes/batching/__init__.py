@@ -1,8 +1,8 @@
-"""Batching: calls of the same form that stand side by side become one call with a batch dimension.
+"""Batching: independent calls of the same form become one call with a batch dimension.
 
-`buckets` finds the calls that are alike and independent, `plan` decides which of them become batches and what these are
-made from, `emit` puts them into the graph, `rounds` is all of it. The rules, one file a family, say what of a call is
-stacked and how a batch of it is computed.
+`buckets` finds the calls that are alike and independent, `plan` decides which of them become batches and from which
+operands, `emit` puts them into the graph, `rounds` runs all of it. The rules, one file per family, say which operands of
+a call are stacked and how a batch is computed.
 """
 
 from dataclasses import replace

@@ -49,7 +49,7 @@ def _over(emission: Emission, column: Column, size: int, leading: int, shape: tu
 
 
 def _precise(emission: Emission, node: Node) -> Node:
-    """Half types are normalized and scaled in float32 and rounded once, as the fused kernel does it."""
+    """Casts half types to float32, to normalize, scale and round once, as the fused kernel does."""
     value = tensor_of(node)
     return emission(aten.to, node, torch.float32) if value is not None and value.dtype in _HALVES else node
 

@@ -17,7 +17,7 @@ aten = torch.ops.aten
 
 
 def read_linear(node: Node, bound: Bound) -> CallReading | No:
-    """The input, the weight and the bias of a linear that is a matrix product for certain."""
+    """The input, the weight and the bias of a linear that is certain to be a matrix product."""
     x, weight, bias = bound["input"], bound["weight"], bound["bias"]
     verdict = _is_usual(tensor_of(x), tensor_of(weight), tensor_of(bias) if bias is not None else None)
     return verdict and CallReading((x, weight, bias), ())
@@ -27,7 +27,7 @@ def _is_usual(x: torch.Tensor | None, weight: torch.Tensor | None, bias: torch.T
     if x is None or weight is None:
         return No("an operand is not known to be a tensor")
     if weight.dim() != 2 or x.dim() == 0:
-        return No("its weight is no matrix")
+        return No("its weight is not a matrix")
     if bias is not None and not (bias.dim() == 1 and known_equal(bias.shape[0], weight.shape[0])):
         return No("its bias is not a vector with one number for each output")
     if sum(not isinstance(size, int) for size in x.shape[1:-1]) > (1 if isinstance(x.shape[0], int) else 0):
@@ -64,7 +64,7 @@ def emit_linear(emission: Emission, call: BatchCall, columns: list[Column | None
 
 
 def batched(emission: Emission, column: Column, size: int) -> Node:
-    """An operand with the batch as its first dimension: one that all calls share is not copied."""
+    """An operand with the batch as its first dimension: a shared one is expanded, not copied."""
     if not column.is_shared:
         return column.node
     value = tensor_of(column.node)
@@ -74,7 +74,7 @@ def batched(emission: Emission, column: Column, size: int) -> Node:
 
 
 def saved_by_one_product(calls: list[BatchCall], device: Device, trains: bool) -> float:
-    """What many matrix products take longer than a batched one, and their backward with them."""
+    """Seconds that separate matrix products take longer than a batched one, with their backward in training."""
     gemm = gemm_of(calls[0].node)
     return 0.0 if gemm is None else _gain(gemm, len(calls), device, trains)
 

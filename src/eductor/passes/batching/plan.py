@@ -1,7 +1,7 @@
-"""Which batches are made, and from what: decided for the whole graph before any of it is edited.
+"""Plans the batches of a whole graph, and the sources of their operands, before any edit.
 
-A planned batch is the source of the batches after it: calls whose operands are all calls of one batch, in its order,
-take the batch as it is. So a chain of calls, many times side by side, becomes the chain once.
+A planned batch is a source for the batches after it: calls whose operands are all calls of one batch, in its order, take
+the batch as it is. So parallel copies of a chain of calls become one batched chain.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _GIVEN = ("placeholder", "get_attr")
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """One value, the operand of all calls."""
+    """One value, an operand of all calls."""
 
     node: Node
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Parts of one tensor, of which their stack is a view."""
+    """Parts of one tensor, whose stack is a view of it."""
 
     plan: ViewPlan
 
@@ -56,7 +56,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class BatchRun:
-    """Results of another batch, side by side: nothing is stacked."""
+    """Consecutive results of another batch: nothing is stacked."""
 
     batch: Batch
     start: int
@@ -68,7 +68,7 @@ Source = Shared | BatchRun | View | Copy
 
 @dataclass(eq=False, slots=True)
 class Batch:
-    """Calls that become one, from which sources, in front of which node; the nodes of `moved` go there first."""
+    """Calls that become one, their sources, the node before which they go; the nodes of `moved` go there first."""
 
     rule: BatchRule
     calls: list[BatchCall]
@@ -126,7 +126,7 @@ class Planner:
         before, moved = found
         sources = [self._source(column, before) for column in zip(*(call.columns for call in calls), strict=True)]
         if all(source is None or isinstance(source, Shared) for source in sources):
-            return No("they compute the same, from the same operands")
+            return No("they compute the same value from the same operands")
         copies = [source for source in sources if isinstance(source, Copy)]
         if rule.is_pointwise and copies and not self._feed_one(calls):
             return No("its operands are not a batch yet, and a pointwise operator does not pay for making one")
@@ -135,7 +135,7 @@ class Planner:
     # ------------------------------------------------------------------------------------------- which with which
 
     def _parts(self, bucket: Bucket) -> Iterator[list[BatchCall]]:
-        """The calls by where their operands come from, in the order in which they lie there."""
+        """Splits a bucket by the sources of its operands, each part in the order of its source."""
         parts: dict[Any, list[tuple[Any, BatchCall]]] = {}
         seen: dict[Any, int] = {}
         for position, call in enumerate(bucket.calls):
@@ -143,7 +143,7 @@ class Planner:
             known = [i for i, origin in enumerate(origins) if origin is not None]
             sources = tuple(None if origin is None else id(origin[0]) for origin in origins)
             first = call.columns[known[0] if known else 0]
-            # The second call that reads the same piece is for another batch than the first.
+            # A second call that reads the same piece goes into another batch than the first.
             turn = (sources, first) if known or not bucket.rule.is_pointwise else None
             seen[turn] = seen.get(turn, -1) + 1
             order = origins[known[0]][1] if known else (position,)  # type: ignore[index]
@@ -153,7 +153,7 @@ class Planner:
             yield [call for _, call in part]
 
     def _origin(self, node: Node) -> tuple[Any, tuple[int, ...]] | None:
-        """The batch, or the tensor, of which a value is a part, and where it lies in it."""
+        """The batch or the tensor that a value is a part of, and where it begins there."""
         if node in self.member_of:
             batch, index = self.member_of[node]
             return batch, (index,)
@@ -163,7 +163,7 @@ class Planner:
         return found.index_map.source, found.index_map.starts
 
     def _source(self, column: Sequence[Node | None], before: Node) -> Source | None:
-        """What a batch in front of a node takes as one operand of its calls."""
+        """The source of one operand, for a batch before a node."""
         operands = tuple(node for node in column if node is not None)
         if not operands:
             return None
@@ -208,7 +208,7 @@ class Planner:
     # ------------------------------------------------------------------------------------------------------ joins
 
     def joins(self) -> list[Join]:
-        """The cats and stacks that take results of batches side by side."""
+        """The cats and stacks that take consecutive results of batches."""
         nodes = [
             node for key in (aten.cat, aten.stack) for node in self.graph.calls(key) if node not in self.placing.moved
         ]
@@ -230,7 +230,7 @@ class Planner:
 
 
 def runs_of(operands: Sequence[Node], member_of: Mapping[Node, tuple[Batch, int]]) -> list[Node | BatchRun]:
-    """Operands as they are, but for those side by side that lie side by side in a batch, which become a run."""
+    """Replaces operands that are consecutive results of one batch by a run of it."""
     runs: list[Node | BatchRun] = []
     for node in operands:
         here, last = member_of.get(node), runs[-1] if runs else None

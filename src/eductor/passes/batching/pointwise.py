@@ -1,4 +1,4 @@
-"""Pointwise operators: they carry a batch that is there already on to the next operator."""
+"""Pointwise operators, which carry an existing batch on to the next operator."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ def _read(node: Node, bound: Bound) -> CallReading | No:
             attributes.append((name, _hashable(given)))
             continue
         if value.dim() == 0 and (result is None or value.dtype != result.dtype):
-            return No(
-                "a tensor without dimensions does not take part in the choice of the dtype, a stack of them would"
-            )
+            return No("a zero-dimensional tensor takes no part in type promotion, a stack of them would")
         columns.append(given)
         attributes.append(name)
     return CallReading(tuple(columns), (bound.op, *attributes))
@@ -73,7 +71,7 @@ def _saves(calls: list[BatchCall], device: Device, trains: bool) -> float:
 
 
 def _saves_nothing(calls: list[BatchCall], device: Device, trains: bool) -> float:
-    """A view costs nothing: it only must not break a chain."""
+    """A view costs nothing, but must not interrupt a chain of batches."""
     return 1e-9
 
 

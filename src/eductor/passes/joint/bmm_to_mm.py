@@ -1,4 +1,4 @@
-"""Turns a batched product of one pair of matrices into a plain one."""
+"""Replaces a batched product with a batch of one by a plain matrix product."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ aten = torch.ops.aten
 
 @graph_pass(stage="joint", numerics="reassociates", devices="cuda")
 def bmm_to_mm(graph: GraphView, rewrite: Rewriter) -> None:
-    """Turns a batched product of one pair of matrices into a plain one.
+    """Replaces a batched product with a batch of one by a plain matrix product.
 
-    `mm` has more kernels to choose from, and what follows fuses into it.
+    `mm` has more kernels to choose from, and later operators fuse into it.
 
     It pays on CUDA, always: the reshapes around it are views.
     """
@@ -28,11 +28,11 @@ def bmm_to_mm(graph: GraphView, rewrite: Rewriter) -> None:
             continue
         operands = bound["self"], bound["mat2"]
         if bound.op is not aten.bmm.default:
-            rewrite.reject("it asks for a dtype of its own", node)
+            rewrite.reject("it requests an output dtype", node)
         elif not all((t := tensor_of(x)) is not None and known_equal(t.shape[0], 1) for x in operands):
             rewrite.reject("it is not known to be a batch of one", node)
         elif any(known_equal(size, 0) for size in value_of(node).shape):
-            rewrite.reject("it has no elements, and strides that no plain product has", node)
+            rewrite.reject("it has no elements, and its strides differ from those of a plain product", node)
         else:
             a, b = (rewrite.insert(aten.squeeze.dim, x, 0, before=node) for x in operands)
             product = rewrite.insert(aten.mm, a, b, before=node)

@@ -1,4 +1,4 @@
-"""Proves that a condition is a triangle: tril and triu, and comparisons of positions."""
+"""Proves that a condition is a lower triangle: `tril`, `triu`, and comparisons of positions."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _positions(graph: GraphView, x: Any, depth: int) -> Positions | None:
 
 
 def _moved(graph: GraphView, x: Node, bound: Bound, of: Any, depth: int) -> Positions | None:
-    """A view that only adds, drops or broadcasts dimensions of size 1, exchanges dimensions, or cuts off the end."""
+    """Positions after a view that only adds, drops or expands dimensions of size 1, permutes dimensions or cuts the end."""
     source, here = tensor_of(bound.get("self")), tensor_of(x)
     if source is None or here is None:
         return None
