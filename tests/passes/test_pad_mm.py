@@ -338,7 +338,7 @@ def test_the_record_says_why_a_product_was_padded(monkeypatch):
     run = on_cuda(monkeypatch, torch.mm, (4096, 4097), (4097, 4096))
     assert pads_of(run) == [[0, 7, 0, 0], [0, 0, 0, 7]]
     (note,) = notes(run)
-    assert "us as it is" in note
+    assert "us unpadded" in note
     assert note.endswith("with k by 7")
 
 

@@ -132,7 +132,7 @@ class Planner:
             return No("its operands are not a batch yet, and a pointwise operator does not pay for making one")
         return self._if_it_pays(Batch(rule, calls, sources, before, moved), copies)
 
-    # ------------------------------------------------------------------------------------------- which with which
+    # ---------------------------------------------------------------------------------------------------- sources
 
     def _parts(self, bucket: Bucket) -> Iterator[list[BatchCall]]:
         """Splits a bucket by the sources of its operands, each part in the order of its source."""
@@ -183,7 +183,7 @@ class Planner:
         users = {user for call in calls for user in call.node.users}
         return len(users) == 1 and self.graph.is_call(next(iter(users)), aten.cat, aten.stack)
 
-    # ---------------------------------------------------------------------------------------------------- whether
+    # ------------------------------------------------------------------------------------------------ whether it pays
 
     def _if_it_pays(self, batch: Batch, copies: list[Copy]) -> Batch | No:
         calls, result = batch.calls, batch.calls[0].result

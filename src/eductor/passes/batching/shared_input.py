@@ -59,7 +59,7 @@ def fuse_shared_inputs(graph: GraphView, rewrite: Rewriter, context: Context) ->
     return changed
 
 
-# ------------------------------------------------------------------------------------------------- which with which
+# ---------------------------------------------------------------------------------------------------------- groups
 
 
 def _groups(graph: GraphView, rewrite: Rewriter) -> dict[Node, list[SharedProduct]]:
@@ -148,7 +148,7 @@ def _is_vector(bias: torch.Tensor | None, width: int) -> bool:
     return bias is not None and bias.dim() == 1 and known_equal(bias.shape[0], width)
 
 
-# -------------------------------------------------------------------------------------------------------- whether
+# ---------------------------------------------------------------------------------------------------- whether it pays
 
 
 def _fuse(graph: GraphView, rewrite: Rewriter, context: Context, products: list[SharedProduct]) -> Literal[True] | No:
