@@ -24,7 +24,7 @@ import torch
 
 from eductor.cost import VECTOR, device_of
 from eductor.cost.measured import seconds
-from eductor.passes.joint.padding.plan import GAIN, NO_PADS, Matrix, Pads, Product, plan
+from eductor.passes.joint.padding.plan import GAIN, NO_PADS, Matrix, MatrixProduct, Pads, plan
 from eductor.passes.joint.padding.trial import candidate
 
 LAYOUTS = {"x @ w": ("k", "n"), "x @ w.T": ("k", "k"), "x.T @ w": ("m", "n")}
@@ -34,7 +34,7 @@ LAYOUTS = {"x @ w": ("k", "n"), "x @ w.T": ("k", "k"), "x.T @ w": ("m", "n")}
 class Case:
     """A product in which one dimension is not aligned."""
 
-    product: Product
+    product: MatrixProduct
     layout: str
     pads: Pads
 
@@ -53,7 +53,7 @@ def cases(sizes: list[int], dtypes: list[torch.dtype], where: torch.device) -> I
         for more in sorted({1, 2, unit // 2}):
             dims = {"m": size, "k": size, "n": size, dim: size + more}
             left, right = LAYOUTS[layout]
-            product = Product(
+            product = MatrixProduct(
                 **dims,
                 dtype=dtype,
                 left=Matrix(left, dims[left]),

@@ -599,7 +599,7 @@ def scores_broadcast_by_the_mask(q, k, v, mask):
     return (q @ k.transpose(-2, -1) + mask).softmax(-1).sum(0) @ v
 
 
-@left("no product", base=(normal(B, H, S, T), normal(B, H, T, D)))
+@left("is not a product", base=(normal(B, H, S, T), normal(B, H, T, D)))
 def no_scores(x, v):
     return x.softmax(-1) @ v
 

@@ -401,7 +401,7 @@ def test_results_that_do_not_lie_row_by_row_are_left():
         return [piece.detach().to(torch.bfloat16) for piece in turned]
 
     x = torch.randn(N, D, H)
-    refuses("not laid out row by row", batching, program, x)
+    refuses("its result is not row-major", batching, program, x)
     expected, got = program(x), compiled(batching, program)(x)
     assert [t.stride() for t in expected] == [t.stride() for t in got]
 

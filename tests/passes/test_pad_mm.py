@@ -21,7 +21,7 @@ from eductor.graph.values.meta import is_backward
 from eductor.observe.manual.manual import run_pass
 from eductor.observe.manual.manual_page import page
 from eductor.passes.joint.pad_mm import pad_mm
-from eductor.passes.joint.padding.plan import Matrix, Pads, Product
+from eductor.passes.joint.padding.plan import Matrix, MatrixProduct, Pads
 from eductor.passes.joint.padding.trial import measure_product
 from eductor.pipeline.base import graph_pass
 from eductor.pipeline.registry import Registry
@@ -338,7 +338,7 @@ def test_the_record_says_why_a_product_was_padded(monkeypatch):
     run = on_cuda(monkeypatch, torch.mm, (4096, 4097), (4097, 4096))
     assert pads_of(run) == [[0, 7, 0, 0], [0, 0, 0, 7]]
     (note,) = notes(run)
-    assert "us as it is" in note
+    assert "us unpadded" in note
     assert note.endswith("with k by 7")
 
 
@@ -355,7 +355,7 @@ def test_the_record_says_why_a_product_was_left(monkeypatch):
     aligned = on_cuda(monkeypatch, torch.mm, (4097, 4096), (4096, 4096))
     assert reasons(aligned) == ["each row of its matrices begins at a multiple of 16 bytes"]
     (slim,) = reasons(on_cuda(monkeypatch, torch.mm, (16, 4097), (4097, 4096)))
-    assert "bound by memory" in slim
+    assert "memory-bound" in slim
 
 
 def test_rows_of_a_transposed_factor_are_its_columns(monkeypatch):
@@ -431,7 +431,7 @@ def test_it_measures_only_when_asked(monkeypatch):
 
 def test_measuring_within_a_compile_disturbs_nothing(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    product = Product(6, 7, 5, torch.float32, Matrix("k", 7), Matrix("n", 5), H200)
+    product = MatrixProduct(6, 7, 5, torch.float32, Matrix("k", 7), Matrix("n", 5), H200)
     found = []
 
     @graph_pass(stage="joint", numerics="exact")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eductor.cost import cuda_device, device_of
-from eductor.passes.joint.padding.plan import NO_PADS, PADDED_DTYPES, Bias, Matrix, Pads, Product, plan
+from eductor.passes.joint.padding.plan import NO_PADS, PADDED_DTYPES, Matrix, MatrixProduct, Pads, ProductBias, plan
 
 GIB = 1 << 30
 A100 = cuda_device("NVIDIA A100-SXM4-80GB", 108, 80 * GIB, tf32=True)
@@ -23,7 +23,7 @@ CHIPS = [A100, H100, H200]
 def product(m, k, n, *, left="k", right="n", fuses=False, dtype=torch.bfloat16, device=H200, **given):
     """A product of dense matrices that lie along the given dimensions."""
     size = {"m": m, "k": k, "n": n}
-    return Product(
+    return MatrixProduct(
         m,
         k,
         n,
@@ -66,8 +66,8 @@ def test_what_lies_along_rows_is_padded(device, sizes, given_, pads):
 @pytest.mark.parametrize(
     ("sizes", "given_", "reason"),
     [
-        ((8, 4097, 4097), {"fuses": True, "copies_result": False}, "bound by memory"),
-        ((4096, 9, 4096), {"fuses": True, "copies_result": False}, "bound by memory"),
+        ((8, 4097, 4097), {"fuses": True, "copies_result": False}, "memory-bound"),
+        ((4096, 9, 4096), {"fuses": True, "copies_result": False}, "memory-bound"),
         ((33, 33, 33), {}, "gains too little"),
         ((4096, 0, 4097), {}, "size 0"),
         ((4096, 4096, 4097), {"batch": 0}, "size 0"),
@@ -113,29 +113,34 @@ def test_each_dimension_is_chosen_by_itself():
 def test_the_gradients_of_logits_are_padded():
     """dx = dy @ w, dw = dy.T @ x: the vocabulary lies along the rows of dy, which a kernel writes padded."""
     step = 50257
-    dx = Product(4096, step, 768, torch.bfloat16, Matrix("k", step, fuses=True), Matrix("n", 768), H200)
-    dw = Product(step, 4096, 768, torch.bfloat16, Matrix("m", step, fuses=True), Matrix("n", 768), H200)
+    dx = MatrixProduct(4096, step, 768, torch.bfloat16, Matrix("k", step, fuses=True), Matrix("n", 768), H200)
+    dw = MatrixProduct(step, 4096, 768, torch.bfloat16, Matrix("m", step, fuses=True), Matrix("n", 768), H200)
     assert plan(dx).pads == Pads(k=7)
     assert plan(dw).pads == Pads(m=7)
 
 
 def test_aligned_memory_is_not_padded_though_the_size_is_odd():
     """The first columns of a wider matrix: what a padded product leaves to the next one."""
-    cut = Product(4096, 4097, 4096, torch.bfloat16, Matrix("k", 4104), Matrix("n", 4096), H200)
+    cut = MatrixProduct(4096, 4097, 4096, torch.bfloat16, Matrix("k", 4104), Matrix("n", 4096), H200)
     assert "each row of its matrices" in plan(cut).reason
 
 
 def test_memory_that_is_not_aligned_is_left_where_no_size_is_short():
-    shifted = Product(4096, 4096, 4096, torch.bfloat16, Matrix("k", 1), Matrix("n", 4096), H200)
-    assert "only its memory is not aligned" in plan(shifted).reason
+    shifted = MatrixProduct(4096, 4096, 4096, torch.bfloat16, Matrix("k", 1), Matrix("n", 4096), H200)
+    assert "only strides or offsets are unaligned" in plan(shifted).reason
 
 
 def test_the_copy_of_a_bias_counts():
     plain = product(4096, 4096, 4097, copies_result=False)
-    for bias, copies in [(Bias(("n",)), 1), (Bias(("m", "n")), 1), (Bias(()), 0), (Bias(("n",), fuses=True), 0)]:
+    for bias, copies in [
+        (ProductBias(("n",)), 1),
+        (ProductBias(("m", "n")), 1),
+        (ProductBias(()), 0),
+        (ProductBias(("n",), fuses=True), 0),
+    ]:
         padded = dataclasses.replace(plain, bias=bias)
         assert len(list(padded.copies(Pads(n=7)))) == 1 + copies
-    assert list(dataclasses.replace(plain, bias=Bias(("m",))).copies(Pads(n=7))) == list(plain.copies(Pads(n=7)))
+    assert list(dataclasses.replace(plain, bias=ProductBias(("m",))).copies(Pads(n=7))) == list(plain.copies(Pads(n=7)))
 
 
 def test_rows_at_the_end_are_cut_off_without_a_copy():
@@ -160,7 +165,7 @@ def test_times_that_are_measured_decide():
     assert "as measured" in refused.reason
     assert asked == [(odd, Pads(k=7))] * 2
     assert plan(product(8, 4097, 4096), measure=measure).pads == NO_PADS
-    assert len(asked) == 2, "what is bound by memory is not measured"
+    assert len(asked) == 2, "a memory-bound product is not measured"
 
 
 def test_force_pads_what_is_short_on_any_device():
@@ -192,7 +197,7 @@ def products(draw):
         batch=draw(st.integers(1, 8)),
         copies_result=draw(st.booleans()),
         dynamic=frozenset(draw(st.sets(st.sampled_from("mkn")))),
-        bias=draw(st.sampled_from([None, Bias(("n",)), Bias(("m", "n"), fuses=True)])),
+        bias=draw(st.sampled_from([None, ProductBias(("n",)), ProductBias(("m", "n"), fuses=True)])),
     )
 
 

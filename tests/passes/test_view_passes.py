@@ -21,7 +21,6 @@ from eductor.pipeline import Context, Registry
 from eductor.pipeline.instruments import Instrument
 from eductor.pipeline.pipeline import Pipeline
 from eductor.stages import pre_grad_passes
-from eductor.verification.value_comparison import is_bitwise_equal
 
 aten = torch.ops.aten
 VIEW_PASSES = (

@@ -18,7 +18,7 @@ from eductor.graph.view import GraphView
 from eductor.passes.batching.layout import own_copy
 from eductor.passes.batching.placing import Placing
 from eductor.passes.batching.rule import Emission
-from eductor.passes.batching.shared_input import Product, parts_of, wants_own_memory
+from eductor.passes.batching.shared_input import SharedProduct, needs_copy, parts_of
 from eductor.pipeline.base import Context, TensorSpec, bf16, graph_pass
 
 aten = torch.ops.aten
@@ -37,7 +37,7 @@ def concat_linear_woq_int4(graph: GraphView, rewrite: Rewriter, context: Context
     It pays where the input has few rows: it saves a launch and a read of the input, which matter less with each row.
     The input may have at most `most_rows` rows.
     """
-    found: dict[Any, list[Product]] = {}
+    found: dict[Any, list[SharedProduct]] = {}
     for node in sorted(graph.calls(aten._weight_int4pack_mm_for_cpu), key=sort_key):
         bound, result = graph.bind(node), tensor_of(node)
         if not isinstance(bound, Bound) or result is None:
@@ -51,7 +51,9 @@ def concat_linear_woq_int4(graph: GraphView, rewrite: Rewriter, context: Context
             rewrite.reject(f"its input is not known to have at most {most_rows} rows", node)
             continue
         key = (bound["self"], bound["qGroupSize"], weight.dtype, weight.shape[1:], scales.dtype, scales.shape[::2])
-        product = Product(node, bound.packet, bound["self"], bound["mat2"], bound["qScaleAndZeros"], weight.shape[0])
+        product = SharedProduct(
+            node, bound.packet, bound["self"], bound["mat2"], bound["qScaleAndZeros"], weight.shape[0]
+        )
         found.setdefault(key, []).append(product)
     for leader in graph.candidates([products[0].node for products in found.values()]):
         products = next(p for p in found.values() if p[0].node is leader)
@@ -60,7 +62,7 @@ def concat_linear_woq_int4(graph: GraphView, rewrite: Rewriter, context: Context
             rewrite.reject(concatenated, *(product.node for product in products))
 
 
-def _concat(graph: GraphView, rewrite: Rewriter, context: Context, products: list[Product]) -> Literal[True] | No:
+def _concat(graph: GraphView, rewrite: Rewriter, context: Context, products: list[SharedProduct]) -> Literal[True] | No:
     if len(products) == 1:
         return No("no other linear has the same input, group size and row length")
     if any(product.width % _BLOCK for product in products[:-1]):
@@ -76,7 +78,7 @@ def _concat(graph: GraphView, rewrite: Rewriter, context: Context, products: lis
     for node in moved:
         rewrite.move(node, before=before)
     emission = Emission(rewrite, before, products[0].node)
-    copied = [product for product in products if wants_own_memory(graph, product)]
+    copied = [product for product in products if needs_copy(graph, product)]
     weight = _concatenated(emission, [product.weight for product in products], 0, are_held)
     scales = _concatenated(emission, [product.bias for product in products if product.bias is not None], 1, are_held)
     group_size = _group_size(graph, products[0].node)

@@ -1,8 +1,8 @@
-"""Batching: calls of the same form that stand side by side become one call with a batch dimension.
+"""Batching: independent calls of the same form become one call with a batch dimension.
 
-`buckets` finds the calls that are alike and independent, `plan` decides which of them become batches and what these are
-made from, `emit` puts them into the graph, `rounds` is all of it. The rules, one file a family, say what of a call is
-stacked and how a batch of it is computed.
+`buckets` finds the calls that are alike and independent, `plan` decides which of them become batches and from which
+operands, `emit` puts them into the graph, `rounds` runs all of it. The rules, one file per family, say which operands of
+a call are stacked and how a batch is computed.
 """
 
 from dataclasses import replace
@@ -11,14 +11,14 @@ from eductor.passes.batching.layer_norm import BATCH_LAYERNORM
 from eductor.passes.batching.linear import BATCH_LINEAR
 from eductor.passes.batching.pointwise import POINTWISE
 from eductor.passes.batching.products import BATCH_PRODUCT
-from eductor.passes.batching.rule import Rule
+from eductor.passes.batching.rule import BatchRule
 
-RULES: tuple[Rule, ...] = (BATCH_LINEAR, BATCH_LAYERNORM, *POINTWISE)
+RULES: tuple[BatchRule, ...] = (BATCH_LINEAR, BATCH_LAYERNORM, *POINTWISE)
 """Before autograd, by operators as users call them."""
 
 _ALSO_LATER = ("tanh", "sigmoid", "relu", "add", "sub", "mul", "div")
 
-POST_GRAD_RULES: tuple[Rule, ...] = (
+POST_GRAD_RULES: tuple[BatchRule, ...] = (
     BATCH_PRODUCT,
     *(
         replace(rule, name=f"batch_aten_{name}")

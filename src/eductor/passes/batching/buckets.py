@@ -1,4 +1,4 @@
-"""Which calls may be computed at once: alike in everything, and none of them computed from another one."""
+"""Groups calls that may become one batch: of the same form, and none computed from another one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import is_row_major, tensor_of
 from eductor.graph.view import GraphView
 from eductor.passes.batching.layout import gradients, needed, touched
-from eductor.passes.batching.rule import Call, Rule
+from eductor.passes.batching.rule import BatchCall, BatchRule
 
 Level = tuple[int, int, int]
 
@@ -25,13 +25,13 @@ Level = tuple[int, int, int]
 class Bucket:
     """Calls of one rule that are alike and independent of each other, in the order of the graph."""
 
-    rule: Rule
-    calls: list[Call]
+    rule: BatchRule
+    calls: list[BatchCall]
     level: Level
 
 
-def buckets(graph: GraphView, rewrite: Rewriter, rules: Sequence[Rule]) -> list[Bucket]:
-    """All calls of the rules, alike ones together, operands first."""
+def buckets(graph: GraphView, rewrite: Rewriter, rules: Sequence[BatchRule]) -> list[Bucket]:
+    """Groups the calls of the rules by form and level, operands first."""
     found: dict[Any, Bucket] = {}
     reader = _Reader(graph)
     for (name, level, form), nodes in reader.likely(rules).items():
@@ -42,7 +42,7 @@ def buckets(graph: GraphView, rewrite: Rewriter, rules: Sequence[Rule]) -> list[
             followed = gradients(graph)
             for node in nodes:
                 call = reader.call(node)
-                if isinstance(call, Call):
+                if isinstance(call, BatchCall):
                     key = (name, level, form, followed.get(node), reader.key(call))
                     found.setdefault(key, Bucket(reader.rule_of[node], [], level)).calls.append(call)
                 else:
@@ -50,26 +50,26 @@ def buckets(graph: GraphView, rewrite: Rewriter, rules: Sequence[Rule]) -> list[
     return sorted(found.values(), key=lambda bucket: bucket.level)
 
 
-ALONE = No("no other call is of the same form and independent of it")
+ALONE = No("no other call has the same form and is independent of it")
 
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads the calls of a graph that nobody edits meanwhile."""
+    """Reads the calls of a graph, which must not be edited meanwhile."""
 
     graph: GraphView
-    rule_of: dict[Node, Rule] = field(default_factory=dict)
+    rule_of: dict[Node, BatchRule] = field(default_factory=dict)
     _forms: dict[Node, Any] = field(default_factory=dict)
 
-    def likely(self, rules: Sequence[Rule]) -> dict[tuple[str, Level, Any], list[Node]]:
-        """Calls that may be alike, by what is cheap to see: rule, level, result. What is alone there is not looked at."""
+    def likely(self, rules: Sequence[BatchRule]) -> dict[tuple[str, Level, Any], list[Node]]:
+        """Calls that may be alike, by rule, level and result, which are cheap to read. A call alone there is not read."""
         self.rule_of = _rules_of(self.graph, rules)
         groups: dict[tuple[str, Level, Any], list[Node]] = {}
         for node, level in levels(self.graph, self.rule_of) if self.rule_of else ():
             groups.setdefault((self.rule_of[node].name, level, self._form(node)), []).append(node)
         return groups
 
-    def call(self, node: Node) -> Call | No:
+    def call(self, node: Node) -> BatchCall | No:
         """A call as its rule reads it, or why it cannot be batched."""
         bound, result = self.graph.bind(node), tensor_of(node)
         if not isinstance(bound, Bound):
@@ -77,25 +77,25 @@ class _Reader:
         if result is None:
             return No("its result is not known to be a tensor")
         if node not in needed(self.graph):
-            return No("nobody needs its result")
+            return No("its result is dead")
         reading = self.rule_of[node].read(node, bound)
         if isinstance(reading, No):
             return reading
-        if any(self._form(operand) is _OF_ITS_OWN for operand in node.all_input_nodes):
-            return No("an operand is a tensor of a class of its own")
-        return self._is_unnoticed(node, result) and Call(node, bound, reading)
+        if any(self._form(operand) is _SUBCLASS for operand in node.all_input_nodes):
+            return No("an operand is a wrapper subclass")
+        return self._may_be_part(node, result) and BatchCall(node, bound, reading)
 
-    def _is_unnoticed(self, node: Node, result: torch.Tensor) -> Literal[True] | No:
-        """Whether a result may be a part of a larger one unnoticed; results that leave the graph are copied instead."""
+    def _may_be_part(self, node: Node, result: torch.Tensor) -> Literal[True] | No:
+        """Whether making a result part of a larger one is unobservable; results that escape are copied instead."""
         effects = self.graph.effects
         if effects.place(node) in touched(self.graph):
             return No("its result is written, or an unknown callable may write it")
         if effects.of(node).shares and effects.leaves(node):
-            return No("it is a view that leaves the graph")
-        return True if is_row_major(result) else No("its result is not laid out row by row")
+            return No("it is a view that escapes")
+        return True if is_row_major(result) else No("its result is not row-major")
 
-    def key(self, call: Call) -> Any:
-        """What calls that are batched agree in."""
+    def key(self, call: BatchCall) -> Any:
+        """What the calls of a batch must have in common."""
         return call.reading.attributes, tuple([None if c is None else self._form(c) for c in call.reading.columns])
 
     def _form(self, node: Node) -> Any:
@@ -106,21 +106,21 @@ class _Reader:
 
 
 _NO_TENSOR = "no tensor"
-_OF_ITS_OWN = "a tensor of a class of its own"
+_SUBCLASS = "a wrapper subclass"
 
 
 def _form_of(value: torch.Tensor | None) -> Any:
     if value is None:
         return _NO_TENSOR
     if is_wrapper_subclass(value):
-        return _OF_ITS_OWN
+        return _SUBCLASS
     shape = value.shape if not is_symbolic(value) else tuple(map(str, value.shape))
     return value.dtype, value.device, value.layout, value.requires_grad, shape
 
 
-def _rules_of(graph: GraphView, rules: Sequence[Rule]) -> dict[Node, Rule]:
-    """The calls of each rule that has at least two."""
-    found: dict[Node, Rule] = {}
+def _rules_of(graph: GraphView, rules: Sequence[BatchRule]) -> dict[Node, BatchRule]:
+    """The rule of each call, for rules with at least two calls."""
+    found: dict[Node, BatchRule] = {}
     for rule in rules:
         nodes = [node for key in rule.keys for node in graph.calls(key)]
         if len(nodes) > 1:
@@ -128,11 +128,11 @@ def _rules_of(graph: GraphView, rules: Sequence[Rule]) -> dict[Node, Rule]:
     return found
 
 
-def levels(graph: GraphView, rule_of: dict[Node, Rule]) -> list[tuple[Node, Level]]:
-    """The region of each call, and how many calls stand above it on the longest way: equals are independent.
+def levels(graph: GraphView, rule_of: dict[Node, BatchRule]) -> list[tuple[Node, Level]]:
+    """The region of each call, and how many calls the longest path above it has: calls of equal level are independent.
 
-    The second number counts calls that are no pointwise operators, the third the pointwise ones since: so one of these
-    more in one of two branches does not tell apart what follows. Batching equals keeps the levels of all others true.
+    The second number counts calls that are not pointwise, the third the pointwise ones since: so one more of these in one
+    of two branches does not separate the calls after it. Batching calls of equal level keeps all other levels valid.
     """
     level: dict[Node, tuple[int, int]] = {}
     found: list[tuple[Node, Level]] = []

@@ -1,4 +1,4 @@
-"""Matrix products that differ in one of their three sizes, and in nothing else: one grouped product, and its parts."""
+"""Fuses matrix products that differ in exactly one of their three sizes into one grouped product."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from eductor.passes.batching.layout import needed, own_copy, touched
 from eductor.passes.batching.placing import Placing
 from eductor.passes.batching.products import BATCH_PRODUCT
 from eductor.passes.batching.rule import Emission
-from eductor.passes.batching.shared_input import Product, wants_own_memory
+from eductor.passes.batching.shared_input import SharedProduct, needs_copy
 from eductor.pipeline.base import Context
 from eductor.views import ViewPlan, concatenated, stacked
 
@@ -35,8 +35,8 @@ WHEN = ("never", "where it pays", ANYWHERE)
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """In which size products differ, and along which dimension they lie side by side then: None for one of their own."""
+class GroupedForm:
+    """The size in which products differ, and the dimension along which each tensor is concatenated: None if stacked."""
 
     differs: int
     """0 for rows, 1 for the inner size, 2 for columns."""
@@ -45,15 +45,15 @@ class Form:
     result: int | None
 
 
-FORMS = (Form(1, 1, 0, None), Form(2, None, 1, 1), Form(0, 0, None, 0))
-"""What the operator takes. Where inner sizes differ, results are parts of their own: it comes first."""
+FORMS = (GroupedForm(1, 1, 0, None), GroupedForm(2, None, 1, 1), GroupedForm(0, 0, None, 0))
+"""The forms that the operator takes. Where inner sizes differ, results are stacked: it comes first."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Member:
     """A product that may be grouped."""
 
-    product: Product
+    product: SharedProduct
     sizes: tuple[int, int, int]
 
     @property
@@ -67,7 +67,7 @@ class _Member:
 
 
 def group_products(graph: GraphView, rewrite: Rewriter, context: Context, when: str) -> None:
-    """Makes grouped products, where they pay or anywhere."""
+    """Emits grouped products, where they pay or anywhere."""
     calls = [node for packet in BATCH_PRODUCT.keys for node in graph.calls(packet)]
     members: dict[Node, tuple[Any, _Member]] = {}
     for node, level in levels(graph, dict.fromkeys(calls, BATCH_PRODUCT)) if len(calls) > 1 else ():
@@ -84,8 +84,8 @@ def group_products(graph: GraphView, rewrite: Rewriter, context: Context, when: 
                 rewrite.reject(emitted, *(member.node for member in groups[leader]))
 
 
-def _alike(form: Form, members: Iterable[tuple[Any, _Member]]) -> list[list[_Member]]:
-    """Members that stand side by side and differ in one size; those that agree in all of them are for a batch."""
+def _alike(form: GroupedForm, members: Iterable[tuple[Any, _Member]]) -> list[list[_Member]]:
+    """Groups independent members that differ in one size; members that agree in all sizes are left for a batch."""
     groups: dict[Any, list[_Member]] = {}
     for place, member in members:
         others = tuple(size for i, size in enumerate(member.sizes) if i != form.differs)
@@ -97,24 +97,24 @@ def _member(graph: GraphView, node: Node, context: Context, when: str) -> _Membe
     """A call as a member of a group, or why it cannot be one."""
     bound, result = graph.bind(node), tensor_of(node)
     if not isinstance(bound, Bound) or result is None or node not in needed(graph):
-        return No("it is not read with certainty, or nobody needs it")
+        return No("its call cannot be read, or its result is dead")
     if when != ANYWHERE and not has_grouped_product(result.device):
         return No(f"on the device {str(result.device)!r} a grouped product is computed one by one")
     if when != ANYWHERE and not device_of(result.device, context.options).fuses:
-        return No("without fusing, where each group ends is a kernel of its own")
+        return No("without fusing, the ends of the groups take another kernel")
     if bound.op is not aten.mm.default:
-        return No("a grouped product adds nothing, and would be rounded before the sum")
+        return No("a grouped product takes no addend, and would be rounded before the sum")
     left, right = tensor_of(bound["self"]), tensor_of(bound["mat2"])
     if left is None or right is None or any(map(is_wrapper_subclass, (left, right))):
-        return No("an operand is no plain tensor")
+        return No("an operand is not a plain tensor")
     sizes = (*left.shape, right.shape[1])
     if not all(type(size) is int and size for size in sizes):
-        return No("its sizes are symbols, or it has no elements")
+        return No("its sizes are symbolic, or it has no elements")
     if result.dtype is not torch.bfloat16:
-        return No("grouped products are of bfloat16 alone")
+        return No("grouped products support bfloat16 only")
     if any(size * result.dtype.itemsize % VECTOR for size in sizes[1:]):
         return No(f"its rows do not begin at multiples of {VECTOR} bytes")
-    return _Member(Product(node, bound.packet, bound["self"], bound["mat2"], None, sizes[2]), sizes)
+    return _Member(SharedProduct(node, bound.packet, bound["self"], bound["mat2"], None, sizes[2]), sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +123,14 @@ class _Group:
 
     graph: GraphView
     context: Context
-    form: Form
+    form: GroupedForm
     members: Sequence[_Member]
 
     def emit(self, rewrite: Rewriter, when: str) -> Literal[True] | No:
-        """Makes one grouped product, or says why not."""
+        """Emits one grouped product, or says why not."""
         lefts, rights = [m.product.x for m in self.members], [m.product.weight for m in self.members]
         if len(set(lefts)) == 1 or len(set(rights)) == 1:
-            return No("they share a factor, so that one plain product would do")
+            return No("they share a factor, so one plain product suffices")
         found = Placing(self.graph).place(member.node for member in self.members)
         if isinstance(found, No):
             return found
@@ -154,22 +154,22 @@ class _Group:
         return True
 
     def _view(self, operands: Sequence[Node], dim: int | None, before: Node) -> ViewPlan | None:
-        """The operands side by side, where they are parts of one tensor in their order, and the operator takes it."""
-        behind = max(before, max(operands).next)
+        """The joined operands as a view, if they are parts of one tensor in order, and the operator takes it."""
+        after = max(before, max(operands).next)
         if dim is None:
-            found = stacked(self.graph, operands, 0, before=behind)
+            found = stacked(self.graph, operands, 0, before=after)
         else:
-            found = concatenated(self.graph, operands, dim, before=behind)
+            found = concatenated(self.graph, operands, dim, before=after)
         return found if found is not None and found.is_view and _is_aligned(found.value) else None
 
     def _is_copied(self, member: _Member) -> bool:
-        """Whether a result needs memory of its own: columns lie apart, rows and results of their own do not."""
+        """Whether a result must be copied: columns of the product are strided, its rows and stacked results are not."""
         if self.form.result == 1:
-            return member.sizes[0] == 1 or wants_own_memory(self.graph, member.product)
+            return member.sizes[0] == 1 or needs_copy(self.graph, member.product)
         return self.graph.effects.leaves(member.node) or self.graph.effects.place(member.node) in touched(self.graph)
 
     def _saved(self, device: Device) -> float:
-        """Seconds; beside the product there are a kernel that says where groups end, and one that reads it."""
+        """Seconds saved; besides the product, one kernel computes the ends of the groups and one reads them."""
         count = len(self.members)
         rows, inner, columns = (-(-sum(m.sizes[i] for m in self.members) // count) for i in range(3))
         together = Gemm(rows, columns, inner, self.members[0].gemm.dtype, count)
@@ -192,12 +192,12 @@ class _Group:
 
 
 def _joined(emission: Emission, operands: Sequence[Node], dim: int | None, view: ViewPlan | None) -> Node:
-    """The operands side by side, or stacked."""
+    """The operands concatenated, or stacked."""
     if view is not None:
         return view.emit(emission.rewrite, before=emission.before, like=emission.like)
     return emission(aten.stack, operands, 0) if dim is None else emission(aten.cat, operands, dim)
 
 
 def _is_aligned(value: torch.Tensor) -> bool:
-    """Whether it begins at a multiple of a vector, and lies row by row: each row does so then, by its length."""
+    """Whether it is row-major and begins at a multiple of a vector: then each row does too, by its length."""
     return is_row_major(value) and value.storage_offset() * value.element_size() % VECTOR == 0

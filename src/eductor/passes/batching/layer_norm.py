@@ -9,21 +9,21 @@ from eductor.cost import Device
 from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.values.meta import tensor_of
-from eductor.passes.batching.rule import Call, Column, Emission, Reading, Rule
+from eductor.passes.batching.rule import BatchCall, BatchRule, CallReading, Column, Emission
 
 aten = torch.ops.aten
 
 _HALVES = (torch.float16, torch.bfloat16)
 
 
-def _read(node: Node, bound: Bound) -> Reading | No:
+def _read(node: Node, bound: Bound) -> CallReading | No:
     shape, eps = bound["normalized_shape"], bound["eps"]
     if not all(isinstance(size, int) for size in shape) or not isinstance(eps, float):
         return No("its normalized shape or eps is computed")
-    return Reading((bound["input"], bound["weight"], bound["bias"]), (tuple(shape), eps))
+    return CallReading((bound["input"], bound["weight"], bound["bias"]), (tuple(shape), eps))
 
 
-def _emit(emission: Emission, call: Call, columns: list[Column | None], size: int) -> Node:
+def _emit(emission: Emission, call: BatchCall, columns: list[Column | None], size: int) -> Node:
     x, weight, bias = columns
     assert x is not None
     shape, eps = call.reading.attributes
@@ -49,13 +49,13 @@ def _over(emission: Emission, column: Column, size: int, leading: int, shape: tu
 
 
 def _precise(emission: Emission, node: Node) -> Node:
-    """Half types are normalized and scaled in float32 and rounded once, as the fused kernel does it."""
+    """Casts half types to float32, to normalize, scale and round once, as the fused kernel does."""
     value = tensor_of(node)
     return emission(aten.to, node, torch.float32) if value is not None and value.dtype in _HALVES else node
 
 
-def _saves(calls: list[Call], device: Device, trains: bool) -> float:
+def _saves(calls: list[BatchCall], device: Device, trains: bool) -> float:
     return (len(calls) - 1) * device.launch * (2 if trains else 1)
 
 
-BATCH_LAYERNORM = Rule("batch_layernorm", (aten.layer_norm,), _read, _emit, _saves)
+BATCH_LAYERNORM = BatchRule("batch_layernorm", (aten.layer_norm,), _read, _emit, _saves)

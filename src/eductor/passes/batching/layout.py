@@ -1,4 +1,4 @@
-"""What is noticed of a result: who needs it, who sends it gradients, who writes it; and a copy with memory of its own."""
+"""What is observable of results: which are needed, which are written, where gradients come from; and copies of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 def own_copy(rewrite: Rewriter, node: Node, *, before: Node, like: Node) -> Node:
-    """A contiguous tensor with memory of its own."""
+    """Inserts a contiguous copy."""
     return rewrite.insert(aten.clone, node, memory_format=torch.contiguous_format, before=before, like=like)
 
 
@@ -35,7 +35,7 @@ def touched(graph: GraphView) -> set[Node]:
 
 
 def needed(graph: GraphView) -> set[Node]:
-    """The nodes that something depends on: what nobody needs must not take part in what somebody does."""
+    """The live nodes: a dead one must not become part of a live batch."""
 
     def find() -> set[Node]:
         return ancestors(node for node in graph.nodes if node.op == "output" or not graph.effects.of(node).removable)
@@ -45,7 +45,7 @@ def needed(graph: GraphView) -> set[Node]:
 
 
 def gradients(graph: GraphView) -> dict[Node, int]:
-    """From which outputs a computed value gets gradients, a bit for each: what gets none is not to get zeros."""
+    """The outputs that send gradients to each computed value, as bits: a value that gets none must not get zeros."""
 
     def find() -> dict[Node, int]:
         effects = graph.effects

@@ -11,23 +11,23 @@ from eductor.cost import Device, Gemm, gemm_of, gemm_time
 from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.values.meta import known_equal, tensor_of
-from eductor.passes.batching.rule import Call, Column, Emission, Reading, Rule
+from eductor.passes.batching.rule import BatchCall, BatchRule, CallReading, Column, Emission
 
 aten = torch.ops.aten
 
 
-def read_linear(node: Node, bound: Bound) -> Reading | No:
-    """The input, the weight and the bias of a linear that is a matrix product for certain."""
+def read_linear(node: Node, bound: Bound) -> CallReading | No:
+    """The input, the weight and the bias of a linear that is certain to be a matrix product."""
     x, weight, bias = bound["input"], bound["weight"], bound["bias"]
     verdict = _is_usual(tensor_of(x), tensor_of(weight), tensor_of(bias) if bias is not None else None)
-    return verdict and Reading((x, weight, bias), ())
+    return verdict and CallReading((x, weight, bias), ())
 
 
 def _is_usual(x: torch.Tensor | None, weight: torch.Tensor | None, bias: torch.Tensor | None) -> Literal[True] | No:
     if x is None or weight is None:
         return No("an operand is not known to be a tensor")
     if weight.dim() != 2 or x.dim() == 0:
-        return No("its weight is no matrix")
+        return No("its weight is not a matrix")
     if bias is not None and not (bias.dim() == 1 and known_equal(bias.shape[0], weight.shape[0])):
         return No("its bias is not a vector with one number for each output")
     if sum(not isinstance(size, int) for size in x.shape[1:-1]) > (1 if isinstance(x.shape[0], int) else 0):
@@ -37,7 +37,7 @@ def _is_usual(x: torch.Tensor | None, weight: torch.Tensor | None, bias: torch.T
     return True
 
 
-def emit_linear(emission: Emission, call: Call, columns: list[Column | None], size: int) -> Node:
+def emit_linear(emission: Emission, call: BatchCall, columns: list[Column | None], size: int) -> Node:
     """`baddbmm` of the stacked inputs with the stacked weights; shared weights make it one linear."""
     x, weight, bias = columns
     assert x is not None
@@ -64,7 +64,7 @@ def emit_linear(emission: Emission, call: Call, columns: list[Column | None], si
 
 
 def batched(emission: Emission, column: Column, size: int) -> Node:
-    """An operand with the batch as its first dimension: one that all calls share is not copied."""
+    """An operand with the batch as its first dimension: a shared one is expanded, not copied."""
     if not column.is_shared:
         return column.node
     value = tensor_of(column.node)
@@ -73,8 +73,8 @@ def batched(emission: Emission, column: Column, size: int) -> Node:
     return emission(aten.expand, alone, [size, *(-1 for _ in value.shape)])
 
 
-def saved_by_one_product(calls: list[Call], device: Device, trains: bool) -> float:
-    """What many matrix products take longer than a batched one, and their backward with them."""
+def saved_by_one_product(calls: list[BatchCall], device: Device, trains: bool) -> float:
+    """Seconds that separate matrix products take longer than a batched one, with their backward in training."""
     gemm = gemm_of(calls[0].node)
     return 0.0 if gemm is None else _gain(gemm, len(calls), device, trains)
 
@@ -86,4 +86,4 @@ def _gain(gemm: Gemm, count: int, device: Device, trains: bool) -> float:
     return count * sum(gemm_time(g, device) for g in alone) - sum(gemm_time(g, device) for g in together)
 
 
-BATCH_LINEAR = Rule("batch_linear", (aten.linear,), read_linear, emit_linear, saved_by_one_product)
+BATCH_LINEAR = BatchRule("batch_linear", (aten.linear,), read_linear, emit_linear, saved_by_one_product)

@@ -1,7 +1,7 @@
-"""Which batches are made, and from what: decided for the whole graph before any of it is edited.
+"""Plans the batches of a whole graph, and the sources of their operands, before any edit.
 
-A planned batch is the source of the batches after it: calls whose operands are all calls of one batch, in its order,
-take the batch as it is. So a chain of calls, many times side by side, becomes the chain once.
+A planned batch is a source for the batches after it: calls whose operands are all calls of one batch, in its order, take
+the batch as it is. So parallel copies of a chain of calls become one batched chain.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from eductor.graph.values.meta import is_row_major, requires_grad, tensor_of
 from eductor.graph.view import GraphView
 from eductor.passes.batching.buckets import ALONE, Bucket
 from eductor.passes.batching.placing import Placing
-from eductor.passes.batching.rule import Call, Rule
+from eductor.passes.batching.rule import BatchCall, BatchRule
 from eductor.pipeline.base import Context
 from eductor.views import ViewPlan, source_view, stacked
 
@@ -34,14 +34,14 @@ _GIVEN = ("placeholder", "get_attr")
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """One value, the operand of all calls."""
+    """One value, an operand of all calls."""
 
     node: Node
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Parts of one tensor, of which their stack is a view."""
+    """Parts of one tensor, whose stack is a view of it."""
 
     plan: ViewPlan
 
@@ -55,23 +55,23 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Results of another batch, side by side: nothing is stacked."""
+class BatchRun:
+    """Consecutive results of another batch: nothing is stacked."""
 
     batch: Batch
     start: int
     size: int
 
 
-Source = Shared | Run | View | Copy
+Source = Shared | BatchRun | View | Copy
 
 
 @dataclass(eq=False, slots=True)
 class Batch:
-    """Calls that become one, from which sources, in front of which node; the nodes of `moved` go there first."""
+    """Calls that become one, their sources, the node before which they go; the nodes of `moved` go there first."""
 
-    rule: Rule
-    calls: list[Call]
+    rule: BatchRule
+    calls: list[BatchCall]
     sources: list[Source | None]
     before: Node
     moved: list[Node]
@@ -85,7 +85,7 @@ class Join:
     node: Node
     dim: int
     is_stack: bool
-    operands: list[Node | Run]
+    operands: list[Node | BatchRun]
 
 
 @dataclass(slots=True)
@@ -117,7 +117,7 @@ class Planner:
         self.placing.made.update({call.node: batch.before for call in batch.calls})
         self.placing.moved.update(dict.fromkeys(batch.moved, batch.before))
 
-    def _batch(self, rule: Rule, calls: list[Call]) -> Batch | No:
+    def _batch(self, rule: BatchRule, calls: list[BatchCall]) -> Batch | No:
         if len(calls) < 2:
             return ALONE
         found = self.placing.place(call.node for call in calls)
@@ -126,24 +126,24 @@ class Planner:
         before, moved = found
         sources = [self._source(column, before) for column in zip(*(call.columns for call in calls), strict=True)]
         if all(source is None or isinstance(source, Shared) for source in sources):
-            return No("they compute the same, from the same operands")
+            return No("they compute the same value from the same operands")
         copies = [source for source in sources if isinstance(source, Copy)]
         if rule.is_pointwise and copies and not self._feed_one(calls):
             return No("its operands are not a batch yet, and a pointwise operator does not pay for making one")
         return self._if_it_pays(Batch(rule, calls, sources, before, moved), copies)
 
-    # ------------------------------------------------------------------------------------------- which with which
+    # ---------------------------------------------------------------------------------------------------- sources
 
-    def _parts(self, bucket: Bucket) -> Iterator[list[Call]]:
-        """The calls by where their operands come from, in the order in which they lie there."""
-        parts: dict[Any, list[tuple[Any, Call]]] = {}
+    def _parts(self, bucket: Bucket) -> Iterator[list[BatchCall]]:
+        """Splits a bucket by the sources of its operands, each part in the order of its source."""
+        parts: dict[Any, list[tuple[Any, BatchCall]]] = {}
         seen: dict[Any, int] = {}
         for position, call in enumerate(bucket.calls):
             origins = [None if c is None else self._origin(c) for c in call.columns]
             known = [i for i, origin in enumerate(origins) if origin is not None]
             sources = tuple(None if origin is None else id(origin[0]) for origin in origins)
             first = call.columns[known[0] if known else 0]
-            # The second call that reads the same piece is for another batch than the first.
+            # A second call that reads the same piece goes into another batch than the first.
             turn = (sources, first) if known or not bucket.rule.is_pointwise else None
             seen[turn] = seen.get(turn, -1) + 1
             order = origins[known[0]][1] if known else (position,)  # type: ignore[index]
@@ -153,7 +153,7 @@ class Planner:
             yield [call for _, call in part]
 
     def _origin(self, node: Node) -> tuple[Any, tuple[int, ...]] | None:
-        """The batch, or the tensor, of which a value is a part, and where it lies in it."""
+        """The batch or the tensor that a value is a part of, and where it begins there."""
         if node in self.member_of:
             batch, index = self.member_of[node]
             return batch, (index,)
@@ -163,14 +163,14 @@ class Planner:
         return found.index_map.source, found.index_map.starts
 
     def _source(self, column: Sequence[Node | None], before: Node) -> Source | None:
-        """What a batch in front of a node takes as one operand of its calls."""
+        """The source of one operand, for a batch before a node."""
         operands = tuple(node for node in column if node is not None)
         if not operands:
             return None
         if all(node is operands[0] for node in operands):
             return Shared(operands[0])
         runs = runs_of(operands, self.member_of)
-        if len(runs) == 1 and isinstance(runs[0], Run):
+        if len(runs) == 1 and isinstance(runs[0], BatchRun):
             return runs[0]
         if not any(node in self.member_of or node.op in _GIVEN for node in operands):
             found = stacked(self.graph, operands, 0, before=max(before, max(operands).next))
@@ -178,12 +178,12 @@ class Planner:
                 return View(found)
         return Copy(operands, self.context.packs and all(map(is_static, operands)))
 
-    def _feed_one(self, calls: list[Call]) -> bool:
+    def _feed_one(self, calls: list[BatchCall]) -> bool:
         """Whether all results go into one cat or stack, and nowhere else."""
         users = {user for call in calls for user in call.node.users}
         return len(users) == 1 and self.graph.is_call(next(iter(users)), aten.cat, aten.stack)
 
-    # ---------------------------------------------------------------------------------------------------- whether
+    # ------------------------------------------------------------------------------------------------ whether it pays
 
     def _if_it_pays(self, batch: Batch, copies: list[Copy]) -> Batch | No:
         calls, result = batch.calls, batch.calls[0].result
@@ -201,14 +201,14 @@ class Planner:
             costs += copy_time(len(calls) * one, device)
         return pays(f"a batch of {len(calls)}", saves, costs) and batch
 
-    def _go_on(self, calls: list[Call]) -> bool:
+    def _go_on(self, calls: list[BatchCall]) -> bool:
         """Whether the results are likely to stay a batch: all go into the same operator, or into one cat or stack."""
         return len({user.target for call in calls for user in call.node.users}) <= 2
 
     # ------------------------------------------------------------------------------------------------------ joins
 
     def joins(self) -> list[Join]:
-        """The cats and stacks that take results of batches side by side."""
+        """The cats and stacks that take consecutive results of batches."""
         nodes = [
             node for key in (aten.cat, aten.stack) for node in self.graph.calls(key) if node not in self.placing.moved
         ]
@@ -229,13 +229,18 @@ class Planner:
         return Join(node, dim % result.dim(), is_stack, runs)
 
 
-def runs_of(operands: Sequence[Node], member_of: Mapping[Node, tuple[Batch, int]]) -> list[Node | Run]:
-    """Operands as they are, but for those side by side that lie side by side in a batch, which become a run."""
-    runs: list[Node | Run] = []
+def runs_of(operands: Sequence[Node], member_of: Mapping[Node, tuple[Batch, int]]) -> list[Node | BatchRun]:
+    """Replaces operands that are consecutive results of one batch by a run of it."""
+    runs: list[Node | BatchRun] = []
     for node in operands:
         here, last = member_of.get(node), runs[-1] if runs else None
-        if here is not None and isinstance(last, Run) and last.batch is here[0] and last.start + last.size == here[1]:
-            runs[-1] = Run(last.batch, last.start, last.size + 1)
+        if (
+            here is not None
+            and isinstance(last, BatchRun)
+            and last.batch is here[0]
+            and last.start + last.size == here[1]
+        ):
+            runs[-1] = BatchRun(last.batch, last.start, last.size + 1)
         else:
-            runs.append(node if here is None else Run(*here, 1))
-    return [run.batch.calls[run.start].node if isinstance(run, Run) and run.size == 1 else run for run in runs]
+            runs.append(node if here is None else BatchRun(*here, 1))
+    return [run.batch.calls[run.start].node if isinstance(run, BatchRun) and run.size == 1 else run for run in runs]

@@ -1,4 +1,4 @@
-"""Pointwise operators: they carry a batch that is there already on to the next operator."""
+"""Pointwise operators, which carry an existing batch on to the next operator."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from eductor.cost import Device
 from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.values.meta import tensor_of, value_of
-from eductor.passes.batching.rule import Call, Column, Emission, Reading, Rule
+from eductor.passes.batching.rule import BatchCall, BatchRule, CallReading, Column, Emission
 
 aten = torch.ops.aten
 
 
-def _read(node: Node, bound: Bound) -> Reading | No:
+def _read(node: Node, bound: Bound) -> CallReading | No:
     result = tensor_of(node)
     columns: list[Node] = []
     attributes: list[Any] = []
@@ -26,12 +26,10 @@ def _read(node: Node, bound: Bound) -> Reading | No:
             attributes.append((name, _hashable(given)))
             continue
         if value.dim() == 0 and (result is None or value.dtype != result.dtype):
-            return No(
-                "a tensor without dimensions does not take part in the choice of the dtype, a stack of them would"
-            )
+            return No("a zero-dimensional tensor takes no part in type promotion, a stack of them would")
         columns.append(given)
         attributes.append(name)
-    return Reading(tuple(columns), (bound.op, *attributes))
+    return CallReading(tuple(columns), (bound.op, *attributes))
 
 
 def _hashable(given: Any) -> Any:
@@ -40,12 +38,12 @@ def _hashable(given: Any) -> Any:
     return repr(given) if isinstance(given, (float, complex)) else given
 
 
-def _read_dropout(node: Node, bound: Bound) -> Reading | No:
+def _read_dropout(node: Node, bound: Bound) -> CallReading | No:
     drops = value_of(bound["train"]) is not False and value_of(bound["p"]) != 0
     return No("it draws random numbers, which a batch would draw in another order") if drops else _read(node, bound)
 
 
-def _emit(emission: Emission, call: Call, columns: list[Column | None], size: int) -> Node:
+def _emit(emission: Emission, call: BatchCall, columns: list[Column | None], size: int) -> Node:
     """The operator itself on stacked operands, with dimensions of size 1 where an operand had fewer of them."""
     rank = call.result.dim()
     stacked = iter(columns)
@@ -68,23 +66,23 @@ def _aligned(emission: Emission, node: Node, rank: int) -> Node:
     return node
 
 
-def _saves(calls: list[Call], device: Device, trains: bool) -> float:
+def _saves(calls: list[BatchCall], device: Device, trains: bool) -> float:
     return (len(calls) - 1) * device.launch * (2 if trains else 1)
 
 
-def _saves_nothing(calls: list[Call], device: Device, trains: bool) -> float:
-    """A view costs nothing: it only must not break a chain."""
+def _saves_nothing(calls: list[BatchCall], device: Device, trains: bool) -> float:
+    """A view costs nothing, but must not interrupt a chain of batches."""
     return 1e-9
 
 
-def _rule(name: str, *operators: Any) -> Rule:
-    return Rule(name, operators, _read, _emit, _saves, is_pointwise=True)
+def _rule(name: str, *operators: Any) -> BatchRule:
+    return BatchRule(name, operators, _read, _emit, _saves, is_pointwise=True)
 
 
-BATCH_DETACH = Rule("batch_detach", (aten.detach,), _read, _emit, _saves_nothing, is_pointwise=True)
-BATCH_DROPOUT = Rule("batch_dropout", (aten.dropout,), _read_dropout, _emit, _saves_nothing, is_pointwise=True)
+BATCH_DETACH = BatchRule("batch_detach", (aten.detach,), _read, _emit, _saves_nothing, is_pointwise=True)
+BATCH_DROPOUT = BatchRule("batch_dropout", (aten.dropout,), _read_dropout, _emit, _saves_nothing, is_pointwise=True)
 
-POINTWISE: tuple[Rule, ...] = (
+POINTWISE: tuple[BatchRule, ...] = (
     _rule("batch_tanh", aten.tanh),
     _rule("batch_sigmoid", aten.sigmoid),
     _rule("batch_relu", aten.relu),

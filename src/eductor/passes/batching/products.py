@@ -1,4 +1,4 @@
-"""Matrix products as functional graphs have them: of the same form, they are one batched product."""
+"""Matrix products of functional graphs: those of the same form become one batched product."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.values.meta import known_equal, tensor_of
 from eductor.passes.batching.linear import batched, saved_by_one_product
-from eductor.passes.batching.rule import Call, Column, Emission, Reading, Rule
+from eductor.passes.batching.rule import BatchCall, BatchRule, CallReading, Column, Emission
 
 aten = torch.ops.aten
 
 
-def read_product(node: Node, bound: Bound) -> Reading | No:
-    """Both factors, and what is added to their product; how both are scaled is what calls agree in."""
+def read_product(node: Node, bound: Bound) -> CallReading | No:
+    """Both factors and the addend; the calls of a batch agree in `alpha` and `beta`."""
     if bound.op not in (aten.mm.default, aten.addmm.default):
-        return No("it asks for a dtype of its own")
+        return No("it requests an output dtype")
     is_sum = bound.packet is aten.addmm
     left, right = (bound["mat1"] if is_sum else bound["self"]), bound["mat2"]
     added = bound["self"] if is_sum else None
@@ -27,13 +27,13 @@ def read_product(node: Node, bound: Bound) -> Reading | No:
     if any(known_equal(size, 0) for value in values if value is not None for size in value.shape):
         return No("it has no elements")
     if is_sum and tensor_of(added).dim() == 0:  # type: ignore[union-attr]
-        return No("what it adds has no dimensions")
+        return No("its addend has no dimensions")
     scales = (repr(bound["alpha"]), repr(bound["beta"])) if is_sum else ()
-    return Reading((left, right, added), (bound.op, *scales))
+    return CallReading((left, right, added), (bound.op, *scales))
 
 
-def emit_product(emission: Emission, call: Call, columns: list[Column | None], size: int) -> Node:
-    """`bmm` or `baddbmm` of the stacked factors; of a shared right one, one product of all rows."""
+def emit_product(emission: Emission, call: BatchCall, columns: list[Column | None], size: int) -> Node:
+    """`bmm` or `baddbmm` of the stacked factors; one product of all rows if the right one is shared."""
     left, right, added = columns
     assert left is not None
     assert right is not None
@@ -50,4 +50,6 @@ def emit_product(emission: Emission, call: Call, columns: list[Column | None], s
     return emission(aten.baddbmm, bias, *factors, **scales)
 
 
-BATCH_PRODUCT = Rule("batch_linear_post_grad", (aten.mm, aten.addmm), read_product, emit_product, saved_by_one_product)
+BATCH_PRODUCT = BatchRule(
+    "batch_linear_post_grad", (aten.mm, aten.addmm), read_product, emit_product, saved_by_one_product
+)

@@ -1,4 +1,4 @@
-"""One round of batching: all batches of a graph as it stands are planned, and then made."""
+"""One round of batching: plans all batches of a graph, then emits them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from eductor.graph.view import GraphView
 from eductor.passes.batching.buckets import buckets
 from eductor.passes.batching.emit import Emitter
 from eductor.passes.batching.plan import Planner
-from eductor.passes.batching.rule import Rule
+from eductor.passes.batching.rule import BatchRule
 from eductor.pipeline.base import Context
 
 
-def chosen(rules: Sequence[Rule], without: Sequence[str], *others: str) -> list[Rule]:
-    """The rules that are not left out by name; what else may be named is in `others`."""
+def chosen(rules: Sequence[BatchRule], without: Sequence[str], *others: str) -> list[BatchRule]:
+    """The rules that are not excluded by name; `others` are further valid names."""
     names = [*(rule.name for rule in rules), *others]
     unknown = next((name for name in without if name not in names), None)
     if unknown is not None:
@@ -23,8 +23,8 @@ def chosen(rules: Sequence[Rule], without: Sequence[str], *others: str) -> list[
     return [rule for rule in rules if rule.name not in without]
 
 
-def make_batches(graph: GraphView, rewrite: Rewriter, context: Context, rules: Sequence[Rule]) -> bool:
-    """Plans and makes all batches of the graph as it stands; whether there were any."""
+def make_batches(graph: GraphView, rewrite: Rewriter, context: Context, rules: Sequence[BatchRule]) -> bool:
+    """Plans and emits all batches of a graph; returns whether there were any."""
     planner = Planner(graph, rewrite, context)
     for bucket in buckets(graph, rewrite, rules):
         planner.consider(bucket)

@@ -1,4 +1,4 @@
-"""What a rule of batching says: which calls it takes, what of them is stacked, and how the batch is computed."""
+"""A rule of batching: which calls it takes, which operands are stacked, and how the batch is computed."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from eductor.graph.view import key_of
 Columns = tuple[Node | None, ...]
 
 
-class Reading(NamedTuple):
+class CallReading(NamedTuple):
     """A call as a rule reads it: the operands that differ from call to call, and what all calls must agree in."""
 
     columns: Columns
     attributes: tuple[Any, ...]
 
 
-class Call(NamedTuple):
+class BatchCall(NamedTuple):
     """A call that may be batched with others."""
 
     node: Node
     bound: Bound
-    reading: Reading
+    reading: CallReading
 
     @property
     def columns(self) -> Columns:
@@ -55,7 +55,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """Where the nodes of a batch go."""
+    """Inserts the nodes of a batch at one place."""
 
     rewrite: Rewriter
     before: Node
@@ -66,21 +66,21 @@ class Emission:
 
 
 @dataclass(frozen=True)
-class Rule:
+class BatchRule:
     """One kind of batch."""
 
     name: str
     operators: tuple[Any, ...]
-    read: Callable[[Node, Bound], Reading | No]
-    """What of a call is stacked, or why it cannot be batched."""
-    emit: Callable[[Emission, Call, list[Column | None], int], Node]
-    """Computes a batch of the size from its columns; the result has the batch as its first dimension."""
-    saves: Callable[[list[Call], Device, bool], float]
-    """Seconds that are saved by computing the calls at once, stacking aside; the last argument says: with backward."""
+    read: Callable[[Node, Bound], CallReading | No]
+    """The operands of a call to stack, or why it cannot be batched."""
+    emit: Callable[[Emission, BatchCall, list[Column | None], int], Node]
+    """Emits a batch of a size from its columns; the result has the batch as its first dimension."""
+    saves: Callable[[list[BatchCall], Device, bool], float]
+    """Seconds saved by batching the calls, without the cost of stacking; the last argument: with their backward."""
     is_pointwise: bool = False
-    """Pays only where nothing has to be stacked for it: on its own it fuses into its neighbours."""
+    """Pays only where nothing has to be stacked for it: unbatched, it fuses into its neighbours."""
 
     @functools.cached_property
     def keys(self) -> tuple[Any, ...]:
-        """Under what the calls of its operators are filed."""
+        """The keys of its operators in a graph's index of calls."""
         return tuple(dict.fromkeys(map(key_of, self.operators)))

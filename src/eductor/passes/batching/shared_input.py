@@ -1,4 +1,4 @@
-"""Matrix products of one left operand: one product with the right operands side by side, and its parts."""
+"""Fuses matrix products of one left operand into one with concatenated right operands, and splits its result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ aten = torch.ops.aten
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class SharedProduct:
     """A call that multiplies its input with a matrix of weights, and adds a bias."""
 
     node: Node
@@ -46,7 +46,7 @@ class Product:
 
 
 def fuse_shared_inputs(graph: GraphView, rewrite: Rewriter, context: Context) -> bool:
-    """Makes one product of those that share their left operand, where it pays; whether there were any."""
+    """Fuses products that share their left operand, where it pays; returns whether there were any."""
     groups = _groups(graph, rewrite)
     changed = False
     for leader in graph.candidates(list(groups)):
@@ -59,12 +59,12 @@ def fuse_shared_inputs(graph: GraphView, rewrite: Rewriter, context: Context) ->
     return changed
 
 
-# ------------------------------------------------------------------------------------------------- which with which
+# ---------------------------------------------------------------------------------------------------------- groups
 
 
-def _groups(graph: GraphView, rewrite: Rewriter) -> dict[Node, list[Product]]:
-    """Products by what they must share, under the first of them; one without another like it is none."""
-    found: dict[Any, list[Product]] = {}
+def _groups(graph: GraphView, rewrite: Rewriter) -> dict[Node, list[SharedProduct]]:
+    """Groups of two or more products that may be fused, by their first product."""
+    found: dict[Any, list[SharedProduct]] = {}
     nodes = [node for op in _OPERANDS for node in graph.calls(op)]
     readers = Counter(operand for node in nodes for operand in node.all_input_nodes)
     for node in sorted((n for n in nodes if any(readers[x] > 1 for x in n.all_input_nodes)), key=sort_key):
@@ -77,8 +77,8 @@ def _groups(graph: GraphView, rewrite: Rewriter) -> dict[Node, list[Product]]:
     return {group[0].node: group for products in several for group in _alike(graph, rewrite, products)}
 
 
-def _alike(graph: GraphView, rewrite: Rewriter, products: list[Product]) -> list[list[Product]]:
-    """Products whose results and weights are of one kind; each other one is left for the reason why it is not."""
+def _alike(graph: GraphView, rewrite: Rewriter, products: list[SharedProduct]) -> list[list[SharedProduct]]:
+    """Groups of products with results and weights of one kind; a product unlike its leader is noted with the reason."""
     leader, *others = products
     group, rest = [leader], []
     graded = gradients(graph)
@@ -92,7 +92,7 @@ def _alike(graph: GraphView, rewrite: Rewriter, products: list[Product]) -> list
     return ([group] if len(group) > 1 else []) + (_alike(graph, rewrite, rest) if len(rest) > 1 else [])
 
 
-def _is_like(leader: Product, product: Product, graded: dict[Node, int]) -> Literal[True] | No:
+def _is_like(leader: SharedProduct, product: SharedProduct, graded: dict[Node, int]) -> Literal[True] | No:
     """Whether two products agree in the kinds of their weights and biases, and in the source of their gradients."""
     one, other = leader.node, product.node
     biases = [p.bias for p in (leader, product) if p.bias is not None]
@@ -118,8 +118,8 @@ _OPERANDS: dict[Any, tuple[str, str, str | None]] = {
 }
 
 
-def _product(graph: GraphView, node: Node) -> Product | No | None:
-    """A call as a product of an input with a matrix; None for what is none, No for one that must stay."""
+def _product(graph: GraphView, node: Node) -> SharedProduct | No | None:
+    """A call as a product of an input with a matrix; None if it is not one, No if it must stay."""
     bound, result = graph.bind(node), tensor_of(node)
     if not isinstance(bound, Bound):
         return bound
@@ -131,7 +131,7 @@ def _product(graph: GraphView, node: Node) -> Product | No | None:
     if matrix.dim() != 2 or not given.dim():
         return None
     if any(is_wrapper_subclass(value) for value in (matrix, given)):
-        return No("an operand is a tensor of a class of its own")
+        return No("an operand is a wrapper subclass")
     width = matrix.shape[0 if bound.packet is aten.linear else 1]
     if not isinstance(width, int):
         return No("its width is symbolic")
@@ -140,18 +140,18 @@ def _product(graph: GraphView, node: Node) -> Product | No | None:
     if bound.get("alpha", 1) != 1 or bound.get("beta", 1) != 1:
         return No("it scales its operands")
     if not is_row_major(result):
-        return No("its result is not laid out row by row")
-    return Product(node, bound.packet, x, weight, bias, width)
+        return No("its result is not row-major")
+    return SharedProduct(node, bound.packet, x, weight, bias, width)
 
 
 def _is_vector(bias: torch.Tensor | None, width: int) -> bool:
     return bias is not None and bias.dim() == 1 and known_equal(bias.shape[0], width)
 
 
-# -------------------------------------------------------------------------------------------------------- whether
+# ---------------------------------------------------------------------------------------------------- whether it pays
 
 
-def _fuse(graph: GraphView, rewrite: Rewriter, context: Context, products: list[Product]) -> Literal[True] | No:
+def _fuse(graph: GraphView, rewrite: Rewriter, context: Context, products: list[SharedProduct]) -> Literal[True] | No:
     """Fuses the products, or says why not."""
     found = Placing(graph).place(product.node for product in products)
     if isinstance(found, No):
@@ -163,7 +163,7 @@ def _fuse(graph: GraphView, rewrite: Rewriter, context: Context, products: list[
     saves = _saved(products, device, trains)
     costs = _costs(products, is_packed, device, trains)
     what = f"one product for {len(products)}"
-    copied = [p for p in products if wants_own_memory(graph, p)] if pays(what, saves, costs) else []
+    copied = [p for p in products if needs_copy(graph, p)] if pays(what, saves, costs) else []
     costs += sum(copy_time(bytes_of(product.node), device) for product in copied)
     if not (verdict := pays(what, saves, costs)):
         return verdict
@@ -176,7 +176,7 @@ def _fuse(graph: GraphView, rewrite: Rewriter, context: Context, products: list[
     return True
 
 
-def _saved(products: Sequence[Product], device: Device, trains: bool) -> float:
+def _saved(products: Sequence[SharedProduct], device: Device, trains: bool) -> float:
     gemms = [gemm for gemm in (gemm_of(product.node) for product in products) if gemm is not None]
     if len(gemms) < len(products):
         return 0.0
@@ -185,15 +185,15 @@ def _saved(products: Sequence[Product], device: Device, trains: bool) -> float:
     if trains:
         saved += sum(gemm_time(g, device) for gemm in gemms for g in gemm.backward())
         saved -= sum(gemm_time(g, device) for g in wide.backward())
-        # The gradient of the input is the sum of as many products.
+        # The gradient of the input is a sum with one product per call.
         saved += (len(products) - 1) * copy_time(bytes_of(products[0].x), device)
     return saved
 
 
-def _costs(products: Sequence[Product], is_packed: bool, device: Device, trains: bool) -> float:
+def _costs(products: Sequence[SharedProduct], is_packed: bool, device: Device, trains: bool) -> float:
     weights = sum(bytes_of(product.weight) + bytes_of(product.bias) for product in products)
     costs = 0.0 if is_packed else copy_time(weights, device)
-    if trains:  # the gradients of the parts are put side by side
+    if trains:  # the gradients of the parts are concatenated
         costs += copy_time(sum(bytes_of(product.node) for product in products), device)
     return costs
 
@@ -201,20 +201,20 @@ def _costs(products: Sequence[Product], is_packed: bool, device: Device, trains:
 # --------------------------------------------------------------------------------------------------------- layout
 
 
-def _is_single_row(product: Product) -> bool:
+def _is_single_row(product: SharedProduct) -> bool:
     return all(known_equal(size, 1) for size in product.result.shape[:-1])
 
 
-def wants_own_memory(graph: GraphView, product: Product) -> bool:
-    """Whether a part must be copied: it leaves, is written, or is read by what may depend on its strides."""
+def needs_copy(graph: GraphView, product: SharedProduct) -> bool:
+    """Whether a part must be copied: it escapes, is written, or has a reader that may depend on its strides."""
     node = product.node
     if graph.effects.leaves(node) or graph.effects.place(node) in touched(graph):
         return True
-    return not _is_single_row(product) and not all(_is_indifferent(graph, node, user) for user in node.users)
+    return not _is_single_row(product) and not all(_accepts_any_row_stride(graph, node, user) for user in node.users)
 
 
-# What computes the same, in the same layout, from rows that lie further apart; of attention, what is not the query.
-_INDIFFERENT: dict[Any, tuple[str, ...] | None] = {
+# Operators whose result and layout do not depend on the row stride; of attention, only through key and value.
+_ANY_ROW_STRIDE: dict[Any, tuple[str, ...] | None] = {
     **dict.fromkeys((aten.linear, aten.matmul, aten.mm, aten.bmm, aten.addmm, aten.baddbmm, aten.layer_norm)),
     **dict.fromkeys((aten.cat, aten.stack, aten.sum, aten.mean, aten.softmax, aten.log_softmax)),
     aten.scaled_dot_product_attention: ("key", "value"),
@@ -222,22 +222,22 @@ _INDIFFERENT: dict[Any, tuple[str, ...] | None] = {
 _VIEWS = frozenset((aten.view, aten.reshape, aten.unflatten, aten.transpose, aten.permute))
 
 
-def _is_indifferent(graph: GraphView, node: Node, user: Node) -> bool:
+def _accepts_any_row_stride(graph: GraphView, node: Node, user: Node) -> bool:
     bound = graph.bind(user)
     if not isinstance(bound, Bound):
         return False
     if is_pointwise(user) and not graph.effects.of(user).writes:
         return True
     if bound.packet in _VIEWS and _keeps_rows(node, user, bound):
-        return all(_is_indifferent(graph, user, next_user) for next_user in user.users)
-    if bound.packet not in _INDIFFERENT:
+        return all(_accepts_any_row_stride(graph, user, next_user) for next_user in user.users)
+    if bound.packet not in _ANY_ROW_STRIDE:
         return False
-    names = _INDIFFERENT[bound.packet]
+    names = _ANY_ROW_STRIDE[bound.packet]
     return names is None or not any(value is node for name, value in bound.arguments.items() if name not in names)
 
 
 def _keeps_rows(node: Node, view: Node, bound: Bound) -> bool:
-    """Whether a view takes apart the last dimension alone, or exchanges dimensions: it can be made of any rows."""
+    """Whether a view splits only the last dimension, or permutes dimensions: it accepts any row stride."""
     if bound.packet in (aten.transpose, aten.permute):
         return True
     old, new = tensor_of(node), tensor_of(view)
@@ -250,8 +250,8 @@ def _keeps_rows(node: Node, view: Node, bound: Bound) -> bool:
 # -------------------------------------------------------------------------------------------------------- emission
 
 
-def _emit(emission: Emission, products: Sequence[Product], is_packed: bool) -> list[Node]:
-    """The wide product, and its parts."""
+def _emit(emission: Emission, products: Sequence[SharedProduct], is_packed: bool) -> list[Node]:
+    """Emits the wide product and its parts."""
     leader = products[0]
     is_linear = leader.op is aten.linear
     weight = emission(aten.cat, [product.weight for product in products], 0 if is_linear else 1)
@@ -269,8 +269,8 @@ def _emit(emission: Emission, products: Sequence[Product], is_packed: bool) -> l
     return parts_of(emission, wide, products)
 
 
-def _bias(emission: Emission, products: Sequence[Product]) -> Node | None:
-    """The biases side by side, with zeros where there is none."""
+def _bias(emission: Emission, products: Sequence[SharedProduct]) -> Node | None:
+    """The concatenated biases, with zeros where there is none."""
     given = next((product.bias for product in products if product.bias is not None), None)
     if given is None:
         return None
@@ -278,11 +278,11 @@ def _bias(emission: Emission, products: Sequence[Product]) -> Node | None:
     return emission(aten.cat, biases, 0)
 
 
-def parts_of(emission: Emission, wide: Node, products: Sequence[Product]) -> list[Node]:
-    """The results of the products, taken from those of all of them side by side."""
+def parts_of(emission: Emission, wide: Node, products: Sequence[SharedProduct]) -> list[Node]:
+    """Splits the wide result into the results of the products."""
     rank = products[0].result.dim()
     is_single_row = _is_single_row(products[0]) and rank > 1
-    if is_single_row:  # taken apart as a vector, its parts lie in memory as they did
+    if is_single_row:  # split as a vector, its parts keep their strides
         wide = emission(aten.flatten, wide)
     split = emission(aten.split_with_sizes, wide, [product.width for product in products], -1)
     parts = [

@@ -1,4 +1,4 @@
-"""Turns a batched product of one pair of matrices into a plain one."""
+"""Replaces a batched product with a batch of one by a plain matrix product."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from eductor.pipeline.base import f32
 
 @pattern_pass(stage="joint", numerics="reassociates", devices="cuda")
 def bmm_to_mm() -> None:
-    """Turns a batched product of one pair of matrices into a plain one.
+    """Replaces a batched product with a batch of one by a plain matrix product.
 
-    `mm` has more kernels to choose from, and what follows fuses into it.
+    `mm` has more kernels to choose from, and later operators fuse into it.
 
     It pays on CUDA, always: the reshapes around it are views.
     """

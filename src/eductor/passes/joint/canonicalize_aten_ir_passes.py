@@ -1,4 +1,4 @@
-"""Brings to one spelling what passes could not read alike: literals of one element, quantized regions."""
+"""Normalizes literals of one element and quantized regions to one spelling."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ hops = torch.ops.higher_order
 
 @rule_pass(stage="joint", numerics="exact")
 def canonicalize_aten_ir_passes() -> None:
-    """Brings to one spelling what passes could not read alike: literals of one element, quantized regions.
+    """Normalizes literals of one element and quantized regions to one spelling.
 
-    All else is read alike as it is, which costs less than to rewrite it: `t`, `transpose` and `permute`, `_unsafe_view`
-    and `view`, dims that count from the end, overloads for numbers, keywords. Passes read calls by their schema, and
-    patterns and views know which operators mean the same.
+    Everything else is read as it is, which costs less than rewriting it: `t`, `transpose` and `permute`, `_unsafe_view`
+    and `view`, negative dims, overloads for numbers, keywords. Passes read calls by their schema, and patterns and views
+    know which operators are equivalent.
 
-    It pays by what follows: passes read these calls, too.
+    It pays through later passes, which can then read these calls.
     """
 
 
 @canonicalize_aten_ir_passes.rule(aten.lift_fresh_copy)
 def literal(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
-    """A tensor of one element that the program spells out, `torch.tensor(2.0)`, is full of its number."""
+    """Replaces a literal tensor of one element, `torch.tensor(2.0)`, by a `full`."""
     bound = graph.bind(node)
     source = bound["self"] if isinstance(bound, Bound) else None
     if not isinstance(source, Node) or source.op != "get_attr":
-        rewrite.reject("it is no literal of the program", node)
+        rewrite.reject("it is not a literal of the program", node)
         return
     value = attribute_or_none(graph.module, str(source.target))
     is_plain = isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.layout is torch.strided
     if not is_plain or value.numel() != 1:
-        rewrite.reject("it has more than one element, or lies on a device", node)
+        rewrite.reject("it has more than one element, or is not a dense CPU tensor", node)
         return
     number = literal_of(value.detach())
     if number is None:
-        rewrite.reject("no number is exactly its value", node)
+        rewrite.reject("no Python number represents its value exactly", node)
     else:
         rewrite.replace(node, aten.full, list(value.shape), number, dtype=value.dtype, device=value.device)
 
 
 @canonicalize_aten_ir_passes.rule(hops.invoke_quant_packed)
 def quantized_region(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
-    """A region with its options as an argument has them beside it; a single result comes without a tuple."""
+    """Moves the options of a quantized region from its arguments to its metadata, and unwraps a single result."""
     options, scheme = node.kwargs.get("quant_options"), node.kwargs.get("scheme")
     region, *operands = node.args
     body = attribute_or_none(graph.module, str(region.target)) if isinstance(region, Node) else None
@@ -80,7 +80,7 @@ def quantized_region(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
 
 
 def _bare(body: GraphModule) -> GraphModule:
-    """The body of a region that returns its only result by itself."""
+    """A copy of a region's body that returns its only result without a tuple."""
     bare = GraphModule(body, copy_of(body.graph))
     output: Any = bare.graph.output_node()
     output.args = tuple(output.args[0])

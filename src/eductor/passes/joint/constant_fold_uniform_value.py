@@ -1,4 +1,4 @@
-"""Folds tensors that are one number everywhere, and drops what adds 0, multiplies by 1 or picks by a full mask."""
+"""Folds tensors that are one number everywhere, and drops additions of 0, products with 1 and constant masks."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ aten = torch.ops.aten
 
 @graph_pass(stage="joint", numerics="exact")
 def constant_fold_uniform_value(graph: GraphView, rewrite: Rewriter) -> None:
-    """Folds tensors that are one number everywhere, and drops what adds 0, multiplies by 1 or picks by a full mask.
+    """Folds tensors that are one number everywhere, and drops additions of 0, products with 1 and constant masks.
 
-    What is computed from uniform tensors becomes one `full`. Floating numbers are safe: `x * 0` stays, which keeps NaN;
-    `x + 0` stays where x may be -0.0 and somebody could tell. What devices round differently is not folded. Of several
-    reinterpretations of the same memory (`view.dtype`), one is kept.
+    A value computed from such tensors becomes one `full`. Floating-point results stay exact: `x * 0` stays, which keeps
+    NaN; `x + 0` stays where x may be -0.0 and the sign is observable. Operators that devices round differently are not
+    folded. Of several reinterpretations of the same memory (`view.dtype`), one is kept.
 
-    It pays always: a kernel less, and masks and factors that autograd made no longer read memory.
+    It pays always: a kernel less, and masks and factors that autograd created no longer read memory.
     """
     folding = _Folding(graph, rewrite, Uniform(graph))
     for node in graph.candidates(folding.neutral_calls()):
@@ -51,7 +51,7 @@ class _Folding:
     uniform: Uniform
 
     def neutral_calls(self) -> list[Node]:
-        """The calls that may leave one operand as it is, for the other one is a known number."""
+        """Calls that may return one operand unchanged because the other one is a known number."""
         found = {user for node in self.uniform for user in node.users}
         for op in _ARITHMETIC:
             found.update(n for n in self.graph.calls(op) if any(type(x) in _NUMBERS and x in (0, 1) for x in n.args))
@@ -63,7 +63,7 @@ class _Folding:
         if not isinstance(bound, Bound):
             self.rewrite.reject(bound, node)
             return
-        kept = self._what_is_left(bound, node)
+        kept = self._neutral_operand(bound, node)
         if kept is None:
             return
         if isinstance(kept, No):
@@ -75,13 +75,13 @@ class _Folding:
         else:
             self.rewrite.replace(node, kept)
 
-    def _what_is_left(self, bound: Bound, node: Node) -> Node | No | None:
-        """The operand that a call returns as it is; No where it nearly does."""
+    def _neutral_operand(self, bound: Bound, node: Node) -> Node | No | None:
+        """The operand that a call returns unchanged; No if it nearly does."""
         tensor, neutral = tensor_of(node), _NEUTRAL[bound.packet]
         if tensor is None:
             return None
         if tensor.dtype.is_complex:
-            return No("of complex numbers, each part is computed from both")
+            return No("each part of a complex result depends on both parts of its operands")
         if bound.op is aten.where.self:
             picks = self.uniform.number(bound["condition"])
             kept = None if picks is None else bound["self"] if picks else bound["other"]
@@ -95,13 +95,13 @@ class _Folding:
                 if not answer and not isinstance(answer, No):
                     continue
                 if bound.get("alpha", 1) != 1 or bound.get("rounding_mode") is not None:
-                    return No("more is done to its operands than that")
-                is_idle = answer is _SIGN_OF_ZERO and self._is_sign_of_zero_idle(node, kept)
-                return kept if answer or is_idle else answer
+                    return No("it also scales or rounds")
+                is_dead = answer is _SIGN_OF_ZERO and self._is_zero_sign_dead(node, kept)
+                return kept if answer or is_dead else answer
         return None
 
-    def _is_sign_of_zero_idle(self, node: Node, operand: Node) -> bool:
-        """Whether the operand is never -0.0, or nobody who uses the result could tell."""
+    def _is_zero_sign_dead(self, node: Node, operand: Node) -> bool:
+        """Whether the operand is never -0.0, or no user of the result distinguishes it from 0.0."""
         users = list(node.users)
         if users and all(_is_any(self.graph, user, _BLIND_TO_SIGN) for user in users):
             return True
@@ -116,7 +116,7 @@ class _Folding:
         return made.packet in _NEVER_MINUS_ZERO
 
     def results(self) -> list[Node]:
-        """What was computed from uniform tensors: what was computed last first, for then the rest goes by itself."""
+        """Values computed from uniform tensors, last first: folding a late one makes the earlier ones dead."""
         return [n for n in reversed(list(self.uniform)) if not _is_any(self.graph, n, CONSTRUCTORS)]
 
     def fold(self, node: Node) -> None:
@@ -127,13 +127,13 @@ class _Folding:
             return  # a view costs nothing, a second tensor would
         literal, sizes = self.uniform.literal(node), self._sizes(tensor, node)
         if literal is None:
-            self.rewrite.reject("no number is exactly its value", node)
+            self.rewrite.reject("no Python number represents its value exactly", node)
         elif not is_row_major(tensor):
-            self.rewrite.reject("it does not lie row by row, as a new tensor would", node)
+            self.rewrite.reject("it is not row-major, as a new tensor would be", node)
         elif is_view and self.graph.effects.leaves(node):
-            self.rewrite.reject("it leaves the graph as a view, with whom it shares memory would change", node)
+            self.rewrite.reject("it escapes as a view, and folding it would change its aliases", node)
         elif sizes is None:
-            self.rewrite.reject("no node of the graph holds one of its sizes", node)
+            self.rewrite.reject("no node of the graph holds one of its symbolic sizes", node)
         else:
             self.rewrite.replace(node, aten.full, sizes, literal, dtype=tensor.dtype, device=tensor.device)
 
@@ -159,7 +159,7 @@ def _is_any(graph: GraphView, node: Node, operators: Any) -> bool:
 
 # ------------------------------------------------------------------------------------------------- neutral elements
 
-_SIGN_OF_ZERO = No("plus zero makes 0.0 of -0.0")
+_SIGN_OF_ZERO = No("adding zero turns -0.0 into 0.0")
 _NUMBERS = (bool, int, float)
 _ARITHMETIC = (aten.add, aten.sub, aten.mul, aten.div)
 
@@ -182,7 +182,7 @@ def _subtracted(number: Number, dtype: torch.dtype, is_right: bool) -> bool | No
 
 def _multiplied(number: Number, dtype: torch.dtype, is_right: bool) -> bool | No:
     if number == 0 and dtype.is_floating_point:
-        return No("a product with zero keeps NaN, infinities and signs")
+        return No("a floating-point product with zero may be NaN or -0.0")
     return number == 1
 
 
@@ -198,19 +198,19 @@ _NEUTRAL: dict[Any, Callable[[Number, torch.dtype, bool], bool | No]] = {
     aten.logical_or: lambda number, dtype, is_right: not number,
     aten.where: lambda number, dtype, is_right: False,
 }
-"""Whether a call with a number as one operand is its other operand; No where it nearly is."""
+"""Whether a call with this number as one operand returns the other operand; No if it nearly does."""
 
 _NEVER_MINUS_ZERO = frozenset((aten.abs, aten.exp, aten.exp2, aten.cosh, aten.sigmoid, aten._softmax, aten.softmax))
 _COMPARISONS = (aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge, aten.isnan, aten.isinf)
 _BLIND_TO_SIGN = frozenset((*_COMPARISONS, *_NEVER_MINUS_ZERO, aten.cos))
-"""Of 0.0 and of -0.0 they make the same."""
+"""Operators that give the same result for 0.0 and -0.0."""
 
 
 # ------------------------------------------------------------------------------------------------- reinterpretations
 
 
 def _reuse(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
-    """Reads the memory of a tensor under another dtype at most once, and not at all under its own."""
+    """Reinterprets a tensor's memory at most once per dtype, and never as its own dtype."""
     bound = graph.bind(node)
     assert isinstance(bound, Bound)
     base, sizes = bound["self"], {bound["dtype"].itemsize}
@@ -232,7 +232,7 @@ def _reuse(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
         if tensor is not None and sizes == {tensor.dtype.itemsize}:
             rewrite.update(node, args=(base, bound["dtype"]), kwargs={}, respelled=True)
         else:
-            rewrite.reject("its elements are of another size than those of the tensor it reinterprets", node)
+            rewrite.reject("its element size differs from that of the tensor it reinterprets", node)
 
 
 def _reads_as(graph: GraphView, node: Node, dtype: torch.dtype) -> bool:
@@ -263,12 +263,12 @@ def integers_times_zero(x: torch.Tensor = i64(4)) -> torch.Tensor:
     return x * torch.zeros(4, dtype=torch.int64) + x
 
 
-@constant_fold_uniform_value.refuses("keeps NaN")
+@constant_fold_uniform_value.refuses("may be NaN or -0.0")
 def product_with_zeros(x: torch.Tensor = f32(4)) -> torch.Tensor:
     return x * torch.zeros(4)
 
 
-@constant_fold_uniform_value.refuses("makes 0.0 of -0.0")
+@constant_fold_uniform_value.refuses("turns -0.0 into 0.0")
 def plus_zeros(x: torch.Tensor = f32(4)) -> torch.Tensor:
     return (x + torch.zeros(4)).sin()
 

@@ -1,4 +1,4 @@
-"""Computes attention that is written by hand with one fused kernel, forward and backward."""
+"""Replaces hand-written attention by one fused kernel, forward and backward."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from eductor.regions.replace_region import replace_region
 
 @graph_pass(stage="joint", numerics="reassociates", finite_only=True)
 def fuse_attention(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
-    """Computes attention that is written by hand with one fused kernel, forward and backward.
+    """Replaces hand-written attention by one fused kernel, forward and backward.
 
-    It begins at the softmax, whole or taken apart, and reads upwards to the product of query and key, downwards to the
-    product with the value: scales, masks, casts, views and dropout in whatever order they are written. The scores are
-    never stored, so that memory grows with the length of the sequence, not with its square. A query that sees no key
-    has eager's result, NaN or the mean of the values. As with torch's own attention, numbers are to be finite: what is
-    not, and a mask hides, reaches the result, and gradients show only a part of the NaN that eager's would.
+    The search begins at the softmax, whole or decomposed, and goes up to the product of query and key and down to the
+    product with the value, through scales, masks, casts, views and dropout in any order. The scores are never
+    materialized, so memory grows with the length of the sequence, not with its square. A query that sees no key has
+    eager's result, NaN or the mean of the values. As in torch's own attention, numbers must be finite: a masked one that
+    is not still reaches the result, and gradients show only a part of the NaN that eager's would.
 
-    It pays the more the longer the sequences: in time, and above all in memory of training.
+    It pays more the longer the sequences are: in time, and above all in memory of training.
     """
     for anchor in graph.find(*ANCHORS):
         softmax = softmax_at(graph, anchor)
@@ -39,7 +39,7 @@ def fuse_attention(graph: GraphView, rewrite: Rewriter, context: Context) -> Non
         if not verdict:
             rewrite.reject(verdict, anchor)
             continue
-        replaced: Literal[True] | No = No("a symbolic size of it is not known from its inputs")
+        replaced: Literal[True] | No = No("none of its inputs has one of its symbolic sizes")
         for region, fused in regions(graph, found, training=not context.is_inference):
             replaced = replace_region(graph, rewrite, region, fused)
             if replaced:

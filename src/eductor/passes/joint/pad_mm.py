@@ -1,4 +1,4 @@
-"""Pads matrix products with zeros to sizes that matrix units compute fast, where that pays, and cuts the result."""
+"""Pads matrix products with zeros to sizes that are fast on matrix units, where that pays, and slices the result."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def pad_mm(
     measure: bool = False,
     memory_share: float = MEMORY_SHARE,
 ) -> None:
-    """Pads matrix products with zeros to sizes that matrix units compute fast, where that pays, and cuts the result.
+    """Pads matrix products with zeros to sizes that are fast on matrix units, where that pays, and slices the result.
 
-    With `measure` the best plan is timed beside the product as it is, once for each kind of device: the times are kept
-    on disk. With `force` all that is not aligned is padded, on any device. The copies for one product take at most the
+    With `measure`, the best plan is timed against the unpadded product, once per kind of device: the times are cached on
+    disk. With `force`, every unaligned size is padded, on any device. The copies for one product take at most
     `memory_share` of the device's memory.
 
-    It pays where the rows of a large matrix are not aligned, on CUDA. That follows from sizes, strides and the figures
-    of the device: for each dimension by itself, copies included.
+    It pays where the rows of a large matrix are not aligned, on CUDA. That is predicted from sizes, strides and the
+    figures of the device, for each dimension separately, copies included.
     """
     padded = PaddedProducts(graph, rewrite)
     for node in graph.find(*FACTORS):
@@ -57,7 +57,7 @@ def pad_mm(
 
 
 def _timer(asked: bool, device: torch.device) -> Measure | None:
-    """Times differ from run to run, and so would the program: not where its results must not."""
+    """None under deterministic algorithms: times vary from run to run, and so would the program."""
     is_wanted = asked and not torch.are_deterministic_algorithms_enabled()
     return partial(measure_product, where=device) if is_wanted else None
 

@@ -1,4 +1,4 @@
-"""Draws one seed tensor a device, and makes every random tensor a function of its seed."""
+"""Draws one seed tensor per device, and computes every random tensor from its seed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import value_of
 from eductor.graph.view import GraphView
-from eductor.passes.joint.seeded.draw import Draw, Seeds, home_of_sizes, physical_order
+from eductor.passes.joint.seeded.draw import Draw, Seeds, physical_order, source_of_sizes
 from eductor.passes.joint.seeded.recipes import OPERATORS, may_be_seeded, replace
 from eductor.pipeline.base import Context, f32, graph_pass
 
@@ -26,30 +26,29 @@ def _unless_eager(context: Context) -> Literal[True] | No:
 
 @graph_pass(stage="joint", numerics="redraws", when=_unless_eager)
 def replace_random_passes(graph: GraphView, rewrite: Rewriter) -> None:
-    """Draws one seed tensor a device, and makes every random tensor a function of its seed.
+    """Draws one seed tensor per device, and computes every random tensor from its seed.
 
-    A mask that the backward computes again is the same mask. A tensor of probabilities is not checked: where eager
-    raises for one that is less than 0 or greater than 1, it counts as 0 or 1. The option `fallback_random` of a compile
-    leaves eager's draws.
+    A mask that the backward recomputes is the same mask. A tensor of probabilities is not checked: one below 0 or above
+    1, for which eager raises, counts as 0 or 1. The option `fallback_random` of a compile keeps eager's draws.
 
-    It pays on an engine that fuses: a launch a device instead of one a tensor, and the draw fuses into its consumers.
+    It pays on an engine that fuses: one launch per device, not per tensor, and the draw fuses into its consumers.
     """
     seeds, chosen = Seeds(), list[Node]()
     for node in graph.find(*OPERATORS):
-        draw = _understood(graph, rewrite, seeds, node)
+        draw = _draw_of(graph, rewrite, seeds, node)
         if isinstance(draw, No):
             rewrite.reject(draw, node)
         else:
             seeds.reserve(draw)
             chosen.append(node)
     for node in graph.candidates(chosen):
-        draw = _understood(graph, rewrite, seeds, node)  # once more, since its operands may be others now
+        draw = _draw_of(graph, rewrite, seeds, node)  # again: its operands may have been replaced
         assert isinstance(draw, Draw)
         replace(draw)
 
 
-def _understood(graph: GraphView, rewrite: Rewriter, seeds: Seeds, node: Node) -> Draw | No:
-    """A random call whose numbers a seed can give, or why it is left alone."""
+def _draw_of(graph: GraphView, rewrite: Rewriter, seeds: Seeds, node: Node) -> Draw | No:
+    """A random call that can be computed from a seed, or why it cannot."""
     bound, value = graph.bind(node), value_of(node)
     if not isinstance(bound, Bound):
         return bound
@@ -59,9 +58,9 @@ def _understood(graph: GraphView, rewrite: Rewriter, seeds: Seeds, node: Node) -
         return No("its shape is not known")
     if not (verdict := may_be_seeded(bound, node, value)):
         return verdict
-    order, sizes = physical_order(value), home_of_sizes(bound, value)
+    order, sizes = physical_order(value), source_of_sizes(bound, value)
     if order is None:
-        return No("its strides are not those of a permuted tensor")
+        return No("its strides are not those of a permuted dense tensor")
     if sizes is None:
         return No("its sizes are symbolic, and no operand has them")
     return Draw(rewrite, node, bound, value, order, sizes, seeds)
@@ -88,7 +87,7 @@ def coins_and_dice(x: torch.Tensor = f32(64, 64)) -> torch.Tensor:
 
 
 def _give_a_generator(module: GraphModule) -> None:
-    """Not every torch traces a call with a generator; what follows must not depend on that."""
+    """Inserts a generator by hand, since not every torch traces a call with one."""
     (node,) = module.graph.find_nodes(op="call_function", target=aten.rand.default)
     module.generator = own = torch.Generator()  # type: ignore[assignment]
     with module.graph.inserting_before(node):
@@ -98,6 +97,6 @@ def _give_a_generator(module: GraphModule) -> None:
     node.kwargs = {**node.kwargs, "generator": generator}
 
 
-@replace_random_passes.refuses("a generator of its own", prepare=_give_a_generator)
+@replace_random_passes.refuses("an explicit generator", prepare=_give_a_generator)
 def own_generator(x: torch.Tensor = f32(8, 8)) -> torch.Tensor:
     return x + torch.rand(8, 8)

@@ -1,4 +1,4 @@
-"""Scales a softmax after its maximum was taken away: `(x - max(x)) * c` in place of `x * c - max(x * c)`."""
+"""Scales the scores of a softmax after subtracting their maximum: `(x - max(x)) * c`, not `x * c - max(x * c)`."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ prims = torch.ops.prims
 
 @graph_pass(stage="joint", numerics="reassociates", on=False)
 def stabilize_scaled_softmax(graph: GraphView, rewrite: Rewriter) -> None:
-    """Scales a softmax after its maximum was taken away: `(x - max(x)) * c` in place of `x * c - max(x * c)`.
+    """Scales the scores of a softmax after subtracting their maximum: `(x - max(x)) * c`, not `x * c - max(x * c)`.
 
     The largest exponent is then 0, though code generation computes the product twice, once with a fused multiply-add.
-    It is off by default, since that cancels in the quotient. Rows of 2048 take as long either way on a CPU, and are as
-    exact (2e-6 in float32), unless all have a large number in common: 8e-4 becomes 1e-6 where that is 1e5.
+    It is off by default, since that error cancels in the quotient. Rows of 2048 take equally long on a CPU, and are
+    equally exact (2e-6 in float32), unless all elements share a large offset: at 1e5, the error falls from 8e-4 to 1e-6.
 
-    It pays in accuracy alone, for rows with large numbers.
+    It pays in accuracy only, for rows of large numbers.
     """
     for maximum in graph.find(aten.amax):
         scores = _operand(graph, maximum, "self")
@@ -43,7 +43,7 @@ def stabilize_scaled_softmax(graph: GraphView, rewrite: Rewriter) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Scaled:
-    """What is multiplied or divided by something, and what the nodes from the product to the scores are."""
+    """A source that is multiplied or divided, and the nodes from the product to the scores."""
 
     product: Bound
     source: Node
@@ -52,12 +52,12 @@ class _Scaled:
 
     @property
     def factor(self) -> float:
-        """How far it is scaled."""
+        """The number by which the source is multiplied."""
         return float(self.by) if self.product.packet is aten.mul else 1 / float(self.by)
 
 
 def _scaled(graph: GraphView, scores: Any) -> _Scaled | None:
-    """A product, or its conversion."""
+    """Reads scores as a product or quotient, or its conversion."""
     is_converted = isinstance(scores, Node) and graph.is_call(scores, prims.convert_element_type)
     node = _operand(graph, scores, "a") if is_converted else scores
     bound = graph.bind(node) if isinstance(node, Node) and graph.is_call(node, aten.mul, aten.div) else None
@@ -79,7 +79,7 @@ def _may_rewrite(graph: GraphView, maximum: Node, scores: Node, scaled: _Scaled)
     if not bound["keepdim"] or taken["self"] is not scores or taken["other"] is not maximum or taken["alpha"] != 1:
         return No("no softmax follows")
     if len(maximum.users) > 1 or not all(graph.is_call(u, aten.exp) for u in difference.users):
-        return No("the maximum, or what is less by it, is used otherwise than for a softmax")
+        return No("the maximum or the shifted scores are used outside the softmax")
     users = {user for node in scaled.nodes for user in node.users}
     if users - {*scaled.nodes, maximum, difference}:
         return No("the scaled scores are used elsewhere")
@@ -87,20 +87,20 @@ def _may_rewrite(graph: GraphView, maximum: Node, scores: Node, scaled: _Scaled)
 
 
 def _may_scale_later(scaled: _Scaled, scores: torch.Tensor) -> Literal[True] | No:
-    """Only where the sums and products of finite numbers that overflow are those whose exponential is 0 in any case."""
+    """Whether only terms whose exponential is 0 in any case may overflow, given finite numbers."""
     tensor, product = tensor_of(scaled.source), value_of(scaled.nodes[0])
     if not isinstance(scaled.by, (int, float)):
-        return No("it is not scaled by a number that is known")
+        return No("it is not scaled by a known number")
     if tensor is None or not tensor.dtype.is_floating_point or tensor.dtype is not product.dtype:
-        return No("the product has another dtype than what is scaled")
+        return No("the product and its source differ in dtype")
     if not known_equal(tuple(tensor.shape), tuple(product.shape)):
-        return No("the product has another shape than what is scaled")
+        return No("the product and its source differ in shape")
     if not math.isfinite(scaled.by) or scaled.by == 0:
         return No(f"it is scaled by {scaled.by}")
     if abs(scaled.factor) > 1:
-        return No("the product may overflow, which a softmax answers with NaN")
+        return No("the product may overflow, and the softmax would be NaN")
     is_tiny = abs(scaled.factor) * torch.finfo(scores.dtype).max < 1024
-    return No("the factor is so small that what overflows without it counts") if is_tiny else True
+    return No("the factor is so small that overflow without it would change the result") if is_tiny else True
 
 
 def _rewrite(graph: GraphView, rewrite: Rewriter, maximum: Node, scores: Node, scaled: _Scaled) -> None:
@@ -122,7 +122,7 @@ def _operand(graph: GraphView, node: Node, name: str) -> Any:
 
 
 def _number(graph: GraphView, given: Any) -> Any:
-    """The number that an operand is, everywhere; the operand itself where that is not known."""
+    """The number that fills an operand; the operand itself if that is not known."""
     if not isinstance(given, Node) or not graph.is_call(given, aten.full, aten.scalar_tensor):
         return given
     bound = graph.bind(given)
@@ -131,7 +131,7 @@ def _number(graph: GraphView, given: Any) -> Any:
 
 
 def _as_decomposed(x: torch.Tensor) -> torch.Tensor:
-    """A softmax over the last dimension as code generators see it."""
+    """A decomposed softmax over the last dimension."""
     exponents = (x - x.amax(-1, keepdim=True)).exp()
     return exponents / exponents.sum(-1, keepdim=True)
 
@@ -151,7 +151,7 @@ def enlarged_scores(x: torch.Tensor = f32(4, 8)) -> torch.Tensor:
     return _as_decomposed(x * 8.0)
 
 
-@stabilize_scaled_softmax.refuses("not scaled by a number that is known")
+@stabilize_scaled_softmax.refuses("not scaled by a known number")
 def learned_scale(x: torch.Tensor = f32(4, 8), scale: torch.Tensor = f32(1)) -> torch.Tensor:
     return _as_decomposed(x * scale)
 

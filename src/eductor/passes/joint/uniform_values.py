@@ -1,7 +1,7 @@
-"""Tensors all of whose elements are one known number: where they are made, and what exact operators make of them.
+"""Uniform tensors, all of whose elements are one known number, followed from their constructors.
 
-Each stands as one real element in the memory of the CPU, so that nothing runs on another device and nothing waits for
-one. Only operators are followed that give the same bits on every device; `exp` and its like do not.
+Each is represented by one real element on the CPU, so that nothing runs on another device or waits for one. Only
+operators that give the same bits on every device are followed, unlike `exp`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONSTRUCTORS: dict[Any, str | int] = {
     **dict.fromkeys((aten.ones, aten.ones_like, aten.new_ones), 1),
     aten.scalar_tensor: "s",
 }
-"""What makes a uniform tensor: the number, or the argument that says it."""
+"""Constructors of uniform tensors, with their number or the argument that holds it."""
 
 VIEWS = frozenset(
     {
@@ -38,7 +38,7 @@ VIEWS = frozenset(
         *(aten.unsqueeze, aten.slice, aten.select, aten.diagonal, aten.unfold, aten.alias, aten.detach),
     }
 )
-"""What picks and arranges elements."""
+"""Operators that select and rearrange elements."""
 
 _COPIES = frozenset({aten.clone, aten.repeat, aten.flip, aten.lift_fresh_copy})
 _CASTS = frozenset({prims.convert_element_type, prims.device_put, aten._to_copy})
@@ -52,7 +52,7 @@ _EXACT = frozenset(
         *(aten.bitwise_and, aten.bitwise_or, aten.bitwise_xor, aten.bitwise_not),
     }
 )
-"""Operators on each element by itself that are rounded alike everywhere, or not at all."""
+"""Pointwise operators that every device rounds alike, or that do not round."""
 
 _PICKING = (aten.where, aten.masked_fill)
 
@@ -60,7 +60,7 @@ _REDUCED = (torch.float16, torch.bfloat16)
 
 
 class Uniform:
-    """The uniform tensors of a graph, found from their constructors on; `number` tells the value of each."""
+    """The uniform tensors of a graph; `number` returns the value of each."""
 
     def __init__(self, graph: GraphView) -> None:
         self._graph = graph
@@ -79,14 +79,14 @@ class Uniform:
         return iter(self._elements)
 
     def number(self, given: Any) -> Number | None:
-        """The number that all elements of a tensor are, or that an argument is; None where there is no such number."""
+        """The number that every element of a tensor equals, or that an argument is; None if there is none."""
         if isinstance(given, Node):
             element = self._elements.get(given)
             return None if element is None else element.item()
         return given if isinstance(given, (bool, int, float, complex)) else None
 
     def literal(self, node: Node) -> Number | None:
-        """The number with which `full` makes the same bits; None where there is none."""
+        """The number with which `full` gives the same bits; None if there is none."""
         return literal_of(self._elements[node])
 
     def _follow(self) -> None:
@@ -136,7 +136,7 @@ class Uniform:
 
     def _cast(self, bound: Bound, tensor: torch.Tensor) -> torch.Tensor | None:
         element = self._elements.get(bound["a"] if "a" in bound.arguments else bound["self"])
-        if element is None or bound.get("pin_memory") or not _is_cast_alike(element, tensor.dtype):
+        if element is None or bound.get("pin_memory") or not _is_cast_exact(element, tensor.dtype):
             return None
         return element.to(tensor.dtype)
 
@@ -153,11 +153,11 @@ class Uniform:
         args, kwargs = Bound(bound.op, given, bound.given).call()
         result: torch.Tensor = bound.op(*args, **kwargs)
         if result.isnan() and bound.packet not in _PICKING:
-            return None  # which of the many NaN it is, devices decide
+            return None  # the bits of a computed NaN depend on the device
         return result.reshape((1,) * tensor.dim())
 
     def _absorbed(self, bound: Bound, tensor: torch.Tensor) -> Number | None:
-        """The result where one operand alone decides it; among floating numbers none does: NaN * 0 is NaN."""
+        """The result if one operand alone determines it, which no floating-point number does: NaN * 0 is NaN."""
         decides = _ABSORBING.get(bound.packet)
         if decides is None or tensor.dtype.is_floating_point or tensor.dtype.is_complex:
             return None
@@ -167,10 +167,10 @@ class Uniform:
 
 
 def literal_of(element: torch.Tensor) -> Number | None:
-    """The number with which `full` makes the bits of a tensor of one element, on the CPU; None where there is none."""
+    """The number with which `full` gives the bits of a one-element CPU tensor; None if there is none."""
     number: Number = element.item()
     if number != number:
-        number = math.nan  # of the many there are, the one that can be spelled
+        number = math.nan  # the only NaN that can be spelled
     with unset_fake_temporarily():
         try:
             again = torch.full_like(element, number)
@@ -196,19 +196,19 @@ _ABSORBING: dict[Any, Callable[[Number, torch.dtype], Number | None]] = {
 
 
 def _pick(bound: Bound, given: dict[str, Any]) -> None:
-    """What `where` need not know: the side that is not picked, or the condition if both sides are the same."""
+    """Fills in what `where` ignores: the side not picked, or the condition if both sides are equal."""
     condition, here, there = (given[name] for name in ("condition", "self", "other"))
     if condition is not None:
         idle = "other" if condition.item() else "self"
         unknown = tensor_of(bound[idle])
-        if given[idle] is None and unknown is not None:  # its dtype counts all the same
+        if given[idle] is None and unknown is not None:  # its dtype still takes part in promotion
             given[idle] = torch.zeros((1,) * unknown.dim(), dtype=unknown.dtype, device="cpu")
     elif here is not None and there is not None and here.dtype is there.dtype and _same_bits(here, there):
         given["condition"] = torch.ones((), dtype=torch.bool, device="cpu")
 
 
 def _is_exact(bound: Bound, given: dict[str, Any], tensor: torch.Tensor) -> bool:
-    """Whether the result is the same bits on every device, and for tensors of every size."""
+    """Whether the result has the same bits on every device, and for tensors of every size."""
     elements = [x for x in given.values() if isinstance(x, torch.Tensor)]
     numbers = [x.item() if isinstance(x, torch.Tensor) else x for x in given.values()]
     numbers = [x for x in numbers if isinstance(x, (bool, int, float, complex))]
@@ -217,15 +217,15 @@ def _is_exact(bound: Bound, given: dict[str, Any], tensor: torch.Tensor) -> bool
     if any(given.get(name, usual) != usual for name, usual in (("alpha", 1), ("decimals", 0))):
         return False
     if bound.packet is aten.div and tensor.device.type != "cpu" and not _is_power_of_two(numbers[1]):
-        return False  # by a number, some devices multiply with its inverse
+        return False  # some devices multiply by the reciprocal of a number
     if bound.packet in (aten.maximum, aten.minimum, aten.relu) and not any(numbers):
-        return not tensor.dtype.is_floating_point  # of 0.0 and -0.0, either may come out
+        return not tensor.dtype.is_floating_point  # of 0.0 and -0.0, either may be returned
     reduced = next((x.dtype for x in elements if x.dtype in _REDUCED), None)
     return reduced is None or all(_holds(reduced, number) for number in numbers)
 
 
-def _is_cast_alike(element: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Whether every device makes the same of an element in another dtype."""
+def _is_cast_exact(element: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether casting an element to a dtype gives the same bits on every device."""
     here, there = element.dtype.is_floating_point, dtype.is_floating_point
     if element.dtype is dtype or dtype is torch.bool:
         return True
@@ -234,7 +234,7 @@ def _is_cast_alike(element: torch.Tensor, dtype: torch.dtype) -> bool:
     number = element.item()
     if here and not there:
         return math.isfinite(number) and _holds(dtype, math.trunc(number))
-    return dtype not in _REDUCED or _holds(torch.float32, number)  # it may be rounded on the way
+    return dtype not in _REDUCED or _holds(torch.float32, number)  # it may be rounded to float32 first
 
 
 def _is_power_of_two(number: Number) -> bool:
@@ -242,7 +242,7 @@ def _is_power_of_two(number: Number) -> bool:
 
 
 def _holds(dtype: torch.dtype, number: Number) -> bool:
-    """Whether a number need not be rounded to be of this dtype: it may be rounded before or after it is computed with."""
+    """Whether a dtype holds a number exactly: rounding before or after an operator then makes no difference."""
     try:
         return number != number or torch.tensor(number, dtype=dtype, device="cpu").item() == number
     except (RuntimeError, OverflowError):

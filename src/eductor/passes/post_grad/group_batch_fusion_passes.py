@@ -95,7 +95,7 @@ def large_weights(
     return x @ w, x.sin() @ v
 
 
-@group_batch_fusion_passes.refuses("no other call is of the same form")
+@group_batch_fusion_passes.refuses("no other call has the same form")
 def products_in_two_dtypes(
     x: torch.Tensor = f32(4, 16), w: torch.Tensor = f32(8, 8), v: torch.Tensor = f64(8, 8)
 ) -> tuple[torch.Tensor, torch.Tensor]:

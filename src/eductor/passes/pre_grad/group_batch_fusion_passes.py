@@ -57,7 +57,7 @@ def separate_inputs(x: torch.Tensor = f32(4, 8), y: torch.Tensor = f32(4, 8)) ->
     return torch.tanh(x), torch.tanh(y)
 
 
-@group_batch_fusion_passes.refuses("no other call is of the same form")
+@group_batch_fusion_passes.refuses("no other call has the same form")
 def linear_after_linear(x: torch.Tensor = f32(4, 8), w: torch.Tensor = f32(8, 8)) -> torch.Tensor:
     return F.linear(F.linear(x, w), w)
 

@@ -1,9 +1,9 @@
-"""Attention as it is written by hand: found at its softmax, read up to the scores and down to the second product.
+"""Recognizes hand-written attention: starts at its softmax, goes up to the first product and down to the second.
 
-`numbers` reads constants, `softmax` finds the anchor, `scores` walks up, `weights` walks down, `axes` keeps track of
-what is batch, query and key, `masks` makes one bias of all masks, `causal` proves triangles, `operands` reads query, key
-and value, `attention` puts it together, `kernels` knows what torch has one kernel for. `regions` is the part of the graph
-to replace, `call` what computes it.
+`numbers` reads constants, `softmax` finds the anchor, `scores` walks up, `weights` walks down, `axes` tracks batch, query
+and key axes, `masks` combines all masks into one bias, `causal` proves triangles, `operands` reads query, key and value,
+`attention` combines these, `kernels` knows which attentions torch has one kernel for. `regions` is the part of the graph
+to replace, `call` the call that replaces it.
 """
 
 from eductor.passes.joint.attention.attention import Attention as Attention

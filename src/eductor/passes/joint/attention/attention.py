@@ -1,4 +1,4 @@
-"""Attention as a value: what is found around a softmax."""
+"""The attention found around a softmax, as one value."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class Attention:
 
     @property
     def dtype(self) -> torch.dtype:
-        """In which the kernel computes: the widest of the three, or wider."""
+        """The dtype the kernel computes in: the widest of the three, or wider."""
         tensors = [value_at(o.node) for o in self.operands]
         widest = functools.reduce(torch.promote_types, (t.dtype for t in tensors))
         return kernel_dtype(tensors[0].device, widest)
 
 
 def recognize(graph: GraphView, softmax: Softmax) -> Attention | No:
-    """The attention around a softmax; otherwise why there is none, or none that one kernel computes."""
+    """The attention around a softmax, or why there is none that one kernel computes."""
     scores = scores_of(graph, softmax.input)
     if isinstance(scores, No):
         return scores
@@ -89,7 +89,7 @@ def _factors(graph: GraphView, product: Node) -> tuple[Node, Node]:
 
 
 def _groups(axes: Axes, masks: Masks) -> Groups:
-    """Batches and heads: where there are more than two batch axes, divided so that the least masks must be copied."""
+    """Batches and heads: more than two batch axes are grouped so that as few masks as possible are copied."""
     rest = (axes.large(axes.queries), axes.large((axes.key,)))
     splits = range(max(len(axes.batches) - 1, 0), 0, -1) or range(1)
     choices: list[Groups] = [(axes.batches[:i], axes.batches[i:], *rest) for i in splits]

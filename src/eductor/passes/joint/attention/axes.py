@@ -1,4 +1,4 @@
-"""What each dimension of the scores is, batch, query or key, through all the views that the scores pass."""
+"""Tracks which dimensions of the scores are batch, query or key through all their views."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from eductor.views.index_map import IndexMap
 from eductor.views.source_views import view_call
 
 Dims = tuple[tuple[int, ...], ...]
-"""For each dimension of a value, of which axes it is made, outermost first."""
+"""For each dimension of a value, the axes it consists of, outermost first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Axes:
     """In the order of the second product."""
     queries: tuple[int, ...]
     at: dict[Node, Dims]
-    """What the dimensions of each value between the products are."""
+    """The dimensions of each value between the products."""
     by_row: bool
     """Whether the first product has its queries in the rows, the keys in the columns."""
 
@@ -43,12 +43,12 @@ class Axes:
         return math.prod(self.sizes[a] for a in axes)
 
     def large(self, axes: Sequence[int]) -> tuple[int, ...]:
-        """Those that are not of size 1."""
+        """The axes whose size is not 1."""
         return tuple(a for a in axes if not known_equal(self.sizes[a], 1))
 
 
 def axes_of(graph: GraphView, scores: Scores, softmax: tuple[Node, int], weights: Weights) -> Axes | No:
-    """Follows the axes from one product to the other. The softmax must run over the keys, and all must fit."""
+    """Follows the axes from one product to the other. The softmax must run over the keys, and the products must agree."""
     shape = _shape(scores.product)
     moving = [step.node for step in scores.steps if isinstance(step, Moved)]
     sizes, rows = _reading((*moving, *weights.moved), shape)
@@ -58,16 +58,16 @@ def axes_of(graph: GraphView, scores: Scores, softmax: tuple[Node, int], weights
         if node in moving or node in weights.moved:
             index_map = _moved(graph, node, index_map)
         if index_map is None:
-            return No(f"the axes of the scores are not known behind {node.name}", node)
+            return No(f"the axes of the scores are not known after {node.name}", node)
         at[node] = _dims(index_map)
     over = at[softmax[0]][softmax[1]]
-    if weights.operand not in at:  # what a dropout gives, in the shape of the softmax
+    if weights.operand not in at:  # the result of a dropout has the shape of the softmax
         at[weights.operand] = at[softmax[0]]
     return _assigned(sizes, rows, len(sizes) - 1, over, at, weights)
 
 
 def _reading(moved: Sequence[Node], shape: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """The sizes in which the product is read, batches taken apart as the first view does, and which of them are rows."""
+    """The sizes in which the product is read, batches split as in the first view, and which axes are rows."""
     wanted = next((found for found in map(_shape, moved) if len(found) > len(shape)), shape)
     batch = math.prod(shape[:-2])
     if len(wanted) > len(shape) and known_equal(wanted[-1], shape[-1]):
@@ -85,7 +85,7 @@ def _assigned(
     at: dict[Node, Dims],
     weights: Weights,
 ) -> Axes | No:
-    """Which of rows and columns are the keys: what the softmax runs over, and what the second product sums over."""
+    """Decides whether rows or columns are the keys: the axis that the softmax and the second product reduce."""
     rank = len(_shape(weights.operand))
     found = at.get(weights.operand)
     assert found is not None
@@ -95,7 +95,7 @@ def _assigned(
     large_rows = tuple(r for r in rows if not known_equal(sizes[r], 1))
     large_columns = tuple(c for c in (columns,) if not known_equal(sizes[c], 1))
     if over != keys:
-        return No("the softmax does not run over what the second product sums over")
+        return No("the softmax does not run over the axis that the second product sums over")
     if (queries, keys) == (large_rows, large_columns):
         by_row, query_axes = True, rows
     elif (queries, keys) == (large_columns, large_rows) and len(rows) == 1:
@@ -109,7 +109,7 @@ def _assigned(
 
 
 def _moved(graph: GraphView, node: Node, index_map: IndexMap | None) -> IndexMap | None:
-    """A value after a view; casts and copies change nothing."""
+    """The index map after a view; casts and copies change nothing."""
     reading = view_call(graph, node)
     if index_map is None or reading is None:
         return index_map

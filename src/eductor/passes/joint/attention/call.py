@@ -1,4 +1,4 @@
-"""The one call that computes an attention, as plain data that can be run on tensors."""
+"""The fused call that computes an attention: plain data that can be run on tensors."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from eductor.passes.joint.attention.program import Slot
 aten = torch.ops.aten
 
 _LARGE, _LOST = -(2.0**20), -(2.0**64)
-"""Below the first, a row's sum of exponentials loses scores that the backward needs; below the second, all of them, also
-those of float64."""
+"""Below the first bias, a row's sum of exponentials loses scores that the backward needs; below the second, all of them,
+even in float64."""
 
 _FAR = 2.0**7
-"""A row whose bias is nearer to zero stays as it is: half precision would round it once more."""
+"""A row whose bias is closer to zero is not shifted: half precision would round it once more."""
 
 _EQUAL = -(2.0**126)
-"""Added to scores, it leaves nothing of them. A kernel for CUDA multiplies by log2(e): the least number would be infinite."""
+"""Added to scores, it absorbs them. A CUDA kernel multiplies by log2(e), which makes the least finite number infinite."""
 
 
 class UnknownSize(Exception):
@@ -40,7 +40,7 @@ class UnknownSize(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A symbolic size: that of a dimension of an input, or an input that is a size itself."""
+    """A symbolic size: a dimension of an input, or an input that is a size itself."""
 
     slot: int
     dim: int | None
@@ -57,22 +57,22 @@ class Fused:
     scale: float
     bias: Bias | None
     rows: Literal["seen", "found", "marked", "settled"]
-    """Whether each query sees a key; if not for certain, whether rows without a key are found in the result, marked in the
-    bias so that the kernel gives what eager does, or settled before the call, which gives their queries no gradient."""
+    """How rows without a key are handled: there are none (seen), they are corrected in the result (found), marked in the
+    bias so that the kernel gives eager's result, or settled before the call, which gives their queries no gradient."""
     unseen: float | None
-    """What the result is multiplied by where a row has no score at all: eager gives NaN there, a safe softmax 0. None where
-    there is no such row, or where the kernel gives NaN by itself."""
+    """The factor of the result where a row has no score at all: NaN as in eager, 0 for a safe softmax. None if there is no
+    such row, or if the kernel itself gives NaN."""
     is_causal: bool
     dropout: float
     hides_nan: bool
-    """Whether the kernel may take a row of scores that are no numbers for one without keys, whose result is 0."""
+    """Whether the kernel may mistake a row of NaN scores for one without keys, whose result is 0."""
     has_groups: bool
     sizes: tuple[int | Size, ...]
     groups: Groups
     transposed: bool
     """Whether the second product has the queries in its columns."""
     flat: int
-    """With how many dimensions the second product gives its result; 0 if what follows takes the call's four."""
+    """The rank of the second product's result; 0 if the views after it start from the call's four dimensions."""
     after: tuple[tuple[Any, ...], ...]
     result: torch.dtype
 
@@ -89,7 +89,7 @@ class Fused:
             if self.rows == "marked":
                 bias, share = _marked(_widened(bias, key.shape[-2]), top, is_safe=self.unseen == 0)
             elif self.rows == "settled":
-                # A row of which all is hidden has equal weights, whatever its scores are: they are lost in the sum.
+                # A fully masked row has equal weights, whatever its scores are: the sum absorbs them.
                 query = query * (top > _LOST)
                 bias = torch.where(top == -math.inf, 0.0, bias - top)
         with OneKernel():
@@ -108,8 +108,8 @@ class Fused:
         if top is not None and self.unseen is not None:
             out = out * torch.where(top == -math.inf, self.unseen, 1.0).to(out.dtype)
         if self.hides_nan:
-            out = out + _no_numbers(query, key, self.has_groups).to(out.dtype)
-        return self._laid(out.to(self.result), inputs)
+            out = out + _nan_rows(query, key, self.has_groups).to(out.dtype)
+        return self._shaped(out.to(self.result), inputs)
 
     def _mask(self, bias: torch.Tensor | None, key: torch.Tensor) -> torch.Tensor | None:
         if bias is None:
@@ -118,8 +118,8 @@ class Fused:
             bias = bias.clamp(min=torch.finfo(self.dtype).min)
         return _widened(bias.to(self.dtype), key.shape[-2])
 
-    def _laid(self, out: torch.Tensor, inputs: Sequence[Any]) -> torch.Tensor:
-        """As the region's result lies."""
+    def _shaped(self, out: torch.Tensor, inputs: Sequence[Any]) -> torch.Tensor:
+        """The result in the shape of the region's result, contiguous."""
         out = out.transpose(-1, -2) if self.transposed else out
         if self.flat:
             out = out.reshape((-1, *out.shape[-2:]) if self.flat == 3 else tuple(out.shape[-2:]))
@@ -130,16 +130,16 @@ class Fused:
 
 
 def _widened(bias: torch.Tensor, keys: Any) -> torch.Tensor:
-    """With a number for each key: they are counted, and a kernel for CUDA wants them side by side."""
+    """A bias with a number for each key: they are counted, and a CUDA kernel requires contiguous rows."""
     return bias if known_equal(bias.shape[-1], keys) else bias.expand(-1, -1, -1, keys)
 
 
 def _marked(bias: torch.Tensor, top: torch.Tensor, *, is_safe: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """A bias with which a kernel gives eager's result also for rows of which all is hidden, and a factor of their gradients.
+    """A bias with which a kernel gives eager's result for fully masked rows too, and a factor of their gradients.
 
-    Where finite numbers hide a row, the keys that have the largest share it equally: their scores are lost in the sum. So is
-    the logarithm of how many they are in the kernel's sum of exponentials: its backward takes each of their weights for 1,
-    and wants the gradient divided by their number. Where -inf hides a row, the difference is NaN, as all is in eager.
+    If finite numbers mask a row, the keys with the largest share it equally: the sum absorbs their scores. The kernel's sum
+    of exponentials absorbs the logarithm of their count in turn: its backward takes each of their weights for 1, so that
+    the gradient must be divided by the count. If -inf masks a row, the difference is NaN, as in eager.
     """
     with torch.no_grad():
         shifted = bias - torch.where(top.abs() > _FAR, top, 0.0)
@@ -151,12 +151,12 @@ def _marked(bias: torch.Tensor, top: torch.Tensor, *, is_safe: bool) -> tuple[to
         count = are_equal.sum(-1, keepdim=True, dtype=bias.dtype)
         share = torch.where(is_hidden, count.reciprocal(), 1.0)
     if bias.requires_grad:
-        marked = _Instead.apply(bias, marked)  # type: ignore[no-untyped-call]
+        marked = _Substitute.apply(bias, marked)  # type: ignore[no-untyped-call]
     return marked, share
 
 
-class _Instead(torch.autograd.Function):
-    """Another value in the place of one, which gets its gradient."""
+class _Substitute(torch.autograd.Function):
+    """Replaces a value by another one, whose gradient the first one gets."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -171,8 +171,8 @@ def _multiplied(share: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
     return (gradient * share).to(gradient.dtype)
 
 
-def _no_numbers(query: torch.Tensor, key: torch.Tensor, has_groups: bool) -> torch.Tensor:
-    """NaN for each row of scores that has one, for which a query or a key that has one is enough; 0 for the others."""
+def _nan_rows(query: torch.Tensor, key: torch.Tensor, has_groups: bool) -> torch.Tensor:
+    """NaN for each row of scores with a NaN, which one in the query or in any key causes; 0 for the others."""
     of_keys = key.isnan().flatten(-2).any(-1)[..., None, None]
     if has_groups:
         of_keys = of_keys.repeat_interleave(query.shape[1] // key.shape[1], 1)
@@ -203,7 +203,7 @@ def fused(
     hides = bias is not None and found.masks.least == -math.inf
     is_hidden = bias is not None and found.masks.least < _LARGE
     is_cuda = value_at(found.key.node).is_cuda
-    # The backward of a kernel for CUDA that drops weights gives NaN for rows that are marked.
+    # With dropout, the backward of a CUDA kernel gives NaN for marked rows.
     can_mark = not found.masks.fills and not found.dropout if training else is_cuda
     marks = is_hidden and found.dtype != torch.float16 and can_mark
     unseen = 0.0 if found.softmax.is_safe else None if marks else math.nan
@@ -235,7 +235,7 @@ def fused(
 def _steps(
     graph: GraphView, found: Attention, after: Sequence[Node], inputs: tuple[Node, ...]
 ) -> tuple[bool, tuple[tuple[Any, ...], ...]]:
-    """Whether the views that follow begin with the four dimensions of the call, and those views."""
+    """Whether the views after the product start from the call's four dimensions, and those views."""
     product = value_at(found.weights.product)
     four = [found.axes.size(group) for group in found.groups[:2]] + list(product.shape[-2:])
     is_shaped = bool(after) and known_equal(list(value_at(after[0]).shape), four)

@@ -1,4 +1,4 @@
-"""Proves that a condition is a triangle: tril and triu, and comparisons of positions."""
+"""Proves that a condition is a lower triangle: `tril`, `triu`, and comparisons of positions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Positions:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PositionComparison:
     """True where a linear function of the indices is at most 0."""
 
     left: Positions
@@ -51,7 +51,7 @@ def _negated(f: Positions) -> Positions:
     return Positions(tuple(-s for s in f.steps), 1 - f.start)
 
 
-def _comparison(graph: GraphView, x: Any, depth: int) -> Comparison | None:
+def _comparison(graph: GraphView, x: Any, depth: int) -> PositionComparison | None:
     bound = graph.bind(x) if isinstance(x, Node) and x.op == "call_function" else None
     if not isinstance(bound, Bound) or not depth:
         return None
@@ -60,7 +60,7 @@ def _comparison(graph: GraphView, x: Any, depth: int) -> Comparison | None:
         return _triangle(graph, bound)
     if packet in (aten.bitwise_not, aten.logical_not):
         inner = _comparison(graph, bound["self"], depth - 1)
-        return inner and Comparison(_negated(inner.left))
+        return inner and PositionComparison(_negated(inner.left))
     if packet in (aten.logical_and, aten.bitwise_and, aten.mul):
         for one, other in (("self", "other"), ("other", "self")):
             if number_of(graph, bound[one]) == 1 and _same_rank(bound[other], x):
@@ -68,16 +68,16 @@ def _comparison(graph: GraphView, x: Any, depth: int) -> Comparison | None:
         return None
     if packet in (aten.eq, aten.ne) and number_of(graph, bound["other"]) == 0:
         inner = _comparison(graph, bound["self"], depth - 1)
-        return inner and (Comparison(_negated(inner.left)) if packet is aten.eq else inner)
+        return inner and (PositionComparison(_negated(inner.left)) if packet is aten.eq else inner)
     if packet is aten.where and (number_of(graph, bound["self"]), number_of(graph, bound["other"])) == (1, 0):
         return _comparison(graph, bound["condition"], depth - 1)
     if packet in CASTS:
         return _comparison(graph, bound[CASTS[packet]], depth - 1)
     if packet in _ORDERS:
         a, b = (_positions(graph, bound[name], depth - 1) for name in ("self", "other"))
-        return None if a is None or b is None else Comparison(_ordered(packet, a, b))
+        return None if a is None or b is None else PositionComparison(_ordered(packet, a, b))
     moved = _moved(graph, x, bound, _comparison_steps, depth)
-    return Comparison(moved) if moved is not None else None
+    return PositionComparison(moved) if moved is not None else None
 
 
 def _comparison_steps(graph: GraphView, x: Any, depth: int) -> Positions | None:
@@ -85,14 +85,14 @@ def _comparison_steps(graph: GraphView, x: Any, depth: int) -> Positions | None:
     return found.left if found is not None else None
 
 
-def _triangle(graph: GraphView, bound: Bound) -> Comparison | None:
+def _triangle(graph: GraphView, bound: Bound) -> PositionComparison | None:
     """`tril(ones, d)` holds where column - row <= d; `triu(ones, d)` where row - column <= -d."""
     tensor, diagonal = tensor_of(bound["self"]), bound["diagonal"]
     if number_of(graph, bound["self"]) != 1 or tensor is None or not isinstance(diagonal, int):
         return None
     outer = (0,) * (tensor.dim() - 2)
     lower = bound.packet is aten.tril
-    return Comparison(Positions((*outer, -1, 1), -diagonal) if lower else Positions((*outer, 1, -1), diagonal))
+    return PositionComparison(Positions((*outer, -1, 1), -diagonal) if lower else Positions((*outer, 1, -1), diagonal))
 
 
 _ORDERS = (aten.le, aten.lt, aten.ge, aten.gt)
@@ -135,7 +135,7 @@ def _positions(graph: GraphView, x: Any, depth: int) -> Positions | None:
 
 
 def _moved(graph: GraphView, x: Node, bound: Bound, of: Any, depth: int) -> Positions | None:
-    """A view that only adds, drops or broadcasts dimensions of size 1, exchanges dimensions, or cuts off the end."""
+    """Positions after a view that only adds, drops or expands dimensions of size 1, permutes dimensions or cuts the end."""
     source, here = tensor_of(bound.get("self")), tensor_of(x)
     if source is None or here is None:
         return None

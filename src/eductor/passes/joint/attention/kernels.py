@@ -1,4 +1,4 @@
-"""Which attentions torch has one kernel for; for the others its call computes scores and weights as eager does."""
+"""Which attentions torch has one kernel for; for others its call materializes scores and weights, like eager."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ _DTYPES = {"cpu": (torch.float32, torch.float64, *_HALF), "cuda": (torch.float32
 def has_kernel(
     query: torch.Tensor, value: torch.Tensor, dtype: torch.dtype, dropout: float, masks: Masks
 ) -> Literal[True] | No:
-    """Whether a kernel computes an attention in a dtype; without one, the call would not pay."""
+    """Whether torch has a kernel for an attention in a dtype; without one, the call would not pay."""
     device = query.device.type
     if device not in _DTYPES:
         return No(f"torch has no attention kernel for the device {device}")
     if dtype not in _DTYPES[device]:
         return No(f"torch has no attention kernel for {dtype} on {device}")
     if device == "cpu":
-        return _cpus_have_one(query, value, dropout)
+        return _has_cpu_kernel(query, value, dropout)
     return _takes_masks(dtype, masks) if not masks.is_causal else True
 
 
-def _cpus_have_one(query: torch.Tensor, value: torch.Tensor, dropout: float) -> Literal[True] | No:
+def _has_cpu_kernel(query: torch.Tensor, value: torch.Tensor, dropout: float) -> Literal[True] | No:
     if dropout:
         return No("torch's attention kernel for CPUs has no dropout")
     if not known_equal(query.shape[-1], value.shape[-1]):
-        return No("torch's attention kernel for CPUs wants values as wide as queries and keys")
+        return No("torch's attention kernel for CPUs requires values as wide as queries and keys")
     if known_true(value.shape[-2] < _FEWEST_KEYS):
-        return No(f"of fewer than {_FEWEST_KEYS} keys, torch's attention kernel for CPUs hides what is not a number")
+        return No(f"with fewer than {_FEWEST_KEYS} keys, torch's attention kernel for CPUs hides NaN")
     return True
 
 
 def may_hide_nan(device: torch.device, keys: Any) -> bool:
-    """Whether so many keys, maybe an unknown number of them, may be too few for a kernel to see what is not a number."""
+    """Whether this many keys, perhaps a symbolic number, may be too few for a kernel to propagate NaN."""
     return device.type == "cpu" and not known_true(keys >= _FEWEST_KEYS)
 
 
 _FEWEST_KEYS = 16
-"""As many as a vector has lanes: a row of NaN that fills none is taken for one without keys, whose result is 0."""
+"""The lanes of a vector: a row of NaN that fills none is mistaken for one without keys, whose result is 0."""
 
 
 def _takes_masks(dtype: torch.dtype, masks: Masks) -> Literal[True] | No:
-    """On CUDA, a mask has the dtype of the query."""
+    """Whether the kernel takes the masks: on CUDA, they have the dtype of the query."""
     for step in masks.steps:
         if isinstance(step, Added):
             mask = tensor_of(step.mask)
@@ -64,12 +64,12 @@ def _takes_masks(dtype: torch.dtype, masks: Masks) -> Literal[True] | No:
 
 
 def kernel_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
-    """In which dtype the kernel computes. That of CPUs gives 0 for infinite scores in half precision, eager gives NaN."""
+    """The dtype the kernel computes in. For infinite scores in half precision the CPU's gives 0, eager NaN."""
     return torch.float32 if device.type == "cpu" and dtype in _HALF else dtype
 
 
 class OneKernel(TorchDispatchMode):
-    """Within it, a call of torch's attention is one kernel, or fails."""
+    """A mode in which a call of torch's attention is one kernel, or fails."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

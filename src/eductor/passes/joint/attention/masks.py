@@ -1,4 +1,4 @@
-"""One bias out of all masks: what was added to the scores, and -inf or the least number where they were replaced."""
+"""Combines all masks into one bias: what was added to the scores, and -inf or the least number where it replaces them."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ Groups = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How a mask lies in the dimensions of the scores, so that it can be brought to those of the call."""
+    """How a mask maps to the dimensions of the scores, so that it can be rearranged to those of the call."""
 
     dims: Dims
     full: frozenset[int]
     """The axes along which it varies."""
     repeated: tuple[int, ...]
-    """The dimensions along which it was expanded: one element of them is enough."""
+    """The dimensions along which it was expanded: one element of each is enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One step of the bias: a mask that is added, or (with a value) one that decides where the value stands."""
+    """One step of the bias: a mask that is added, or (with a value) a condition that selects where the value replaces the bias."""
 
     mask: int
-    """Which of the inputs it is."""
+    """Its index among the inputs."""
     spread: Spread
     value: float | None = None
     keeps: bool = False
@@ -79,12 +79,12 @@ class Bias:
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """What masks the scores: nothing, the keys behind each query, or a bias made of these masks."""
+    """The masks of the scores: none, the causal mask, or a bias computed from these steps."""
 
     is_causal: bool = False
     steps: tuple[Scaled | Added | Filled, ...] = ()
     least: float = 0.0
-    """The bias is not below it, for certain."""
+    """A lower bound of the bias."""
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -92,11 +92,11 @@ class Masks:
 
     @property
     def fills(self) -> bool:
-        """Whether a finite number replaces scores: unlike one that is added, it ends their gradient."""
+        """Whether a finite number replaces scores: unlike an added one, it stops their gradient."""
         return any(isinstance(step, Filled) and step.value != _NEVER for step in self.steps)
 
     def bias(self, slot: Callable[[Node], int], axes: Axes, dtype: torch.dtype) -> Bias | None:
-        """The same in terms of the inputs of a region."""
+        """The bias in terms of the inputs of a region."""
         if self.is_causal or not self.nodes:
             return None
         terms = [s.factor if isinstance(s, Scaled) else _term(s, slot, axes) for s in self.steps]
@@ -120,7 +120,7 @@ def _spread(node: Node, dims: Dims) -> Spread:
 
 
 def masks_of(graph: GraphView, scores: Scores, axes: Axes, dtype: torch.dtype) -> Masks | No:
-    """All masks on the way from the product to the softmax; otherwise why they cannot be one bias."""
+    """All masks between the product and the softmax, or why they cannot be one bias."""
     steps = tuple(step for step in scores.steps if not isinstance(step, Moved))
     masks = [step for step in steps if not isinstance(step, Scaled)]
     if not masks:
@@ -146,11 +146,11 @@ def _lower(graph: GraphView, step: Added | Filled, low: float, dtype: torch.dtyp
 
 
 def _may_scale(low: float, factor: float) -> Literal[True] | No:
-    """A number that masks must still mask after it was scaled."""
+    """Whether a number that masks still masks after scaling."""
     if factor < 0 and low < 0:
         return No("masked scores are scaled by a negative number")
     if -math.inf < low < -1e30 and factor != 1:
-        return No("masked scores are scaled after they got the least number")
+        return No("masked scores are scaled after they were set to the least number")
     return True
 
 
@@ -158,9 +158,9 @@ def _may_read(step: Added | Filled, axes: Axes) -> Literal[True] | No:
     node = step.mask if isinstance(step, Added) else step.condition
     mask = tensor_of(node)
     if mask is None or mask.is_complex():
-        return No(f"the mask {node.name} is no real tensor", node)
+        return No(f"the mask {node.name} is not a real tensor", node)
     if isinstance(step, Filled) and mask.dtype is not torch.bool:
-        return No(f"the mask {node.name} is not of booleans", node)
+        return No(f"the mask {node.name} is not boolean", node)
     dims = axes.at[step.node]
     for size, parts in zip(reversed(mask.shape), reversed(dims), strict=False):
         if not known_equal(size, 1) and not known_equal(size, axes.size(parts)):
@@ -169,7 +169,7 @@ def _may_read(step: Added | Filled, axes: Axes) -> Literal[True] | No:
 
 
 def _is_causal(graph: GraphView, step: Added | Filled, axes: Axes) -> bool:
-    """Whether each query sees the keys up to its own position, and nothing else was done."""
+    """Whether a mask is exactly causal: each query sees the keys up to its own position."""
     found = (step.condition, step.keeps) if isinstance(step, Filled) else _as_condition(graph, step.mask)
     dims = axes.at[step.node]
     in_place = len(dims) >= 2 and dims[-2] == axes.large(axes.queries) and dims[-1] == axes.large((axes.key,))
@@ -201,7 +201,7 @@ def _as_condition(graph: GraphView, mask: Node) -> tuple[Node, bool] | None:
 
 
 def spread_out(mask: torch.Tensor, how: Spread, sizes: Sequence[Any], groups: Groups) -> torch.Tensor:
-    """A mask in the dimensions of the call, broadcast where it can stay so."""
+    """A mask in the dimensions of the call, kept broadcast where possible."""
     for d in how.repeated:
         mask = mask.narrow(d, 0, 1)
 
@@ -219,7 +219,7 @@ def spread_out(mask: torch.Tensor, how: Spread, sizes: Sequence[Any], groups: Gr
 
 
 def copied(masks: Masks, axes: Axes, groups: Groups) -> int:
-    """How many masks must be copied because they vary along a part of a dimension of the call only."""
+    """How many masks must be copied because they vary along only a part of a dimension of the call."""
     count = 0
     for step in masks.steps:
         if not isinstance(step, Scaled):

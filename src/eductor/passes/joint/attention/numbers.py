@@ -1,4 +1,4 @@
-"""Numbers in a graph: Python's own, and tensors that are known to hold one number everywhere; bounds of others."""
+"""Reads numbers in a graph: Python numbers, tensors known to hold one number everywhere, bounds of other tensors."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _constant(graph: GraphView, bound: Bound, depth: int) -> float | None:
 
 
 def _held(node: Node) -> float | None:
-    """The value of a constant that the graph holds; one of several elements is read as no number."""
+    """The value of a constant of the graph that has one element; None for any other."""
     owner = node.graph.owning_module
     if owner is None or not has_attribute(owner, str(node.target)) or not str(node.target).startswith("_tensor_const"):
         return None
@@ -81,12 +81,12 @@ def _held(node: Node) -> float | None:
 
 
 def rounded(number: float, dtype: torch.dtype) -> float:
-    """A number as a dtype holds it."""
+    """A number rounded to a dtype."""
     return float(torch.tensor(number, dtype=dtype).item())
 
 
 def bounds_of(graph: GraphView, x: Any, depth: int = _DEPTH) -> Bounds | None:
-    """Between which numbers all elements of a value lie, and none of them is NaN; None if that is not known."""
+    """The least and greatest number that a value may hold, if none is NaN; None if that is not known."""
     number = number_of(graph, x)
     if number is not None:
         return None if math.isnan(number) else (number, number)

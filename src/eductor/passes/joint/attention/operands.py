@@ -1,4 +1,4 @@
-"""Query, key and value as the products take them, and what stands before the products that the fused call can do."""
+"""Query, key and value as the products take them, and nodes before the products that the fused call can absorb."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COPIES = (aten.clone, aten.contiguous)
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A value that goes into the call, and how it is brought to the call's four dimensions."""
+    """An input of the call, and how it is rearranged to the call's four dimensions."""
 
     node: Node
     swapped: bool
@@ -36,11 +36,11 @@ class Operand:
     order: tuple[int | None, ...] | None = None
     """Which of its dimensions are those of the call, None for one of size 1; None for a reshape of the product's operand."""
     factor: float = 1.0
-    """What it was multiplied by on the way that was taken in."""
+    """The scale that the absorbed nodes apply."""
     repeats: int = 1
-    """How often each head of it was repeated on the way that was taken in."""
+    """How often the absorbed nodes repeat each head."""
     nodes: tuple[Node, ...] = ()
-    """The way that was taken in."""
+    """The absorbed nodes, from its node to the product."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Shaping:
     def __call__(self, values: Sequence[Any], sizes: Sequence[Any], groups: Groups) -> torch.Tensor:
         value: torch.Tensor = values[self.slot]
         value = self._ordered(value) if self.order is not None else self._split(value, sizes, groups)
-        # The kernels want the elements of a row side by side.
+        # The kernels require contiguous rows.
         return value if known_equal(value.stride(-1), 1) else value.contiguous()
 
     def _ordered(self, value: torch.Tensor) -> torch.Tensor:
@@ -78,7 +78,7 @@ class Shaping:
 
 
 def widened(graph: GraphView, operand: Operand, axes: Axes, groups: Groups) -> Operand:
-    """The same from further up: before copies for the product, a scale, and the repetition of heads."""
+    """An operand that absorbs copies for the product, a scale, and the repetition of heads."""
     tensor = tensor_of(operand.node)
     assert tensor is not None
     batches = [a for group in groups[:2] for a in group]
@@ -101,7 +101,7 @@ def widened(graph: GraphView, operand: Operand, axes: Axes, groups: Groups) -> O
 
 
 def _step(graph: GraphView, operand: Operand) -> Operand | None:
-    """One node further up, if nobody else needs it."""
+    """The operand one node further up, if the node has no other user."""
     node = operand.node
     bound = graph.bind(node) if node.op == "call_function" else None
     source = bound.get("self") if isinstance(bound, Bound) else None
@@ -123,7 +123,7 @@ def _step(graph: GraphView, operand: Operand) -> Operand | None:
 
 
 def _order(graph: GraphView, operand: Operand, shape: list[Any]) -> tuple[int | None, ...] | None:
-    """Which dimensions of a value become the four of the call by way of the nodes that were taken in."""
+    """Which dimensions of a value become the call's four through the absorbed nodes."""
     tensor = tensor_of(operand.node)
     assert tensor is not None
     whole = index_map = IndexMap.whole(operand.node, tuple(tensor.shape))
@@ -144,7 +144,7 @@ def _order(graph: GraphView, operand: Operand, shape: list[Any]) -> tuple[int | 
 
 
 def _repeated(graph: GraphView, operand: Operand) -> Operand | None:
-    """`x[:, :, None].expand(b, h, n, t, d).reshape(b, h * n, t, d)`: each head stands n times."""
+    """`x[:, :, None].expand(b, h, n, t, d).reshape(b, h * n, t, d)`: each head is repeated n times."""
     head = operand.order[1] if operand.order is not None else None
     result = tensor_of(operand.node)
     if head is None or result is None or result.dim() != 4:
@@ -153,7 +153,7 @@ def _repeated(graph: GraphView, operand: Operand) -> Operand | None:
     node = operand.node
     for wanted in ((aten.view, aten.reshape, aten._unsafe_view), _COPIES, (aten.expand,), (aten.unsqueeze, aten.view)):
         if not graph.is_call(node, *wanted) or len(forward_users(node)) != 1:
-            if wanted is _COPIES:  # nothing had to be moved
+            if wanted is _COPIES:  # the copy may be missing
                 continue
             return None
         bound = graph.bind(node)

@@ -1,4 +1,4 @@
-"""Calls as plain data: a part of a graph that can be run on tensors, and compared with another part."""
+"""Calls as plain data: a part of a graph that can run on tensors and be compared with another part."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ prims = torch.ops.prims
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A value of a program: an input, or what an earlier call gave."""
+    """A value of a program: an input, or the result of an earlier call."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """An operator with its arguments; lists are tuples, so that it has a hash."""
+class TensorCall:
+    """An operator with its arguments; lists are tuples, so that it is hashable."""
 
     op: Any
     args: tuple[Any, ...]
@@ -33,10 +33,10 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
-    """Calls one after the other; the last one gives the result."""
+class CallProgram:
+    """A sequence of calls; the last one gives the result."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[TensorCall, ...]
 
     def __call__(self, *inputs: Any) -> Any:
         values = list(inputs)
@@ -56,29 +56,29 @@ def _filled(given: Any, values: Sequence[Any]) -> Any:
 
 @dataclass(slots=True)
 class Writer:
-    """Writes the program of nodes: values that no call of it gives are its inputs."""
+    """Builds the program of nodes: values that none of its calls computes are its inputs."""
 
     inputs: dict[Node, int] = field(default_factory=dict)
     _calls: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
     _made: dict[Node, int] = field(default_factory=dict)
 
     def take(self, node: Node) -> int:
-        """Which input a value is."""
+        """The index of a value among the inputs."""
         return self.inputs.setdefault(node, len(self.inputs))
 
     def call(self, node: Node, op: Any, *args: Any, **kwargs: Any) -> None:
-        """The value of a node, computed by a call of other nodes' values."""
+        """Adds the call that computes a node."""
         map_arg((args, kwargs), lambda n: None if n in self._made else self.take(n))
         self._made[node] = len(self._calls)
         self._calls.append((op, args, kwargs))
 
-    def program(self) -> Program:
+    def program(self) -> CallProgram:
         def slot(node: Node) -> Slot:
             return Slot(len(self.inputs) + self._made[node] if node in self._made else self.inputs[node])
 
-        return Program(
+        return CallProgram(
             tuple(
-                Call(op, _plain(args, slot), tuple((k, _plain(v, slot)) for k, v in kwargs.items()))
+                TensorCall(op, _plain(args, slot), tuple((k, _plain(v, slot)) for k, v in kwargs.items()))
                 for op, args, kwargs in self._calls
             )
         )
@@ -91,7 +91,7 @@ def _plain(given: Any, slot: Callable[[Node], Slot]) -> Any:
 
 
 def write(graph: GraphView, writer: Writer, nodes: Iterable[Node]) -> None:
-    """Takes nodes in as they are; a cast is the operator that autograd saw."""
+    """Adds nodes unchanged; a cast becomes the operator that autograd saw."""
     for node in nodes:
         bound = graph.bind(node)
         if isinstance(bound, Bound) and bound.packet is prims.convert_element_type:

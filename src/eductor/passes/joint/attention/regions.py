@@ -1,4 +1,4 @@
-"""The part of a graph that an attention is, with or without what stands around its products."""
+"""The region of a graph that computes an attention, with or without the nodes around its products."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from eductor.graph.view import GraphView
 from eductor.passes.joint.attention.attention import Attention, core, value_at
 from eductor.passes.joint.attention.call import Fused, UnknownSize, fused
 from eductor.passes.joint.attention.operands import widened
-from eductor.passes.joint.attention.program import Program, Writer, write
+from eductor.passes.joint.attention.program import CallProgram, Writer, write
 from eductor.passes.joint.attention.scores import Filled
-from eductor.passes.joint.attention.softmax import forward_users, taken_apart
+from eductor.passes.joint.attention.softmax import decomposed_from, forward_users
 from eductor.regions.replace_region import Region
 from eductor.views import RESHAPES
 
@@ -27,7 +27,7 @@ aten = torch.ops.aten
 
 
 def regions(graph: GraphView, found: Attention, *, training: bool) -> Iterator[tuple[Region, Fused]]:
-    """The part of the graph to replace, and what computes it: first with what stands around the products, then without."""
+    """The region to replace and the call that computes it: first with the nodes around the products, then without."""
     wide = _widened(graph, found)
     after = _after(graph, found)
     choices = [(wide, after), (found, ())] if wide is not found or after else [(found, ())]
@@ -45,7 +45,7 @@ def _widened(graph: GraphView, found: Attention) -> Attention:
 
 
 def _after(graph: GraphView, found: Attention) -> tuple[Node, ...]:
-    """Views and copies of the result up to the last one that lies row by row: the kernel may give it as it lies."""
+    """Views and copies of the result up to the last row-major one, which the call can return directly."""
     nodes: list[Node] = []
     taken = 0
     node = found.weights.product
@@ -69,18 +69,18 @@ def _region(graph: GraphView, found: Attention, after: Sequence[Node], *, traini
         writer.take(operand.node)
     for mask in found.masks.nodes:
         writer.take(mask)
-    again = _again(graph, found, nodes, writer)
+    original = _original(graph, found, nodes, writer)
     output = after[-1] if after else found.weights.product
     inputs = tuple(writer.inputs)
     call = fused(graph, found, after, output, inputs, training=training)
-    return Region(inputs, frozenset(nodes), output, again), call
+    return Region(inputs, frozenset(nodes), output, original), call
 
 
-def _again(graph: GraphView, found: Attention, nodes: Sequence[Node], writer: Writer) -> Program:
-    """The same calls, with softmax and dropout whole, as autograd saw them."""
+def _original(graph: GraphView, found: Attention, nodes: Sequence[Node], writer: Writer) -> CallProgram:
+    """The calls of the region, with softmax and dropout whole, as autograd saw them."""
     softmax, dropout = found.softmax, found.weights.dropout
     fills = _fills(graph, found)
-    apart = {*softmax.nodes, *(dropout.nodes if dropout else ()), *_constants(graph, found)}
+    decomposed = {*softmax.nodes, *(dropout.nodes if dropout else ()), *_constants(graph, found)}
     for node in nodes:
         if node is softmax.output:
             op, *rest = softmax.whole
@@ -90,19 +90,19 @@ def _again(graph: GraphView, found: Attention, nodes: Sequence[Node], writer: Wr
         elif node in fills:
             op, *args = fills[node]
             writer.call(node, op, *args)
-        elif node not in apart:
+        elif node not in decomposed:
             write(graph, writer, [node])
     return writer.program()
 
 
 def _fills(graph: GraphView, found: Attention) -> dict[Node, tuple[Any, ...]]:
-    """The `masked_fill` that a `where` was, and what it took."""
+    """The `masked_fill` that each `where` was decomposed from, with its arguments."""
     fills: dict[Node, tuple[Any, ...]] = {}
     for step in found.scores.steps:
         bound = graph.bind(step.node)
         if isinstance(step, Filled) and isinstance(bound, Bound) and bound.packet is aten.where:
             number = _scalar(graph, bound["self"])
-            scores, condition, was = bound["other"], bound["condition"], taken_apart(step.node)
+            scores, condition, was = bound["other"], bound["condition"], decomposed_from(step.node)
             if was == "aten.masked_fill.Scalar" and number is not None:
                 fills[step.node] = (aten.masked_fill.Scalar, scores, condition, number)
             elif was == "aten.masked_fill.Tensor":
@@ -111,7 +111,7 @@ def _fills(graph: GraphView, found: Attention) -> dict[Node, tuple[Any, ...]]:
 
 
 def _constants(graph: GraphView, found: Attention) -> list[Node]:
-    """The numbers that a `masked_fill` was given, where they became tensors."""
+    """Numbers given to a `masked_fill` that decomposition turned into tensors."""
     filled = [node for node, (op, *_) in _fills(graph, found).items() if op is aten.masked_fill.Scalar]
     values = [bound["self"] for bound in map(graph.bind, filled) if isinstance(bound, Bound)]
     return [value for value in values if isinstance(value, Node) and len(forward_users(value)) == 1]

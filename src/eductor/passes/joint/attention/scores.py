@@ -1,4 +1,4 @@
-"""From the softmax up to the product of query and key: what was done to the scores in between, step by step."""
+"""Walks from the softmax up to the product of query and key, and reads each step in between."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ class Scores:
 
 
 def scores_of(graph: GraphView, node: Node) -> Scores | No:
-    """The scores that a value is; otherwise why it is none."""
+    """Reads a value as scores, or says why it is not."""
     bound = graph.bind(node) if node.op == "call_function" else None
     if not isinstance(bound, Bound) or tensor_of(node) is None:
-        return No(f"{node.name} is no product of a query and a key", node)
+        return No(f"{node.name} is not a product of a query and a key", node)
     if bound.packet in PRODUCTS:
         return Scores(node)
     same = same_values(graph, node)
@@ -89,7 +89,7 @@ def scores_of(graph: GraphView, node: Node) -> Scores | No:
 
 
 def same_values(graph: GraphView, node: Node) -> Node | None:
-    """Of what a node is a view, a copy, a floating cast or an expansion to the same shape; None for anything else."""
+    """The source of a view, a copy, a floating cast or an expansion to the same shape; None for any other node."""
     bound = graph.bind(node) if node.op == "call_function" else None
     here = tensor_of(node)
     if not isinstance(bound, Bound) or here is None:
@@ -111,7 +111,7 @@ def same_values(graph: GraphView, node: Node) -> Node | None:
 
 
 def _then(graph: GraphView, source: Any, step: Step) -> Scores | No:
-    found = scores_of(graph, source) if isinstance(source, Node) else No(f"{source} is no tensor")
+    found = scores_of(graph, source) if isinstance(source, Node) else No(f"{source} is not a tensor")
     return found.then(step) if isinstance(found, Scores) else found
 
 
@@ -162,7 +162,7 @@ def _fill(graph: GraphView, node: Node, scores: Any, value: Any, condition: Node
 
 
 def _either(graph: GraphView, node: Node, choices: list[tuple[Any, Any]], step: Callable[[Any], Step]) -> Scores | No:
-    """Of a sum, the operand that is scores; the other one is the mask."""
+    """Reads one operand of a sum as scores, the other one as the mask."""
     refusals: list[No] = []
     for scores, mask in choices:
         if not isinstance(scores, Node) or not isinstance(mask, Node) or tensor_of(mask) is None:

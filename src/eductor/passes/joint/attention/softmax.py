@@ -1,4 +1,4 @@
-"""The softmax, whole or taken apart: where a search for attention begins."""
+"""Finds a softmax, whole or decomposed, where the search for attention begins."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAMES = ("aten._softmax.", "aten._safe_softmax.")
 
 @dataclass(frozen=True, slots=True)
 class Softmax:
-    """A softmax over one dimension: what goes in, what comes out, the calls that it is."""
+    """A softmax over one dimension: its input, its output, its nodes."""
 
     input: Node
     output: Node
@@ -33,23 +33,23 @@ class Softmax:
     is_safe: bool
     """Whether a row without any score is 0, not NaN."""
     whole: tuple[Any, ...]
-    """The operator that autograd saw, and what it takes besides the input."""
+    """The operator that autograd saw, and its arguments after the input."""
 
 
 def forward_users(node: Node) -> list[Node]:
-    """Who uses a value, the backward aside."""
+    """The users of a value in the forward."""
     return [user for user in node.users if not is_backward(user)]
 
 
 def softmax_at(graph: GraphView, node: Node) -> Softmax | None:
-    """The softmax that a call is, or of which it is the row maximum; None for any other call."""
+    """The softmax that a call computes, or whose row maximum it computes; None for any other call."""
     bound = graph.bind(node)
     if is_backward(node) or not isinstance(bound, Bound):
         return None
-    return _apart(graph, node, bound) if bound.packet is aten.amax else _in_one(node, bound)
+    return _decomposed(graph, node, bound) if bound.packet is aten.amax else _whole(node, bound)
 
 
-def _in_one(node: Node, bound: Bound) -> Softmax | None:
+def _whole(node: Node, bound: Bound) -> Softmax | None:
     x = tensor_of(bound["self"])
     if x is None or not x.dim() or not x.dtype.is_floating_point:
         return None
@@ -59,8 +59,8 @@ def _in_one(node: Node, bound: Bound) -> Softmax | None:
     return Softmax(bound["self"], node, dim % x.dim(), (node,), is_safe, (op, dim, *rest))
 
 
-def _apart(graph: GraphView, maximum: Node, bound: Bound) -> Softmax | None:
-    """`e / e.sum(dim)` of `e = exp(x - x.amax(dim))`, with the casts that the operator made around it."""
+def _decomposed(graph: GraphView, maximum: Node, bound: Bound) -> Softmax | None:
+    """`e / e.sum(dim)` of `e = exp(x - x.amax(dim))`, with the casts that its decomposition put around it."""
     value = bound["self"]
     x = tensor_of(value)
     if x is None or not x.dim() or not x.dtype.is_floating_point or not _keeps_one_dim(bound, x.dim()):
@@ -91,7 +91,7 @@ def _keeps_one_dim(bound: Bound, rank: int, dim: int | None = None) -> bool:
 
 
 def _users(graph: GraphView, node: Node, packet: Any, **arguments: Any) -> Iterator[Node]:
-    """The calls of an operator in the forward that take a value so."""
+    """The forward calls of an operator that take a value and have these arguments."""
     for user in forward_users(node):
         bound = graph.bind(user)
         if isinstance(bound, Bound) and bound.packet is packet:
@@ -100,7 +100,7 @@ def _users(graph: GraphView, node: Node, packet: Any, **arguments: Any) -> Itera
 
 
 def _user(graph: GraphView, node: Node, packet: Any, **arguments: Any) -> Node | None:
-    """The same, where there is exactly one."""
+    """The only such call; None if there is not exactly one."""
     found = list(itertools.islice(_users(graph, node, packet, **arguments), 2))
     return found[0] if len(found) == 1 else None
 
@@ -108,10 +108,12 @@ def _user(graph: GraphView, node: Node, packet: Any, **arguments: Any) -> Node |
 def _with_its_casts(
     graph: GraphView, value: Node, output: Node, nodes: tuple[Node, ...]
 ) -> tuple[Node, Node, tuple[Node, ...]]:
-    """A softmax of half precision computes in float32: those casts are a part of it, the user's own are not."""
+    """Adds the casts of a half-precision softmax, which computes in float32; the user's casts are no part of it."""
     users = forward_users(output)
     up, down = value, users[0] if len(users) == 1 else output
-    ours = all(graph.is_call(n, prims.convert_element_type) and taken_apart(n).startswith(_NAMES) for n in (up, down))
+    ours = all(
+        graph.is_call(n, prims.convert_element_type) and decomposed_from(n).startswith(_NAMES) for n in (up, down)
+    )
     if not ours or down is output:
         return value, output, nodes
     bound = graph.bind(up)
@@ -119,13 +121,13 @@ def _with_its_casts(
     return bound["a"], down, (up, *nodes, down)
 
 
-def taken_apart(node: Node) -> str:
-    """The operator that a node was a part of when autograd saw it, by its name; graphs may hold copies of operators."""
+def decomposed_from(node: Node) -> str:
+    """The operator that a node was decomposed from, by its name: graphs may hold copies of operators."""
     return str(node.meta.get("original_aten"))
 
 
 def _made_safe(graph: GraphView, value: Node, output: Node, dim: int) -> tuple[Node, ...] | None:
-    """Rows of nothing but -inf are set to 0 afterwards."""
+    """The calls that set rows of only -inf to 0 afterwards; None if there are none."""
     for equal in _users(graph, value, aten.eq, self=value):
         bound = graph.bind(equal)
         if not isinstance(bound, Bound) or number_of(graph, bound["other"]) != float("-inf"):

@@ -1,4 +1,4 @@
-"""From the softmax down to the product with the value: casts, views and a dropout in between."""
+"""Walks from the softmax down to the product with the value, through casts, views and a dropout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Dropout:
-    """A dropout of the weights: the calls that it is, its probability."""
+    """A dropout of the weights: its nodes, its probability."""
 
     nodes: tuple[Node, ...]
     p: float
@@ -32,7 +32,7 @@ class Dropout:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What is between the softmax and the product with the value."""
+    """The path from the softmax to the product with the value."""
 
     product: Node
     operand: Node
@@ -43,7 +43,7 @@ class Weights:
 
 
 def weights_of(graph: GraphView, softmax: Node) -> Weights | No:
-    """The way from a softmax to the product with the value; otherwise why there is none."""
+    """The path from a softmax to the product with the value, or why there is none."""
     moved: list[Node] = []
     dropout: Dropout | None = None
     node = softmax
@@ -56,9 +56,9 @@ def weights_of(graph: GraphView, softmax: Node) -> Weights | No:
             continue
         users = forward_users(node)
         if len(users) > 1:
-            return No(f"the weights {node.name} are used elsewhere, so that they are computed anyway", node)
+            return No(f"the weights {node.name} are used elsewhere, so they are computed anyway", node)
         if not users:
-            return No("the weights are not multiplied with a value")
+            return No("the weights are not multiplied by a value")
         user = users[0]
         product = _product(graph, user, node)
         if isinstance(product, No):
@@ -78,7 +78,7 @@ def _product(graph: GraphView, user: Node, node: Node) -> Weights | No | None:
     if not isinstance(bound, Bound) or bound.packet not in PRODUCTS:
         return None
     left, right = (bound[name] for name in PRODUCTS[bound.packet])
-    return No("the weights are multiplied with themselves") if left is right else Weights(user, node, left is node)
+    return No("the weights are multiplied by themselves") if left is right else Weights(user, node, left is node)
 
 
 def _dropout(graph: GraphView, node: Node) -> Dropout | None:
@@ -99,10 +99,10 @@ def _read_dropout(graph: GraphView, node: Node, user: Node, bound: Bound) -> Dro
         if len(picks) > 1 + sum(n.args[1] == 1 and not forward_users(n) for n in picks) or len(first) != 1:
             return None
         return Dropout((user, *picks), bound["p"], node, first[0]) if is_drawn else None
-    return _apart(graph, node, user, bound)
+    return _decomposed(graph, node, user, bound)
 
 
-def _apart(graph: GraphView, node: Node, user: Node, bound: Bound) -> Dropout | None:
+def _decomposed(graph: GraphView, node: Node, user: Node, bound: Bound) -> Dropout | None:
     """`(rand > p) * x * (1 / (1 - p))`."""
     if bound.packet is not aten.mul:
         return None

@@ -1,1 +1,1 @@
-"""What `pad_mm` stands on: products as a graph has them, the decision, times that are measured, the rewrite."""
+"""The parts of `pad_mm`: reading products, deciding the pads, measuring times, rewriting."""

@@ -1,4 +1,4 @@
-"""Products of a graph with zeros added to their operands, and cut off the result."""
+"""Replaces products of a graph by padded ones, and slices their results."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import difference, is_backward, value_of
 from eductor.graph.view import GraphView
-from eductor.passes.joint.padding.plan import Dim, Pads, Product
-from eductor.passes.joint.padding.products import FACTORS, is_read_by_strides
+from eductor.passes.joint.padding.plan import Dim, MatrixProduct, Pads
+from eductor.passes.joint.padding.products import FACTORS, accepts_any_strides
 
 aten = torch.ops.aten
 
 
 class PaddedProducts:
-    """Puts padded products in the place of products; what several of them pad alike is padded once."""
+    """Replaces products by padded ones; an operand that several of them pad alike is padded once."""
 
     def __init__(self, graph: GraphView, rewrite: Rewriter) -> None:
         self.graph = graph
         self.rewrite = rewrite
         self._padded: dict[Any, Node] = {}
 
-    def put(self, node: Node, product: Product, pads: Pads) -> None:
-        """Replaces a product by the padded one, cut to its size."""
+    def put(self, node: Node, product: MatrixProduct, pads: Pads) -> None:
+        """Replaces a product by a padded one, sliced to its size."""
         bound = self.graph.bind(node)
         assert isinstance(bound, Bound)
         left, right = FACTORS[bound.packet]
@@ -44,21 +44,21 @@ class PaddedProducts:
         for dim, name in ((rank - 2, "m"), (rank - 1, "n")):
             if getattr(pads, name):
                 made = self.rewrite.insert(aten.slice, made, dim, 0, getattr(product, name), before=node)
-        if difference(value_of(node), value_of(made)) and not is_read_by_strides(self.graph, node):
+        if difference(value_of(node), value_of(made)) and not accepts_any_strides(self.graph, node):
             made = self.rewrite.insert(aten.clone, made, memory_format=torch.contiguous_format, before=node)
         self.rewrite.replace(node, made)
 
     def _pad(self, operand: Node, before: Node, by: tuple[int, ...], transposed: bool = False) -> Node:
-        """An operand with zeros added to its last dimensions; a transposed matrix stays one."""
+        """An operand with zeros added to its last dimensions; a transposed matrix stays transposed."""
         if not any(by):
             return operand
         key = (operand, by, transposed, is_backward(before))
         found = self._padded.get(key)
-        if found is None or not self._is_still_good(found, operand, before):
+        if found is None or not self._is_reusable(found, operand, before):
             found = self._padded[key] = self._make(operand, before, by, transposed)
         return found
 
-    def _is_still_good(self, padded: Node, operand: Node, before: Node) -> bool:
+    def _is_reusable(self, padded: Node, operand: Node, before: Node) -> bool:
         return padded < before and bool(self.graph.effects.unwritten([operand], padded, before))
 
     def _make(self, operand: Node, before: Node, by: tuple[int, ...], transposed: bool) -> Node:
@@ -76,8 +76,8 @@ def _amounts(by: tuple[int, ...]) -> list[int]:
     return [amount for added in reversed(by) for amount in (0, added)]
 
 
-def _of_bias(bias: Node, product: Product, pads: Pads) -> tuple[int, ...]:
-    """By how much each dimension of a bias grows: those along which it is broadcast do not."""
+def _of_bias(bias: Node, product: MatrixProduct, pads: Pads) -> tuple[int, ...]:
+    """By how much each dimension of a bias grows; broadcast dimensions do not."""
     assert product.bias is not None
     dims: tuple[Dim, ...] = ("m", "n")
     own = dims[2 - value_of(bias).dim() :]

@@ -1,8 +1,8 @@
 """Which dimensions of a matrix product to pad, and why: a function of numbers, without a graph.
 
-Matrix units want each row of a matrix to begin at a multiple of 16 bytes. A row is what lies side by side in memory: the
-last dimension of a matrix, the first one of a transposed matrix. So a size that is not aligned costs time only where the
-rows of some matrix have that length, and padding it with zeros pays only where the copies cost less than that time.
+Matrix units need each row of a matrix to begin at a multiple of 16 bytes. A row is the contiguous dimension: the last
+one of a matrix, the first one of a transposed matrix. So an unaligned size costs time only where the rows of some matrix
+have that length, and padding it with zeros pays only where the copies cost less than that time.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from eductor.graph.no import No
 
 Dim = Literal["m", "k", "n"]
 ORDER: tuple[Dim, ...] = ("k", "n", "m")
-"""Of plans that are equally fast the first one counts: `k` and `n` lie along rows more often than `m`."""
+"""Of equally fast plans the first one wins: `k` and `n` are row lengths more often than `m`."""
 
 PADDED_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 GAIN = 1.1
-"""A product is padded if it takes so many times as long as the padded one; less is within the error of the figures."""
+"""A product is padded if it takes this many times as long as the padded one; less is within the figures' error."""
 
 MEMORY_SHARE = 0.02
-"""The copies for one product may take this part of the device's memory."""
+"""The copies for one product may take this share of the device's memory."""
 
 
 class Pads(NamedTuple):
@@ -50,19 +50,19 @@ NO_PADS = Pads()
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """How a factor lies in memory, and where it comes from."""
+    """The layout of a factor, and whether padding it fuses."""
 
     along: Dim
-    """The dimension whose elements lie side by side."""
+    """The contiguous dimension."""
     step: int
-    """Its rows begin at multiples of so many elements."""
+    """Its rows begin at multiples of this many elements."""
     fuses: bool = False
-    """Whether the kernel that computes it can as well write it padded."""
+    """Whether the kernel that computes it can write it padded."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bias:
-    """What is added to a product: the dimensions that it has, others are broadcast; and where it comes from."""
+class ProductBias:
+    """The bias of a product: its dimensions, others are broadcast; and whether padding it fuses."""
 
     dims: tuple[Dim, ...]
     fuses: bool = False
@@ -71,8 +71,8 @@ class Bias:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
-    """`batch` products of an `m x k` with a `k x n` matrix: all that the decision depends on."""
+class MatrixProduct:
+    """`batch` products of an `m x k` with a `k x n` matrix: everything that the decision depends on."""
 
     m: int
     k: int
@@ -82,18 +82,18 @@ class Product:
     right: Matrix
     device: Device
     batch: int = 1
-    bias: Bias | None = None
+    bias: ProductBias | None = None
     dynamic: frozenset[Dim] = frozenset()
-    """Dimensions that have other sizes in other calls."""
+    """Dimensions whose size varies from call to call."""
     copies_result: bool = True
-    """Whether it takes a copy to give the result the strides that it had, once what was added is cut off."""
+    """Whether restoring the strides of the sliced result takes a copy."""
 
     def size(self, dim: Dim, pads: Pads = NO_PADS) -> int:
         size: int = getattr(self, dim) + getattr(pads, dim)
         return size
 
     def gemm(self, pads: Pads = NO_PADS) -> Gemm:
-        """The product as it is computed with these pads. What is padded is new, and lies in memory as it lay before."""
+        """The product as computed with these pads. A padded factor is a new tensor, contiguous along the same dimension."""
         unit = self.device.alignment(self.dtype)
         factors = ((self.left, pads.of("m", "k")), (self.right, pads.of("k", "n")))
         steps = [self.size(matrix.along, pads) if any(added) else matrix.step for matrix, added in factors]
@@ -120,7 +120,7 @@ class Product:
             yield self.batch * bytes_of("m", "n")
 
     def is_copied(self, pads: Pads) -> bool:
-        """Whether the result is copied once it is cut: rows at the end of a single matrix leave the others where they are."""
+        """Whether the sliced result is copied: slicing rows off the end of a single matrix leaves the other rows in place."""
         return self.copies_result and bool(pads.n or (pads.m and self.batch > 1))
 
     def time(self, pads: Pads = NO_PADS) -> float:
@@ -129,40 +129,42 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """By how much to pad each dimension, or not at all, and the reason of either."""
+class PaddingPlan:
+    """By how much to pad each dimension, if at all, and why."""
 
     pads: Pads
     reason: str
 
 
-Measure = Callable[[Product, Pads], tuple[float, float]]
-"""Seconds of a product as it is, and with these pads."""
+Measure = Callable[[MatrixProduct, Pads], tuple[float, float]]
+"""Seconds of a product unpadded, and with these pads."""
 
 
 def plan(
-    product: Product, *, force: bool = False, memory_share: float = MEMORY_SHARE, measure: Measure | None = None
-) -> Plan:
-    """The pads with which a product is fastest. With `force`, whatever is not aligned is padded, on any device."""
+    product: MatrixProduct, *, force: bool = False, memory_share: float = MEMORY_SHARE, measure: Measure | None = None
+) -> PaddingPlan:
+    """The pads with which a product is fastest. With `force`, every unaligned size is padded, on any device."""
     if product.dtype not in PADDED_DTYPES:
-        return Plan(NO_PADS, f"products in {_name(product.dtype)} need no alignment")
+        return PaddingPlan(NO_PADS, f"products in {_name(product.dtype)} need no alignment")
     if not (product.m and product.k and product.n and product.batch):
-        return Plan(NO_PADS, "it has a dimension of size 0")
+        return PaddingPlan(NO_PADS, "it has a dimension of size 0")
     unit = VECTOR // product.dtype.itemsize
     short = {dim: by for dim in ORDER if (by := _missing(product, dim, unit))}
     if force:
-        return Plan(Pads(**short), "padding is forced" if short else f"no size can be padded to a multiple of {unit}")
+        return PaddingPlan(
+            Pads(**short), "padding is forced" if short else f"no size can be padded to a multiple of {unit}"
+        )
     verdict = _may_help(product)
-    return _fastest(product, short, memory_share, measure) if verdict else Plan(NO_PADS, verdict.reason)
+    return _fastest(product, short, memory_share, measure) if verdict else PaddingPlan(NO_PADS, verdict.reason)
 
 
-def _missing(product: Product, dim: Dim, unit: int) -> int:
-    """What a dimension lacks to the next multiple; nothing where it is dynamic, or a single element."""
+def _missing(product: MatrixProduct, dim: Dim, unit: int) -> int:
+    """How far a dimension is from the next multiple; 0 where it is dynamic or 1."""
     is_open = dim not in product.dynamic and product.size(dim) > 1
     return -product.size(dim) % unit if is_open else 0
 
 
-def _may_help(product: Product) -> Literal[True] | No:
+def _may_help(product: MatrixProduct) -> Literal[True] | No:
     """Whether padding can help a product."""
     gemm, device = product.gemm(), product.device
     if device.alignment(product.dtype) == 1:
@@ -170,25 +172,29 @@ def _may_help(product: Product) -> Literal[True] | No:
     if gemm.aligned_factors and gemm.aligned_result:
         return No(f"each row of its matrices begins at a multiple of {VECTOR} bytes")
     if is_bound_by_memory(gemm, device):
-        return No(f"it is bound by memory: it computes {gemm.flops / gemm.bytes:.3g} flops a byte")
+        return No(f"it is memory-bound: it computes {gemm.flops / gemm.bytes:.3g} flops per byte")
     return True
 
 
-def _fastest(product: Product, short: dict[Dim, int], memory_share: float, measure: Measure | None) -> Plan:
+def _fastest(
+    product: MatrixProduct, short: dict[Dim, int], memory_share: float, measure: Measure | None
+) -> PaddingPlan:
     if not short:
-        return Plan(NO_PADS, "the sizes that are not aligned are dynamic or 1, or only its memory is not aligned")
+        return PaddingPlan(NO_PADS, "the unaligned sizes are dynamic or 1, or only strides or offsets are unaligned")
     subsets = (dims for count in range(1, len(short) + 1) for dims in combinations(short, count))
     plans = [Pads(**{dim: short[dim] for dim in dims}) for dims in subsets]
     limit = memory_share * product.device.memory
     fitting = [pads for pads in plans if sum(product.copies(pads)) <= limit]
     if not fitting:
         needed = min(sum(product.copies(pads)) for pads in plans)
-        return Plan(NO_PADS, f"the copies take {_mebibytes(needed)}, and {_mebibytes(limit)} are allowed")
+        return PaddingPlan(NO_PADS, f"the copies take {_mebibytes(needed)}, and {_mebibytes(limit)} are allowed")
     best = min(fitting, key=product.time)
     now, padded = (product.time(), product.time(best)) if measure is None else measure(product, best)
     how = "" if measure is None else ", as measured"
-    times = f"{microseconds(now)} as it is, {microseconds(padded)} with {best}{how}"
-    return Plan(best, times) if now > GAIN * padded else Plan(NO_PADS, f"padding gains too little: {times}")
+    times = f"{microseconds(now)} unpadded, {microseconds(padded)} with {best}{how}"
+    return (
+        PaddingPlan(best, times) if now > GAIN * padded else PaddingPlan(NO_PADS, f"padding gains too little: {times}")
+    )
 
 
 def _name(dtype: torch.dtype) -> str:

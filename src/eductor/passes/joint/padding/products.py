@@ -1,4 +1,4 @@
-"""Matrix products as a graph has them: their sizes, how the factors lie and where they come from, who reads the result."""
+"""Reads matrix products from a graph: their sizes, the layouts and producers of factors, the readers of the result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound
 from eductor.graph.values.meta import is_row_major, known_equal, tensor_of
 from eductor.graph.view import GraphView
-from eductor.passes.joint.padding.plan import Bias, Dim, Matrix, Product
+from eductor.passes.joint.padding.plan import Dim, Matrix, MatrixProduct, ProductBias
 
 aten = torch.ops.aten
 
@@ -26,7 +26,7 @@ FACTORS: dict[Any, tuple[str, str]] = {
 }
 
 
-def read_product(graph: GraphView, node: Node, device: Device) -> Product | No:
+def read_product(graph: GraphView, node: Node, device: Device) -> MatrixProduct | No:
     """The product that a call computes, or why it cannot be padded."""
     bound = graph.bind(node)
     if not isinstance(bound, Bound):
@@ -36,14 +36,14 @@ def read_product(graph: GraphView, node: Node, device: Device) -> Product | No:
     if left is None or right is None or result is None:
         return No("its fake values are not known")
     if any(t.layout is not torch.strided for t in (left, right)) or left.dtype != right.dtype:
-        return No("its factors are not plain tensors of one dtype")
+        return No("its factors are not strided tensors of one dtype")
     if not is_row_major(result):
-        return No("its result does not lie in memory row by row")
+        return No("its result is not row-major")
     sizes: dict[Dim, Any] = {"m": left.shape[-2], "k": left.shape[-1], "n": right.shape[-1]}
     bias = _read_bias(graph, bound, sizes, device) if bound.packet is aten.addmm else None
     if isinstance(bias, No):
         return bias
-    return Product(
+    return MatrixProduct(
         **{dim: size_of(size) for dim, size in sizes.items()},
         dtype=left.dtype,
         left=_read_matrix(graph, nodes[0], left, ("m", "k"), device),
@@ -52,12 +52,12 @@ def read_product(graph: GraphView, node: Node, device: Device) -> Product | No:
         batch=size_of(left.shape[0]) if left.dim() == 3 else 1,
         bias=bias,
         dynamic=frozenset(dim for dim, size in sizes.items() if not known_equal(size, size_of(size))),
-        copies_result=not (is_read_by_strides(graph, node) or (device.fuses and _fuses_with_readers(graph, node))),
+        copies_result=not (accepts_any_strides(graph, node) or (device.fuses and _fuses_with_readers(graph, node))),
     )
 
 
-def is_read_by_strides(graph: GraphView, node: Node) -> bool:
-    """Whether all that use a result make the same of it whatever its strides are."""
+def accepts_any_strides(graph: GraphView, node: Node) -> bool:
+    """Whether no user of a result depends on its strides."""
     return all(is_pointwise(user) or graph.is_call(user, *FACTORS) for user in node.users)
 
 
@@ -70,10 +70,10 @@ def _read_matrix(graph: GraphView, node: Node, tensor: torch.Tensor, dims: tuple
         return Matrix(dims[1], math.gcd(down, *starts), fuses)
     if down == 1 and across >= high:
         return Matrix(dims[0], math.gcd(across, *starts), fuses)
-    return Matrix(dims[1], wide, fuses)  # elements lie apart in both dimensions: eager copies it, row by row
+    return Matrix(dims[1], wide, fuses)  # no dimension is contiguous: eager copies it, row by row
 
 
-def _read_bias(graph: GraphView, bound: Bound, sizes: dict[Dim, Any], device: Device) -> Bias | No:
+def _read_bias(graph: GraphView, bound: Bound, sizes: dict[Dim, Any], device: Device) -> ProductBias | No:
     bias = tensor_of(bound["self"])
     if bias is None:
         return No("its bias is not known")
@@ -83,20 +83,20 @@ def _read_bias(graph: GraphView, bound: Bound, sizes: dict[Dim, Any], device: De
         if known_equal(size, sizes[dim]):
             dims.insert(0, dim)
         elif not known_equal(size, 1):
-            return No("whether its bias is broadcast is not known")
+            return No("it is not known whether its bias is broadcast")
     beta, alpha = (x if isinstance(x, (int, float)) else 1.0 for x in (bound["beta"], bound["alpha"]))
-    return Bias(tuple(dims), device.fuses and _is_pointwise_result(graph, bound["self"]), beta, alpha)
+    return ProductBias(tuple(dims), device.fuses and _is_pointwise_result(graph, bound["self"]), beta, alpha)
 
 
 def _is_pointwise_result(graph: GraphView, node: Node) -> bool:
-    """Whether a value, or what it is a view of, is computed element by element; an input or a product is not."""
+    """Whether a value, or the base it views, is the result of a pointwise operator."""
     while (effect := effect_of(node, graph.bind)).is_view and effect.shares:
         node = effect.shares[0]
     return is_pointwise(node)
 
 
 def _fuses_with_readers(graph: GraphView, node: Node) -> bool:
-    """Whether a copy of a value is no kernel of its own: all that read it, or a view of it, are kernels that fuse."""
+    """Whether a copy of a value takes no kernel: all readers of it and of its views are operators that fuse."""
     pending = [node]
     while pending:
         for user in pending.pop().users:

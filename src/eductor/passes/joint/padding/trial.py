@@ -1,4 +1,4 @@
-"""The time of a product as it is and padded, measured on tensors of its kind."""
+"""Measures a product unpadded and padded, on random tensors of its sizes and layouts."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ import torch.nn.functional as F
 
 from eductor.compat import uses_tf32, without_autocast
 from eductor.cost.measured import kept, seconds
-from eductor.passes.joint.padding.plan import NO_PADS, Dim, Matrix, Pads, Product
+from eductor.passes.joint.padding.plan import NO_PADS, Dim, Matrix, MatrixProduct, Pads
 
 
-def measure_product(product: Product, pads: Pads, *, where: torch.device) -> tuple[float, float]:
-    """Seconds of a product as it is and with these pads, copies included; from disk, where they were measured before."""
+def measure_product(product: MatrixProduct, pads: Pads, *, where: torch.device) -> tuple[float, float]:
+    """Seconds of a product unpadded and with these pads, copies included; cached on disk."""
     now, padded = kept(key_of(product, pads), 2, lambda: _measure(product, pads, where))
     return now, padded
 
 
-def key_of(product: Product, pads: Pads) -> dict[str, Any]:
-    """All that the times depend on: the product, the device, and the library that computes it."""
-    given = {name: repr(getattr(product, name)) for name in Product.__slots__ if name != "device"}
-    told = {"pads": repr(pads), "device": product.device.name, "torch": torch.__version__, "tf32": uses_tf32()}
-    return {**given, **told}
+def key_of(product: MatrixProduct, pads: Pads) -> dict[str, Any]:
+    """The cache key of the times: the product, the device, and the library that computes it."""
+    given = {name: repr(getattr(product, name)) for name in MatrixProduct.__slots__ if name != "device"}
+    rest = {"pads": repr(pads), "device": product.device.name, "torch": torch.__version__, "tf32": uses_tf32()}
+    return {**given, **rest}
 
 
-def _measure(product: Product, pads: Pads, where: torch.device) -> list[float]:
+def _measure(product: MatrixProduct, pads: Pads, where: torch.device) -> list[float]:
     with torch.no_grad(), without_autocast():
         return seconds([candidate(product, NO_PADS, where), candidate(product, pads, where)], where)
 
 
-def candidate(product: Product, pads: Pads, where: torch.device) -> Callable[[], torch.Tensor]:
-    """The product on random tensors, with what padding it costs in a graph: what fuses is padded beforehand."""
+def candidate(product: MatrixProduct, pads: Pads, where: torch.device) -> Callable[[], torch.Tensor]:
+    """The product on random tensors, with the padding it needs in a graph: operands whose padding fuses come padded."""
     generator = torch.Generator(where).manual_seed(0)
 
     def random(*shape: int) -> torch.Tensor:
@@ -61,7 +61,7 @@ def candidate(product: Product, pads: Pads, where: torch.device) -> Callable[[],
     return run
 
 
-def _bias(product: Product, pads: Pads, random: Callable[..., torch.Tensor]) -> Callable[[], torch.Tensor] | None:
+def _bias(product: MatrixProduct, pads: Pads, random: Callable[..., torch.Tensor]) -> Callable[[], torch.Tensor] | None:
     if product.bias is None:
         return None
     dims: tuple[Dim, ...] = ("m", "n")
@@ -77,7 +77,7 @@ def _source(
     fuses: bool,
     laid: Callable[[torch.Tensor], torch.Tensor] = lambda x: x,
 ) -> Callable[[], torch.Tensor]:
-    """An operand: there already, or padded in each call."""
+    """An operand, padded beforehand or in each call."""
     if not any(added):
         return lambda: laid(given)
     if fuses:

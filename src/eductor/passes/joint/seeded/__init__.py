@@ -1,1 +1,1 @@
-"""Random tensors as functions of a seed: what may become one, and what it is made of."""
+"""Random tensors computed from a seed: which calls can be, and how."""

@@ -1,4 +1,4 @@
-"""One random call of a graph, and the seeded tensors that can stand in for it."""
+"""One random call of a graph, and the seeded tensors that can replace it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 
 Kind = tuple[Any, ...]
-"""A seeded operator, and the arguments by which it makes one kind of numbers."""
+"""A seeded operator, and the arguments that select its distribution."""
 
 UNIFORM: Kind = (ops.random.random.default, "rand")
 NORMAL: Kind = (ops.random.random.default, "randn")
@@ -30,7 +30,7 @@ def integers(low: Any, high: Any) -> Kind:
 
 
 class Seeds:
-    """The seed tensors of a graph, one a device; the backward has its own, since it may run twice and draws anew then."""
+    """The seed tensors of a graph, one per device; the backward has its own, since each of its runs draws again."""
 
     def __init__(self) -> None:
         self._indices: dict[Node, int] = {}
@@ -38,13 +38,13 @@ class Seeds:
         self._tensors: dict[Any, Node] = {}
 
     def reserve(self, draw: Draw) -> None:
-        """One more seed."""
+        """Reserves one more seed."""
         count = self._counts.get(draw.place, 0)
         self._indices[draw.node] = count
         self._counts[draw.place] = count + 1
 
     def of(self, draw: Draw) -> tuple[Node, int]:
-        """The seed tensor for a call, drawn in front of the first one that needs it, and the place of its seed there."""
+        """The seed tensor of a call, drawn before the first call that needs it, and the index of its seed there."""
         if draw.place not in self._tensors:
             count, device = self._counts[draw.place], draw.value.device
             self._tensors[draw.place] = draw.rewrite.insert(ops.random.seeds, count, device=device, before=draw.node)
@@ -53,7 +53,7 @@ class Seeds:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A random call, its tensor of random numbers, the order of that in memory, and where its sizes are found."""
+    """A random call, its random tensor, the order of its dimensions in memory, and the source of its sizes."""
 
     rewrite: Rewriter
     node: Node
@@ -65,37 +65,37 @@ class Draw:
 
     @property
     def place(self) -> tuple[torch.device, bool]:
-        """Whose seeds it uses: those of its device, in forward or backward."""
+        """Which seed tensor it uses: that of its device, in forward or backward."""
         return self.value.device, is_backward(self.node)
 
     def call(self, op: Any, *args: Any) -> Node:
-        """A new call in front of this one."""
+        """Inserts a call before this one."""
         return self.rewrite.insert(op, *args, before=self.node)
 
     def chance(self, probability: Any) -> Node:
-        """True with this probability, which is a number or a tensor."""
+        """A boolean tensor, true with this probability: a number or a tensor."""
         given = tensor_of(probability)
         dtype = torch.float32 if given is None else torch.promote_types(given.dtype, torch.float32)
         return self.call(aten.lt, self.numbers(UNIFORM, dtype), probability)
 
     def cast(self, made: Node) -> Node:
-        """A tensor in the dtype of the call."""
+        """A tensor cast to the dtype of the call."""
         found = tensor_of(made)
         assert found is not None
         return made if found.dtype is self.value.dtype else self.call(CAST, made, self.value.dtype)
 
     def numbers(self, kind: Kind, dtype: torch.dtype | None = None) -> Node:
-        """A seeded tensor with the strides of the call: dense in the order of its memory, then permuted."""
+        """A seeded tensor with the strides of the call: dense in physical order, then permuted."""
         op, seeds, index, *how = self._seeded(kind)
         dense = self.rewrite.insert(op, seeds, 0, *how, dtype=dtype or self.value.dtype, before=self.node)
-        # Which seed makes no difference to its form: so a second draw of this form is not evaluated.
+        # The seed does not affect the metadata, so a second draw of this kind is not evaluated.
         self.rewrite.update(dense, args=(seeds, index, *how), respelled=True)
         if self._is_in_order:
             return dense
         return self.call(aten.permute, dense, [self.order.index(d) for d in range(len(self.order))])
 
     def become(self, kind: Kind) -> None:
-        """Makes the call itself a seeded tensor; its form is known, so nothing is evaluated."""
+        """Turns the call itself into a seeded tensor; its metadata is known, so nothing is evaluated."""
         if not self._is_in_order:
             self.rewrite.replace(self.node, self.numbers(kind))
             return
@@ -108,7 +108,7 @@ class Draw:
         return self.order == sorted(self.order)
 
     def _seeded(self, kind: Kind) -> list[Any]:
-        """A seeded operator and its arguments, up to the dtype."""
+        """A seeded operator and its arguments, without the dtype."""
         seeds, index = self.seeds.of(self)
         size = [self._size(d) for d in self.order]
         op, *how = kind
@@ -133,7 +133,7 @@ def physical_order(value: torch.Tensor) -> list[int] | None:
     return dims if known_equal([value.stride(d) for d in dims], list(dense)) else None
 
 
-def home_of_sizes(bound: Bound, value: torch.Tensor) -> list[Any] | Node | None:
+def source_of_sizes(bound: Bound, value: torch.Tensor) -> list[Any] | Node | None:
     """The sizes of a call as arguments, or an operand of that shape, from which they can be read."""
     sizes = list(value.shape)
     if not any(isinstance(size, torch.SymInt) for size in sizes):
@@ -147,7 +147,7 @@ def home_of_sizes(bound: Bound, value: torch.Tensor) -> list[Any] | Node | None:
 
 
 def _without_contents(node: Node) -> list[Any] | Node:
-    """Where an empty tensor, of which a call wants nothing but the shape, has its sizes from."""
+    """The source of the sizes of an empty tensor, which a call uses only for its shape; any other node itself."""
     made = bind(node)
     if isinstance(made, Bound) and made.packet is aten.empty_like:
         return _without_contents(made["self"])

@@ -1,4 +1,4 @@
-"""What each random operator is in terms of seeded tensors, and when it is left alone."""
+"""The formula of each random operator in terms of seeded tensors, and when it cannot be seeded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _normal(draw: Draw) -> Node:
 
 
 def _exponential(draw: Draw) -> Node:
-    """The logarithm of what is never 0, and never 0 itself."""
+    """-log(1 - u) / lambd: u is never 1, and the logarithm is clamped so that it is never 0."""
     waited = draw.call(aten.neg, draw.call(aten.log1p, draw.call(aten.neg, draw.numbers(UNIFORM))))
     least = torch.finfo(draw.value.dtype).eps / 2
     return _scaled(draw, draw.call(aten.clamp_min, waited, least), 1 / draw.bound["lambd"])
@@ -60,7 +60,7 @@ OPERATORS = (*_KINDS, *_RECIPES, aten.native_dropout)
 
 
 def replace(draw: Draw) -> None:
-    """Puts seeded tensors in the place of a call."""
+    """Replaces a call by seeded tensors."""
     packet = draw.bound.packet
     if packet in _KINDS:
         draw.become(_KINDS[packet](draw.bound))
@@ -71,7 +71,7 @@ def replace(draw: Draw) -> None:
 
 
 def _replace_dropout(draw: Draw) -> None:
-    """Dropout gives the result and the mask: what it keeps, it scales."""
+    """Dropout returns the scaled result and the mask."""
     p = draw.bound["p"]
     mask = draw.chance(1 - p)
     masked = draw.call(aten.mul, draw.bound["input"], mask)
@@ -83,17 +83,17 @@ def _replace_dropout(draw: Draw) -> None:
     draw.rewrite.erase(draw.node)
 
 
-# ------------------------------------------------------------------------------------------------------ what is left
+# ------------------------------------------------------------------------------------------------------ refusals
 
 
 def may_be_seeded(bound: Bound, node: Node, value: torch.Tensor) -> Literal[True] | No:
-    """Whether the numbers of a call can be made of a seed."""
+    """Whether a call can be computed from a seed."""
     if bound.op._schema.is_mutable:
-        return No("it writes into a tensor that it is given")
+        return No("it writes one of its arguments")
     if bound.get("generator") is not None:
-        return No("it draws from a generator of its own")
+        return No("it draws from an explicit generator")
     if bound.get("pin_memory"):
-        return No("it lies in pinned memory")
+        return No("it uses pinned memory")
     if value.layout is not torch.strided:
         return No(f"its layout is {value.layout}")
     if value.is_complex():
@@ -118,7 +118,7 @@ def _may_draw_integers(bound: Bound, node: Node, value: torch.Tensor) -> Literal
 
 
 def _whole_numbers(dtype: torch.dtype) -> tuple[int, int]:
-    """The least and the greatest whole number up to which a dtype has all of them."""
+    """The range in which a dtype represents every integer."""
     if dtype is torch.bool:
         return 0, 1
     if dtype.is_floating_point:
@@ -137,26 +137,26 @@ def _may_drop(bound: Bound, node: Node, value: torch.Tensor) -> Literal[True] | 
         return No("it drops nothing")
     given = tensor_of(bound["input"])
     if given is None or not given.is_floating_point():
-        return No("it does not drop floating-point numbers")
+        return No("its input is not a floating-point tensor")
     if any(user.target is not operator.getitem for user in node.users):
-        return No("its results are used as one")
+        return No("its results are used as a tuple")
     return _is_probability(bound["p"])
 
 
 def _is_probability(p: Any) -> Literal[True] | No:
-    return True if _is_number(p) and 0 <= p <= 1 else No("its probability is not known to be one")
+    return True if _is_number(p) and 0 <= p <= 1 else No("its probability is not known to be in [0, 1]")
 
 
 def _may_draw_between(bound: Bound, node: Node, value: torch.Tensor) -> Literal[True] | No:
     least, most = bound["from"], bound["to"]
     fits = _is_number(least) and _is_number(most) and least <= most
-    return True if fits else No("its range is not known to be one")
+    return True if fits else No("its range is not known to be valid")
 
 
 def _may_draw_normal(bound: Bound, node: Node, value: torch.Tensor) -> Literal[True] | No:
     fits = [tensor_of(x) is not None or _is_number(x) for x in (bound["mean"], bound["std"])]
     if not all(fits) or (_is_number(bound["std"]) and bound["std"] < 0):
-        return No("its deviation is not known to be one")
+        return No("its mean or standard deviation is not known to be valid")
     return True
 
 
