@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from eductor.graph import capture
 from eductor.observe.manual.manual import run_pass
-from eductor.observe.verify.verifier import Verifier
+from eductor.verification.verifier import Verifier
 
 
 def ran(pass_, program, *inputs, dynamic=False):

@@ -8,7 +8,6 @@ from after_autograd import ran, targets
 
 import eductor
 from eductor.graph.capture import capture
-from eductor.observe.verify.value_comparison import is_bitwise_equal
 from eductor.options import Options
 from eductor.passes.concats import claims
 from eductor.passes.concats.claims import (
@@ -21,6 +20,7 @@ from eductor.pipeline import Context, Registry
 from eductor.pipeline.instruments import Instrument
 from eductor.pipeline.pipeline import Pipeline
 from eductor.stages import pre_grad_passes
+from eductor.verification.value_comparison import is_bitwise_equal
 
 aten = torch.ops.aten
 VIEW_PASSES = (

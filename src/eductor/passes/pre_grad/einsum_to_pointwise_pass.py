@@ -16,7 +16,7 @@ from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import known_equal, tensor_of
 from eductor.graph.view import GraphView
 from eductor.passes.pre_grad.products.compress import are_of_one_kind, einsum_terms
-from eductor.passes.pre_grad.products.layout_safety import may_lie_otherwise
+from eductor.passes.pre_grad.products.layout_safety import may_change_strides
 from eductor.pipeline.base import f32, graph_pass
 
 aten = torch.ops.aten
@@ -106,7 +106,7 @@ def _may_spell(graph: GraphView, node: Node, found: _Products, largest: int) -> 
         for dim in found.added:
             vectors = vectors.unsqueeze(dim)
         value = (vectors * matrices).sum(found.summed)
-    return may_lie_otherwise(graph, node, value)
+    return may_change_strides(graph, node, value)
 
 
 def _replace(rewrite: Rewriter, node: Node, found: _Products) -> None:

@@ -16,7 +16,7 @@ from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import requires_grad, tensor_of, value_of
 from eductor.graph.view import GraphView, key_of
 from eductor.passes.pre_grad.products.compress import LCE_OPERATORS, Compress, insert_product, read_lce, undisturbed
-from eductor.passes.pre_grad.products.layout_safety import contiguous_like, may_lie_otherwise
+from eductor.passes.pre_grad.products.layout_safety import contiguous_like, may_change_strides
 from eductor.pipeline.base import Context, f32, graph_pass
 
 aten = torch.ops.aten
@@ -109,7 +109,7 @@ def _may_be_part(graph: GraphView, member: Compress, start: int, whole: int) -> 
     assert tensor is not None
     height = _height(member)
     all_of_them = contiguous_like(tensor, (*tensor.shape[:-2], whole, tensor.shape[-1]))
-    return may_lie_otherwise(graph, member.output, all_of_them.narrow(-2, start, height))
+    return may_change_strides(graph, member.output, all_of_them.narrow(-2, start, height))
 
 
 def _replace(rewrite: Rewriter, group: list[Compress], context: Context) -> None:

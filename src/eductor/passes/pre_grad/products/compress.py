@@ -18,7 +18,7 @@ from eductor.graph.values.meta import known_equal, tensor_of
 from eductor.graph.view import GraphView
 from eductor.ops.launching import KERNEL_DTYPES
 from eductor.ops.lce import lce
-from eductor.passes.pre_grad.products.layout_safety import contiguous_like, may_lie_otherwise
+from eductor.passes.pre_grad.products.layout_safety import contiguous_like, may_change_strides
 from eductor.passes.pre_grad.products.swaps import SWAPS, swapped
 
 aten = torch.ops.aten
@@ -190,7 +190,7 @@ def may_be_product(graph: GraphView, node: Node, operands: Iterable[Node | None]
         verdict = graph.effects.unwritten(given, node, graph.output)
         if not verdict:
             return verdict
-    return may_lie_otherwise(graph, node, contiguous_like(tensor))
+    return may_change_strides(graph, node, contiguous_like(tensor))
 
 
 def insert_product(rewrite: Rewriter, weight: Node, x: Node, bias: Node | None, before: Node) -> Node:

@@ -30,7 +30,7 @@ _SEES_STRIDES = {
 """What reads the layout of its operand, or its memory past it."""
 
 
-def may_lie_otherwise(graph: GraphView, node: Node, value: torch.Tensor) -> Literal[True] | No:
+def may_change_strides(graph: GraphView, node: Node, value: torch.Tensor) -> Literal[True] | No:
     """May a node have this value, which has other strides, without anybody seeing a difference?
 
     Nobody does where all that is computed from it has the layout that it had, sooner or later.
@@ -38,7 +38,7 @@ def may_lie_otherwise(graph: GraphView, node: Node, value: torch.Tensor) -> Lite
     old = tensor_of(node)
     if old is None or not isinstance(value, FakeTensor):
         return No(f"the layout of {node.name} is not known")
-    if _lies_alike(old, value):
+    if _same_strides(old, value):
         return True
     changed: dict[Node, Any] = {node: value}
     pending = set(node.users)
@@ -51,7 +51,7 @@ def may_lie_otherwise(graph: GraphView, node: Node, value: torch.Tensor) -> Lite
             new = _value_with(graph, user, changed)
             if isinstance(new, No):
                 return new
-            if _lies_alike(value_of(user), new):
+            if _same_strides(value_of(user), new):
                 continue
             if not (verdict := _keeps_its_memory(graph, user)):
                 return verdict
@@ -103,10 +103,10 @@ def _value_with(graph: GraphView, user: Node, changed: dict[Node, Any]) -> Any:
         return No(f"{user.name} works in its layout alone")
 
 
-def _lies_alike(old: Any, new: Any) -> bool:
+def _same_strides(old: Any, new: Any) -> bool:
     """Whether two values have the same strides; what is no tensor does not lie at all."""
     if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)):
-        return len(old) == len(new) and all(map(_lies_alike, old, new))
+        return len(old) == len(new) and all(map(_same_strides, old, new))
     if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
         return not isinstance(old, torch.Tensor) and not isinstance(new, torch.Tensor)
     return known_equal(old.stride(), new.stride()) and known_equal(old.storage_offset(), new.storage_offset())
