@@ -100,7 +100,7 @@ def test_a_write_of_somebody_elses_pass_that_would_not_be_seen_goes_to_the_simpl
 
     x, new = torch.ones(4, 4), torch.arange(16.0).view(4, 4)
     pipeline = eductor.Pipeline.default().with_pass(scatter_in_place, before="reinplace_inplaceable_ops")
-    with pytest.warns(EductorWarning, match="masked_scatter_.*which has only eager's kernel and returns the operand that it writes"):
+    with pytest.warns(EductorWarning, match="masked_scatter_.*which has only eager's kernel and returns"):
         got = eductor.compile(scattered, engine="inductor", pipeline=pipeline)(x, new)
     assert torch.equal(got, scattered(x, new))
 
