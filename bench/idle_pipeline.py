@@ -300,9 +300,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     for address, why in report.skipped.items():
         print(f"{address} was {why}")
     for m in report.too_steep():
-        print(f"{m.name}: {report.ratio(m):.2f} times as long per node at {m.nodes:,} nodes; at most {LIMIT} is allowed")
+        print(
+            f"{m.name}: {report.ratio(m):.2f} times as long per node at {m.nodes:,} nodes; at most {LIMIT} is allowed"
+        )
     if not report.too_steep():
-        print(f"No pass changed anything, and no stage takes more than {LIMIT} times as long per node in a large graph.")
+        print(
+            f"No pass changed anything, and no stage takes more than {LIMIT} times as long per node in a large graph."
+        )
     return bool(report.too_steep())
 
 

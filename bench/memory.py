@@ -83,7 +83,7 @@ class Way:
         synchronize(x.device.type)
         self.seconds = min(self.seconds, time.perf_counter() - started)
 
-    def look(self, x: torch.Tensor, gradient: torch.Tensor) -> None:
+    def observe(self, x: torch.Tensor, gradient: torch.Tensor) -> None:
         """Runs one step, measures its memory and keeps its results."""
         self.model.zero_grad(set_to_none=True)
         if x.is_cuda:
@@ -135,7 +135,7 @@ def measure(make: Make, device: str, rounds: int, budgets: list[float]) -> dict[
     found = ways(model, budgets)
     for way in found.values():
         way.step(x, gradient)
-        way.look(x, gradient)
+        way.observe(x, gradient)
         way.seconds = math.inf
     for _ in range(rounds):
         for way in found.values():

@@ -155,18 +155,18 @@ def apply(found: Rules, module: GraphModule) -> Rewriter:
     return rewrite
 
 
-def looks(match: Match) -> str:
+def decline(match: Match) -> str:
     """A check that declines every match."""
     return "it is only matched"
 
 
 def beside_stock(layers: int, repeats: int, wanted: list[Spelling], home: Path) -> dict[str, Any]:
     module = joint_graph(layers)
-    ours, replacing = rules(wanted, home, looks), rules(wanted, home)
+    ours, replacing = rules(wanted, home, decline), rules(wanted, home)
     cold = {"ours": seconds(lambda: ours.index.candidates(GraphView(fresh(module))))}
     stock = Stock()
     cold["torch, loading"] = stock.seconds_to_load
-    as_many = rules(wanted[: stock.attention_count], home, looks)
+    as_many = rules(wanted[: stock.attention_count], home, decline)
     ways: dict[str, Callable[[GraphModule], float]] = {
         "torch, all patterns": stock.time_joint,
         "ours": lambda m: seconds(lambda: apply(ours, m)),

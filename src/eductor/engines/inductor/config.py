@@ -35,7 +35,7 @@ PROVENANCE: dict[str, Any] = {
 def configured(mode: FakeTensorMode | None, job: Job, *, graphs: bool) -> Iterator[None]:
     """Set everything that torch's code generator reads from its environment, and restore it at the end.
 
-    Torch's settings belong to the thread; those of torch 2.11 to the process, where Dynamo's lock keeps compiles apart.
+    Torch's settings belong to the thread; those of torch 2.11 to the process, where Dynamo's lock serializes compiles.
     """
     from torch._inductor import config
     from torch._inductor.virtualized import V

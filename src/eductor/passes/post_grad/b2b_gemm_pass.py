@@ -68,15 +68,15 @@ def one_kernel_pays(first: Gemm, second: Gemm, has_middle: bool, device: Device)
     size = second.dtype.itemsize
     between, result = first.rows * first.columns, second.rows * second.columns
     fused = size * (columns * _loads(first, TILE) + second.inner * second.columns * rows + result)
-    apart = size * (_loads(first, device.tile) + _loads(second, device.tile) + result + between)
+    separate = size * (_loads(first, device.tile) + _loads(second, device.tile) + result + between)
     launches = 2
     if has_middle:
-        apart += 2 * size * between
+        separate += 2 * size * between
         launches += 1
     # Where arithmetic dominates, library kernels are faster.
     if (columns * first.flops + second.flops) / device.rate(second.dtype) > fused / device.bandwidth:
         return No(f"as one kernel it would be bound by arithmetic on {device.name}")
-    saves = apart / device.bandwidth + launches * device.launch
+    saves = separate / device.bandwidth + launches * device.launch
     return pays("one kernel for both products", saves, fused / device.bandwidth + LAUNCHES * device.launch)
 
 

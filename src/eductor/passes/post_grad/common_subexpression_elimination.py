@@ -40,16 +40,16 @@ def common_subexpression_elimination(graph: GraphView, rewrite: Rewriter) -> Non
     """
     numbers: dict[Node, int] = {}
     first: dict[Hashable, Node] = {}
-    alone: dict[Hashable, Node | None] = {}
+    singles: dict[Hashable, Node | None] = {}
     for node in graph.nodes:
         numbers[node] = len(numbers)
         if node.op not in ("call_function", "get_attr"):
             continue
-        look = _look(graph, node, numbers)
-        if look not in alone:
-            alone[look] = node
+        quick_key = _quick_key(graph, node, numbers)
+        if quick_key not in singles:
+            singles[quick_key] = node
             continue
-        earlier, alone[look] = alone[look], None
+        earlier, singles[quick_key] = singles[quick_key], None
         if earlier is not None:
             first[_key(graph, earlier, numbers)] = earlier
         key = _key(graph, node, numbers)
@@ -80,13 +80,13 @@ def _is_same_value(graph: GraphView, node: Node, twin: Node) -> Literal[True] | 
         return No(
             f"it has an effect besides its value: {effect.barrier or effect.ordered or effect.kept or 'it writes'}"
         )
-    unlike = difference(value_of(twin), value_of(node))
-    if unlike:
-        return No(f"it differs from {twin.name}: {unlike}", twin)
+    mismatch = difference(value_of(twin), value_of(node))
+    if mismatch:
+        return No(f"it differs from {twin.name}: {mismatch}", twin)
     return graph.effects.unwritten(node.all_input_nodes, twin, node)
 
 
-def _look(graph: GraphView, node: Node, numbers: dict[Node, int]) -> Hashable:
+def _quick_key(graph: GraphView, node: Node, numbers: dict[Node, int]) -> Hashable:
     """A cheap key that equal calls share; it distinguishes most calls without binding their arguments."""
     keys = graph.keys(node)
     return keys[0] if keys else None, tuple(sorted([numbers[operand] for operand in node.all_input_nodes]))
@@ -102,9 +102,9 @@ def _key(graph: GraphView, node: Node, numbers: dict[Node, int]) -> Hashable | N
         return None
     bound = graph.bind(node)
     if isinstance(bound, Bound):
-        key: Any = (bound.op, _spelled(dict(bound.arguments), numbers))
+        key: Any = (bound.op, _hashable(dict(bound.arguments), numbers))
     else:
-        key = (node.target, _spelled((node.args, dict(node.kwargs)), numbers))
+        key = (node.target, _hashable((node.args, dict(node.kwargs)), numbers))
     try:
         hash(key)
     except TypeError:  # an argument that cannot be compared
@@ -112,16 +112,16 @@ def _key(graph: GraphView, node: Node, numbers: dict[Node, int]) -> Hashable | N
     return key  # type: ignore[no-any-return]
 
 
-def _spelled(given: Any, numbers: dict[Node, int]) -> Any:
+def _hashable(given: Any, numbers: dict[Node, int]) -> Any:
     """A hashable form of an argument, which distinguishes 1, 1.0 and True."""
     if isinstance(given, Node):
         return ("value", numbers[given])
     if isinstance(given, (list, tuple)):
-        return tuple(_spelled(x, numbers) for x in given)
+        return tuple(_hashable(x, numbers) for x in given)
     if isinstance(given, dict):
-        return tuple((name, _spelled(x, numbers)) for name, x in given.items())
+        return tuple((name, _hashable(x, numbers)) for name, x in given.items())
     if isinstance(given, slice):
-        return ("slice", *(_spelled(x, numbers) for x in (given.start, given.stop, given.step)))
+        return ("slice", *(_hashable(x, numbers) for x in (given.start, given.stop, given.step)))
     return (type(given), repr(given) if isinstance(given, (float, complex)) else given)
 
 

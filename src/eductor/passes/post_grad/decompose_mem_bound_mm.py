@@ -53,12 +53,12 @@ def decompose_mem_bound_mm(
             result.device.type == "cpu", _sizes(node, factors), many, few, longest
         )
         if verdict:
-            _spell(rewrite, node, bound, *factors)
+            _decompose(rewrite, node, bound, *factors)
         else:
             rewrite.reject(verdict, node)
 
 
-def _spell(rewrite: Rewriter, node: Node, bound: Bound, left: Node, right: Node) -> None:
+def _decompose(rewrite: Rewriter, node: Node, bound: Bound, left: Node, right: Node) -> None:
     def insert(op: Any, *args: Any, **kwargs: Any) -> Node:
         return rewrite.insert(op, *args, before=node, **kwargs)
 

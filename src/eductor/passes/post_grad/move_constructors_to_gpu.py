@@ -81,14 +81,14 @@ def _connected(graph: GraphView, first: Node) -> _Connected:
     while pending and found.may_move:
         node = pending.pop()
         found.may_move = _may_move(graph, node)
-        beside = [x for x in node.all_input_nodes if _is_on_cpu(x)]
+        related = [x for x in node.all_input_nodes if _is_on_cpu(x)]
         for user in node.users:
             if _is_on_cpu(user):
-                beside.append(user)
+                related.append(user)
             elif found.may_move:
                 found.may_move = _is_used_there(graph, node, user)
                 found.is_used_there |= bool(found.may_move)
-        fresh = [x for x in beside if x not in found.nodes]
+        fresh = [x for x in related if x not in found.nodes]
         found.nodes.update(dict.fromkeys(fresh))
         pending += fresh
     return found
@@ -143,7 +143,7 @@ def _devices_of_operands(node: Node) -> set[torch.device]:
 
 @move_constructors_to_gpu.example
 def range_of_another_device(x: torch.Tensor = f32(4, 3)) -> torch.Tensor:
-    # The meta device stands for an accelerator.
+    # The meta device acts as an accelerator.
     return x.to("meta")[torch.arange(3) + 1].sin()
 
 
