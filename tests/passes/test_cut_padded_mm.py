@@ -143,7 +143,7 @@ STAYS = {
     "slice_1 does not take the first columns ": lambda x, w, b: (x @ w)[:, :13:2].contiguous(),
     "is scaled": lambda x, w, b: torch.addmm(b, x, w, alpha=2)[:, :13].contiguous(),
     "not one number for each column": lambda x, w, b: torch.addmm(x[:, :1], x, w)[:, :13].contiguous(),
-    "fuses into what reads it": lambda x, w, b: (x @ w)[:, :13].contiguous().view(2, -1).softmax(-1).sum(-1),
+    "fuses into its readers": lambda x, w, b: (x @ w)[:, :13].contiguous().view(2, -1).softmax(-1).sum(-1),
 }
 
 

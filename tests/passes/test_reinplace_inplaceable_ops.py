@@ -178,7 +178,11 @@ def test_lists_are_written_together():
             "v is returned, and would alias x",
         ),
         # Reads of what was there before.
-        (("u = aten.index_put.default(x, [i], y)", "s = aten.sum.default(x)", WRITE_BACK), "(s,)", "s reads what"),
+        (
+            ("u = aten.index_put.default(x, [i], y)", "s = aten.sum.default(x)", WRITE_BACK),
+            "(s,)",
+            "s reads the old contents of x",
+        ),
         (
             (
                 "v = aten.select.int(x, 0, 1)",

@@ -100,7 +100,7 @@ def _read_late(module: GraphModule) -> None:
     put.append(product)
 
 
-@reinplace_inplaceable_ops.refuses("is returned, and would alias x")
+@reinplace_inplaceable_ops.refuses("is returned, and would alias")
 def new_contents_that_are_returned(
     x: torch.Tensor = f32(4, 3), row: torch.Tensor = i64(1), y: torch.Tensor = f32(1, 3)
 ) -> torch.Tensor:
