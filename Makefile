@@ -1,20 +1,20 @@
 # make demo    compiles an example model, shows what each pass did, and writes a report
-# make test    runs the tests, and prints which of them took longest
-# make test-fast  runs some tests of every room, in less than 3 minutes on 2 cores: tests/fast.py lists them
-# make test-browser  runs the tests of the report's page in Chromium, which it installs where it is missing
+# make test    runs the tests, and prints the slowest ones
+# make test-fast  runs some tests of every package, in less than 3 minutes on 2 cores: tests/fast.py lists them
+# make test-browser  runs the tests of the report's page in Chromium, and installs it if it is missing
 # make explorer  builds the report's page from explorer/, with Node
-# make patterns  traces the search functions of the package's patterns, and stores what they give
+# make patterns  traces the search functions of the built-in patterns, and stores the patterns
 # make manual  writes the pages of the passes, docs/passes, from the code
 # make docs    builds the manual as a site, build/site/index.html
 # make lint    lint, format check, type check
-# make bench   measures, beside torch's own: idle passes, looking on, ahead-of-time autograd, patterns, calls, kernels, the passes of each stage, the partition, memory budgets, attention and padding
+# make bench   measures, compared to torch: idle passes, observers, ahead-of-time autograd, patterns, calls, kernels, the passes of each stage, the partition, memory budgets, attention and padding
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.docs_installed
-# bf16 matmul through oneDNN dies on CPUs that advertise AMX but cannot use it.
+# bf16 matmul through oneDNN crashes on CPUs that advertise AMX but cannot use it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE
 
 .PHONY: demo test test-fast test-slow test-browser explorer lint format patterns manual docs bench clean

@@ -1,10 +1,10 @@
-"""Attention written by hand, beside eager and Inductor: time and peak memory, training and inference.
+"""Benchmarks hand-written attention against eager and Inductor: time and peak memory, training and inference.
 
 python bench/attention.py [--json] [--device cuda|cpu] [--rounds 15] [--lengths 512,2048] [--only mask,grouped,float32]
 
 The forms are those that models write: a mask added to the scores, keys and values repeated for groups of heads, softmax
 in float32 under a causal mask. All take turns in one process on the same inputs; medians count. Results and gradients
-are judged by a run in float64: a compiler may be a little further from it than eager. The exit code is 1 if a result is
+are compared with a run in float64: a compiler's error may slightly exceed eager's. The exit code is 1 if a result is
 wrong.
 """
 
@@ -27,7 +27,7 @@ from kernels import synchronize
 
 Tensors = tuple[torch.Tensor, ...]
 WORSE = 4.0
-"""So many times as far from float64 as eager may a result be."""
+"""The allowed error of a result against float64, in multiples of eager's."""
 
 
 def masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -93,12 +93,12 @@ def compilers(form: Callable[..., torch.Tensor]) -> dict[str, Callable[..., torc
 
 
 def errors(exact: Tensors, got: Tensors) -> float:
-    """How far results are from exact ones, by the size of these."""
+    """The largest error of results, relative to the exact ones."""
     return max(float((a - b.double()).norm() / a.norm().clamp(min=1e-30)) for a, b in zip(exact, got, strict=True))
 
 
 def peak(run: Callable[[], Any], device: str) -> float:
-    """MiB that a call holds at its peak, above what was held before; nothing is known on a CPU."""
+    """The MiB that a call allocates at its peak, beyond those allocated before; NaN on a CPU."""
     if device != "cuda":
         return float("nan")
     torch.cuda.synchronize()

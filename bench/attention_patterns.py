@@ -1,7 +1,7 @@
-"""Attention as people write it out, in many spellings: the patterns that the matcher is measured with.
+"""Attention in many spellings: the patterns for the matcher's benchmark.
 
 Each is a combination of a few choices, in inference and with its backward. Tracing all of them takes minutes, so they
-are stored, in the form in which the package stores its own, in a folder that outlives the run.
+are stored between runs, in the package's own format.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MODES = ("inference", "training")
 
 @dataclass(frozen=True)
 class Spelling:
-    """One way to write attention down."""
+    """One way to write attention."""
 
     layout: str
     scale: str
@@ -138,7 +138,7 @@ def rules(wanted: Sequence[Spelling], home: Path, check: Check | None = None) ->
 
 
 def stored(wanted: Sequence[Spelling]) -> Path:
-    """The folder with the traced patterns; they are traced and written down where they are not there yet."""
+    """The folder with the traced patterns; traces and stores them if they are missing."""
     home = Path(tempfile.gettempdir()) / f"eductor-bench-patterns-{_digest(wanted)}"
     path = home / f"{FILE}.json"
     if not path.exists():
@@ -149,7 +149,7 @@ def stored(wanted: Sequence[Spelling]) -> Path:
 
 
 def _traced(wanted: Sequence[Spelling]) -> Iterator[tuple[str, Any]]:
-    """The patterns in the decompositions of Inductor, in which the graph is, too."""
+    """The patterns in the decompositions of Inductor, as in the graph."""
     table = select_decomp_table()
     for i, spelling in enumerate(wanted):
         print(f"\r  tracing pattern {i + 1} of {len(wanted)}, once for all runs", end="", file=sys.stderr, flush=True)
@@ -158,7 +158,7 @@ def _traced(wanted: Sequence[Spelling]) -> Iterator[tuple[str, Any]]:
 
 
 def _digest(wanted: Sequence[Spelling]) -> str:
-    """Of what the stored patterns depend on."""
+    """A hash of everything that the stored patterns depend on."""
     sources = map(inspect.getsource, (Spelling, trace_comparison, tracing))
     names = (spelling.name for spelling in wanted)
     content = "\0".join((torch.__version__, str(store.VERSION), *sources, *names))

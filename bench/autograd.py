@@ -1,10 +1,10 @@
-"""Ahead-of-time autograd beside torch's own, on the same captured graph: analysis, trace and partition.
+"""Benchmarks ahead-of-time autograd against torch's, on the same captured graph: analysis, trace and partition.
 
 python bench/autograd.py [--json] [--layers 12] [--repeats 5] [--decompositions none|inductor]
 
 A training step of GPT-2 is captured once. Both dispatchers then take turns on it in one process: torch's metadata
-collection, joint trace and min-cut partition, and our analysis, joint trace and split. The minimum of each, in seconds of the CPU, counts. The
-exit code is 1 if ours takes more than 0.6 of torch's time. It needs transformers.
+collection, joint trace and min-cut partition, and our analysis, joint trace and split. The minimum of each counts, in
+seconds of CPU time. The exit code is 1 if ours takes more than 0.6 of torch's time. It needs transformers.
 """
 
 from __future__ import annotations

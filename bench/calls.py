@@ -1,4 +1,4 @@
-"""What a call of a compiled function costs beside its kernels: ours and torch's own dispatchers, side by side.
+"""Benchmarks the overhead of calling a compiled function, besides its kernels: our dispatcher against torch's.
 
 python bench/calls.py [--json] [--calls 2000] [--rounds 7]
 
@@ -20,7 +20,7 @@ import torch
 import eductor
 
 PAIRS = {"aot_eager": "eductor, aten", "inductor": "eductor, inductor"}
-SLACK = 1.05  # what two rounds of the same thing differ by
+SLACK = 1.05  # two rounds of the same function differ by so much
 
 
 def backends() -> dict[str, Callable[[Any], Any]]:

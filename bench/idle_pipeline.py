@@ -1,10 +1,10 @@
-"""The cost of an idle pipeline: every pass of every stage, over graphs in which none of them finds anything to do.
+"""Benchmarks an idle pipeline: every pass of every stage, on graphs in which none finds anything to rewrite.
 
 python bench/idle_pipeline.py [--json] [--sizes 1000,10000,50000] [--repeats 5]
 
-Each measurement is on a graph of its own, the sizes take turns, and the garbage collector works as it always does. Its
-collections are part of a stage's time; in the table of the passes they have a row of their own, since they fall on
-whichever pass happens to run. The exit code is 1 if a stage takes more than 1.5 times as long a node in the largest graph as in the smallest one.
+Each measurement uses a new graph, the sizes take turns, and the garbage collector runs as usual. Its collections count as
+time of the stage; in the table of the passes they have a separate row, since any pass may trigger them. The exit code is 1
+if a stage takes more than 1.5 times as long per node in the largest graph as in the smallest one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PARTS = ("(generating code)", "(garbage collection)", "(the rest of the runner)"
 
 @dataclass(frozen=True)
 class Dialect:
-    """The operators of the synthetic graphs, as a stage meets them, and where their fake values stand."""
+    """The operators of the synthetic graphs in the dialect of a stage, and the meta key of their fake values."""
 
     sin: Callable[..., Any]
     cos: Callable[..., Any]
@@ -62,7 +62,7 @@ ATEN = Dialect(
 
 
 def make_graph(stage: Stage, size: int) -> GraphModule:
-    """A graph of `size` nodes: branches that meet again, and reach back to older values. Every value is used."""
+    """A graph of `size` nodes: branches that join again, and read older values. Every value is used."""
     dialect = TORCH if stage == "pre_grad" else ATEN
     graph, mode = Graph(), FakeTensorMode()
 
@@ -96,7 +96,7 @@ def make_graph(stage: Stage, size: int) -> GraphModule:
 
 
 class Watch(eductor.Instrument):
-    """How each pass ended, how long code was generated after the last one, and when the garbage collector worked."""
+    """Records the status of each pass, and the time of code generation after the last one and of garbage collection."""
 
     def __init__(self) -> None:
         self.status: dict[str, str] = {}
@@ -138,7 +138,7 @@ class Watch(eductor.Instrument):
 
 @dataclass(frozen=True)
 class Measurement:
-    """One stage, or one pass of it, over graphs of one size: seconds of the best run, and of the one in the middle."""
+    """One stage, or one of its passes, on graphs of one size: seconds of the best and of the median run."""
 
     name: str
     nodes: int
@@ -147,7 +147,7 @@ class Measurement:
 
     @property
     def per_node(self) -> float:
-        """Microseconds a node, in the best run."""
+        """Microseconds per node, in the best run."""
         return 1e6 * self.best / self.nodes
 
 
@@ -160,7 +160,7 @@ class Report:
     skipped: dict[str, str]
 
     def ratio(self, m: Measurement) -> float:
-        """The time a node, as a multiple of what it is in the smallest graph."""
+        """The time per node, as a multiple of that in the smallest graph."""
         smallest = next(o for o in (*self.stages, *self.passes) if o.name == m.name)
         return m.per_node / smallest.per_node if smallest.best else 1.0
 
@@ -170,14 +170,14 @@ class Report:
 
 
 def every_pass() -> eductor.Pipeline:
-    """The pipeline with all passes that are registered, those that are off by default too."""
+    """The pipeline with all registered passes, also those that are off by default."""
     off = {s.name for s in Registry.default().steps() if not s.is_slot and not s.load().on}
     return eductor.Pipeline.default(enable=sorted(off))
 
 
 @dataclass(frozen=True)
 class Run:
-    """Seconds of one run of a stage: in all, and by pass and other part; and the passes that did not apply."""
+    """Seconds of one run of a stage: in total, by pass and by other part; and the passes that were skipped or failed."""
 
     seconds: float
     parts: dict[str, float]
@@ -185,7 +185,7 @@ class Run:
 
 
 def run_once(pipeline: eductor.Pipeline, stage: Stage, size: int) -> Run:
-    """Runs a stage over a new graph. Nothing may change."""
+    """Runs a stage on a new graph, which must stay unchanged."""
     module = make_graph(stage, size)
     before = Snapshot(module.graph)
     timer, watch = eductor.Timer(), Watch()
@@ -200,8 +200,8 @@ def run_once(pipeline: eductor.Pipeline, stage: Stage, size: int) -> Run:
         gc.callbacks.remove(watch.collector)
     skipped = {a: s for a, s in watch.status.items() if s.startswith("skipped")}
     changed = {a: s for a, s in watch.status.items() if a not in skipped and s != "unchanged"}
-    assert not changed, f"these passes found something to do, so the graph is not idle: {changed}"
-    assert before.is_same(module.graph), f"the graph changed in the stage {stage}, and no pass says so"
+    assert not changed, f"these passes changed the graph, so it is not idle: {changed}"
+    assert before.is_same(module.graph), f"the stage {stage} changed the graph, and no pass reports it"
     parts = {address: spent - watch.collecting_in[address] for address, spent in timer.seconds.items()}
     rest = seconds - sum(parts.values()) - watch.generating - watch.collecting
     others = zip(PARTS, (watch.generating, watch.collecting, rest), strict=True)
@@ -209,7 +209,7 @@ def run_once(pipeline: eductor.Pipeline, stage: Stage, size: int) -> Run:
 
 
 def measure(sizes: Sequence[int] = SIZES, repeats: int = REPEATS) -> Report:
-    """Runs all stages over graphs of all sizes, in turns."""
+    """Runs all stages on graphs of all sizes, in turns."""
     pipeline = every_pass()
     stages: dict[tuple[str, int], list[float]] = defaultdict(list)
     passes: dict[tuple[str, int], list[float]] = defaultdict(list)
@@ -257,7 +257,7 @@ def stage_table(report: Report) -> str:
 
 
 def pass_table(report: Report) -> str:
-    """Microseconds a node of each pass, a column for each size."""
+    """Microseconds per node of each pass, one column for each size."""
     sizes = list(dict.fromkeys(m.nodes for m in report.passes))
     by_name: dict[str, list[Measurement]] = defaultdict(list)
     for m in report.passes:
@@ -300,9 +300,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     for address, why in report.skipped.items():
         print(f"{address} was {why}")
     for m in report.too_steep():
-        print(f"{m.name}: a node costs {report.ratio(m):.2f} times as much at {m.nodes:,} nodes; {LIMIT} is allowed")
+        print(
+            f"{m.name}: {report.ratio(m):.2f} times as long per node at {m.nodes:,} nodes; at most {LIMIT} is allowed"
+        )
     if not report.too_steep():
-        print(f"No pass changed anything, and no stage costs more than {LIMIT} times as much a node in a large graph.")
+        print(
+            f"No pass changed anything, and no stage takes more than {LIMIT} times as long per node in a large graph."
+        )
     return bool(report.too_steep())
 
 

@@ -1,10 +1,10 @@
-"""All joint passes over the joint graph of a GPT-2 training step, ours beside torch's, in one process.
+"""Benchmarks all joint passes against torch's, on the joint graph of a GPT-2 training step.
 
 python bench/joint.py [--json] [--layers 12] [--repeats 7]
 
-Both get copies of one graph, made outside of the timing, and take turns; medians of process time count. The first graph
-of a process, with all that is loaded or traced on first use, is a figure of its own. The exit code is 1 if ours take more
-than a third of torch's time. It needs transformers.
+Both get copies of one graph, made outside of the timing, and take turns in one process; medians of process time count.
+The first graph of a process, with everything that is loaded or traced on first use, is reported separately. The exit code
+is 1 if ours take more than a third of torch's time. It needs transformers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from eductor.pipeline.pipeline import Pipeline
 from patterns import fresh, joint_graph, seconds
 
 LIMIT = 1 / 3
-"""Our time by torch's."""
+"""The allowed ratio of our time to torch's."""
 
 
 class Passes(Instrument):

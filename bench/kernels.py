@@ -1,4 +1,4 @@
-"""Kernels of the engine `inductor` beside Inductor's own: GPT-2 and a ResNet, inference and a training step.
+"""Benchmarks kernels of the engine `inductor` against Inductor's: GPT-2 and a ResNet, inference and a training step.
 
 python bench/kernels.py [--json] [--device cuda|cpu] [--rounds 15] [--only gpt2,resnet] [--kinds inference,training]
 
@@ -6,8 +6,8 @@ Eager, Inductor, Inductor without its FX passes and Eductor take turns in one pr
 the rounds counts. No dropout: without its passes Inductor cannot lower it. Losses of one step are compared with
 eager's. It needs transformers. On a GPU the models are of real size, in bfloat16; on a CPU they are small.
 
-In inference both compile the same graph. In training each has a partitioner of its own, by which it saves values for the
-backward or computes them again.
+In inference both compile the same graph. In training each uses its own partitioner, which decides what the backward
+saves or recomputes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BACKENDS: dict[str, Callable[[Any], Any]] = {
 
 
 def gpt2(device: str, layers: int = 0) -> tuple[Any, Any]:
-    """The model and its loss; of the usual number of layers, or of another."""
+    """The model and its loss, with the usual number of layers or another one."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     large = device == "cuda"

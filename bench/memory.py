@@ -1,10 +1,10 @@
-"""A training step under memory budgets: its time, and what is held for the backward, beside eager and Inductor.
+"""Benchmarks a training step under memory budgets against eager and Inductor: its time, and its memory.
 
 python bench/memory.py [--json] [--device cuda|cpu] [--rounds 15] [--only decoder,gpt2,ranking,resnet] [--budgets 0.8,0.5,0.2]
 
 All take turns in one process on copies of one model; the least time of a step counts. `held` is the memory between forward
-and backward: on a GPU what is allocated then beyond what was before, the result aside, and `peak` the most in a step,
-likewise; on a CPU the storages that autograd saves, inputs and parameters aside. Results and gradients are compared with
+and backward: on a GPU the allocated memory beyond that before the step, without the result, and `peak` its maximum in a
+step; on a CPU the storages that autograd saves, without inputs and parameters. Results and gradients are compared with
 eager's. The exit code is 1 if a result is wrong, or if Eductor without a budget holds more than eager. It needs
 transformers.
 """
@@ -67,7 +67,7 @@ MODELS: dict[str, Make] = {"decoder": decoder, "gpt2": language_model, "ranking"
 
 @dataclass
 class Way:
-    """One way to run the steps of a model of its own."""
+    """One backend with its own copy of the model, and its measurements."""
 
     model: nn.Module
     fn: Callable[..., Any]
@@ -83,8 +83,8 @@ class Way:
         synchronize(x.device.type)
         self.seconds = min(self.seconds, time.perf_counter() - started)
 
-    def look(self, x: torch.Tensor, gradient: torch.Tensor) -> None:
-        """One step, whose memory is measured and whose results are kept."""
+    def observe(self, x: torch.Tensor, gradient: torch.Tensor) -> None:
+        """Runs one step, measures its memory and keeps its results."""
         self.model.zero_grad(set_to_none=True)
         if x.is_cuda:
             synchronize(x.device.type)
@@ -117,7 +117,7 @@ def ways(model: nn.Module, budgets: list[float]) -> dict[str, Way]:
 
 
 def is_close(way: Way, eager: Way) -> bool:
-    """Whether results and gradients are eager's, as far as half precision goes."""
+    """Whether results and gradients equal eager's within half precision."""
     low = eager.results[-1].dtype != torch.float32
     for got, expected in zip(way.results, eager.results, strict=True):
         size = expected.float().norm().clamp(min=1e-6)
@@ -135,7 +135,7 @@ def measure(make: Make, device: str, rounds: int, budgets: list[float]) -> dict[
     found = ways(model, budgets)
     for way in found.values():
         way.step(x, gradient)
-        way.look(x, gradient)
+        way.observe(x, gradient)
         way.seconds = math.inf
     for _ in range(rounds):
         for way in found.values():

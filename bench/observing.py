@@ -1,12 +1,11 @@
-"""What looking on costs, in percent of the compile time: nobody looks, timing and statistics, full recording, verification.
+"""Benchmarks instruments, in percent of the compile time: none, timing and statistics, full recording, verification.
 
 python bench/observing.py [--json] [--layers 12] [--repeats 3]
 
-A training step of GPT-2 is compiled again and again, with each way of looking on in turn. Differences of whole compiles
-drown in noise, so the time inside of the observers is measured, by whoever stands between them and the pipeline; an
-observer that does nothing stands for nobody, which it bounds from above. The engine is `aten`, which takes no time of
-its own: with `inductor` a compile takes ten times as long, and looking on as long as here. The exit code is 1 if a limit
-is exceeded. It needs transformers.
+A training step of GPT-2 is compiled repeatedly, with each set of instruments in turn. Differences of whole compiles drown
+in noise, so a wrapper measures the time inside of the instruments; `none` is an empty instrument, which bounds the cost of
+none from above. The engine is `aten`, which takes no time: with `inductor` a compile takes ten times as long, and
+instruments as long as here. The exit code is 1 if a limit is exceeded. It needs transformers.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from autograd import training_step
 from eductor.pipeline import Instrument, Recorder, Timer
 from eductor.verification.verifier import Verifier
 
-LIMITS = {"nobody": 1.0, "timing and statistics": 3.0, "full recording": 15.0}
+LIMITS = {"none": 1.0, "timing and statistics": 3.0, "full recording": 15.0}
 """Percent of the compile time."""
 
 
 class Stopwatch(Instrument):
-    """Stands between the pipeline and observers, and takes the time inside of them."""
+    """Forwards the pipeline's notifications to instruments, and measures the time inside of them."""
 
     def __init__(self, *observers: Instrument) -> None:
         self.observers = observers
@@ -56,7 +55,7 @@ class Stopwatch(Instrument):
 
 
 WAYS: dict[str, Callable[[], Stopwatch]] = {
-    "nobody": lambda: Stopwatch(Instrument()),
+    "none": lambda: Stopwatch(Instrument()),
     "timing and statistics": lambda: Stopwatch(Timer(), Recorder()),
     "full recording": lambda: Stopwatch(Timer(), Recorder(keep_graphs=True)),
     "verification": lambda: Stopwatch(Verifier()),
@@ -65,7 +64,7 @@ WAYS: dict[str, Callable[[], Stopwatch]] = {
 
 @dataclass
 class Measured:
-    """Seconds of whole compiles, and inside of the observers, one of each for each repeat."""
+    """Seconds of whole compiles, and inside of the instruments, one of each per repeat."""
 
     compiles: list[float] = field(default_factory=list)
     inside: list[float] = field(default_factory=list)
@@ -73,7 +72,7 @@ class Measured:
 
     @property
     def percent(self) -> float:
-        """Of the time that a compile takes without it, in the best repeat."""
+        """The cost in percent of a compile without it, in the best repeat."""
         return min(100 * i / (c - i) for c, i in zip(self.compiles, self.inside, strict=True))
 
 
@@ -103,7 +102,13 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     found = measure(args.layers, args.repeats)
     rows = [
-        {"who": name, "percent": m.percent, "limit": LIMITS.get(name), "calls": m.calls, "compile": min(m.compiles)}
+        {
+            "instruments": name,
+            "percent": m.percent,
+            "limit": LIMITS.get(name),
+            "calls": m.calls,
+            "compile": min(m.compiles),
+        }
         for name, m in found.items()
     ]
     if args.json:
@@ -112,7 +117,7 @@ def main(argv: list[str] | None = None) -> int:
         for row in rows:
             limit = f"at most {row['limit']} is allowed" if row["limit"] else "no limit"
             print(
-                f"{row['who']:22} {row['percent']:7.3f} percent of a compile, {row['calls']} calls; compile "
+                f"{row['instruments']:22} {row['percent']:7.3f} percent of a compile, {row['calls']} calls; compile "
                 f"{row['compile']:.2f} s ({limit})"
             )
     return int(any(name in LIMITS and m.percent > LIMITS[name] for name, m in found.items()))

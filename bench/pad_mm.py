@@ -1,12 +1,12 @@
-"""Matrix products that are not aligned, beside the same products padded: what pad_mm decides, and what is true.
+"""Benchmarks unaligned matrix products against padded ones, and checks the decisions of `pad_mm`.
 
 python bench/pad_mm.py [--json] [--device cuda|cpu] [--sizes 1024,2048,4096] [--dtypes bfloat16,float32]
 
-Each row is a product in which one dimension is a little longer than a size that is aligned. Three candidates take turns:
-the product as it is; padded, copies included, which is what the pass weighs; and on operands that are padded already,
-which is what matrix units do for alignment alone: `reached` is the rate of the product as it is as a part of that one.
-`UNALIGNED_FACTOR` and `UNALIGNED_RESULT` in `eductor.cost` are to be the medians of it, which stand at the end. Float32
-is measured with TF32 allowed.
+Each row is a product in which one dimension is slightly longer than an aligned size. Three candidates take turns: the
+product as it is; padded, with the copies, which the pass considers; and on padded operands, which shows the effect of
+alignment alone: `reached` is the rate of the product as it is as a fraction of that one. `UNALIGNED_FACTOR` and
+`UNALIGNED_RESULT` in `eductor.cost` should be the medians of `reached`, which are printed at the end. Float32 is measured
+with TF32 allowed.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def measure(case: Case, where: torch.device) -> dict[str, Any]:
 
 
 def medians(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """What is reached where a factor, the result alone, or nothing is unaligned, by dtype and by how much is too many."""
+    """The medians of `reached` by dtype, by what is unaligned (a factor, the result alone, nothing), and by the excess."""
     found: dict[str, list[float]] = {}
     for row in rows:
         found.setdefault(f"{row['dtype']}, {row['unaligned']} + {row['more']}", []).append(row["reached"])

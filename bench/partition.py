@@ -1,14 +1,13 @@
-"""What is saved for the backward, and how long it takes to choose it: ours beside torch's partitioner and eager.
+"""Benchmarks the partitioner against torch's and eager: the bytes saved for the backward, and the time to choose them.
 
 python bench/partition.py [--json] [--layers 12] [--repeats 5]
 
 All partitioners get copies of one joint graph, made outside of the timing, and take turns; the least process time
-counts. Ours is there twice, with its own prices and, as `compat`, with torch's. Eager's bytes are those of the memory
-that its autograd holds, parameters and inputs aside; those of the others are the results that the forward graph hands
-to the backward graph. Graphs of 5,000 and 50,000 nodes show how the time of the choice grows. The exit code is 1 if
-ours saves more than eager anywhere, more than 0.9 of torch's in the geometric mean, takes more than a fifth of torch's
-time for GPT-2, more than 5 seconds for the large graph, or grows faster than the graph.
-It needs transformers.
+counts. Ours runs twice, with its own prices and, as `compat`, with torch's. Eager's bytes are the memory that its
+autograd holds, without parameters and inputs; those of the others are the results that the forward graph passes to the
+backward graph. Graphs of 5,000 and 50,000 nodes show how the time of the choice grows. The exit code is 1 if ours saves
+more than eager anywhere, more than 0.9 of torch's in the geometric mean, takes more than a fifth of torch's time for
+GPT-2, more than 5 seconds for the large graph, or grows faster than the graph. It needs transformers.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ aten = torch.ops.aten
 
 OF_TORCH, OF_TIME = 0.9, 0.2
 LONGEST, STEEPEST = 5.0, 2.0
-"""Seconds for 50,000 nodes; how many times as long a node may take there as among 5,000."""
+"""Seconds allowed for 50,000 nodes; the allowed growth of the time per node from 5,000 nodes."""
 
 
 def models(layers: int) -> Iterator[tuple[str, nn.Module, torch.Tensor]]:
@@ -94,24 +93,24 @@ def ours(joint: Joint, policy: str = "priced") -> GraphModule:
 
 
 def compat(joint: Joint) -> GraphModule:
-    """With torch's prices and bans: that it saves what torch does shows that the rest of the difference is ours."""
+    """Our partitioner with torch's prices and bans; it should save what torch does, so prices explain the difference."""
     return ours(joint, "compat")
 
 
 def handed_over(backward: GraphModule, joint: Joint) -> int:
-    """The bytes of what a backward graph takes, inputs of the forward and gradients aside."""
+    """The bytes of a backward graph's inputs, without inputs of the forward and gradients."""
     given = {node.name for node in joint.module.graph.find_nodes(op="placeholder")}
     return sum(bytes_of(node) for node in backward.graph.find_nodes(op="placeholder") if node.name not in given)
 
 
 def held_by_eager(model: nn.Module, x: torch.Tensor) -> int:
-    """The bytes of the memory that autograd holds after a forward, parameters and inputs aside."""
+    """The bytes that autograd holds after a forward, without parameters and inputs."""
     given = [x, *model.parameters(), *model.buffers()]
     return held_for_the_backward(lambda: model(x).float().square().mean(), given)[0]
 
 
 def large(nodes: int) -> tuple[Graph, NodeInfo]:
-    """A chain of layers, forward and backward, of so many nodes in all, sorted into forward and backward."""
+    """A chain of layers with `nodes` nodes in total, sorted into forward and backward."""
     with FakeTensorMode():
         value = torch.empty(64, 64)
     graph = Graph()
@@ -142,7 +141,7 @@ def large(nodes: int) -> tuple[Graph, NodeInfo]:
 
 
 def growth(sizes: tuple[int, int] = (5_000, 50_000)) -> dict[str, Any]:
-    """Seconds of choosing what to save, in a graph and in one that is ten times as large."""
+    """Seconds to choose what to save, in a graph and in one ten times as large."""
     found = {}
     for size in sizes:
         graph, info = large(size)

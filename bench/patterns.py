@@ -1,13 +1,13 @@
-"""The pattern matcher: beside torch's own on one graph, how long stored patterns take to load, how matching grows.
+"""Benchmarks the pattern matcher: against torch's on one graph, loading of stored patterns, growth of matching.
 
 python bench/patterns.py [--json] [--layers 12] [--repeats 7] [--sizes 1000,5000,10000,50000]
 
 The graph is the joint one of a GPT-2 training step. On copies of it, made outside of the timing, take turns: our rules,
-one for each spelling in `attention_patterns.py`; the pattern part of torch's joint passes, as it is; and torch's
-attention patterns alone, against as many of ours. Torch's attention patterns find nothing in this graph, ours find every
-attention: what takes its place is traced, which is no matching, so that a check refuses each match; the time with all
-replacements stands beside it. Loading is measured in processes of their own, since it happens once
-in each. Medians count. The exit code is 1 if a limit is exceeded. It needs transformers.
+one for each spelling in `attention_patterns.py`; the pattern part of torch's joint passes; and torch's attention patterns
+alone, against as many of ours. Torch's attention patterns find nothing in this graph, ours find every attention: since
+tracing replacements is not matching, a check declines each match; the time with all replacements is reported, too.
+Loading is measured in new processes, since it happens once in each. Medians count. The exit code is 1 if a limit is
+exceeded. It needs transformers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from eductor.patterns.trace.store import Store
 SIZES = (1_000, 5_000, 10_000, 50_000)
 REPEATS = 7
 LIMITS = {"ours / torch's": 1 / 5, "loading": 20.0, "growth": 1.5}
-"""A ratio of times; milliseconds; a ratio of times a node in the largest and in the smallest graph."""
+"""A ratio of times; milliseconds; the ratio of the times per node in the largest and in the smallest graph."""
 Times = dict[str, list[float]]
 
 
@@ -148,25 +148,25 @@ def fresh(module: GraphModule) -> GraphModule:
 
 
 def apply(found: Rules, module: GraphModule) -> Rewriter:
-    """All that a pass of these rules does to a graph, the index of the graph included."""
+    """Runs a pass of these rules on a graph, including the index of the graph."""
     view = GraphView(module)
     rewrite = Rewriter(view, "joint/attention")
     found.apply(view, rewrite)
     return rewrite
 
 
-def looks(match: Match) -> str:
-    """The check of a rule that replaces nothing."""
-    return "it is only looked for"
+def decline(match: Match) -> str:
+    """A check that declines every match."""
+    return "it is only matched"
 
 
 def beside_stock(layers: int, repeats: int, wanted: list[Spelling], home: Path) -> dict[str, Any]:
     module = joint_graph(layers)
-    ours, replacing = rules(wanted, home, looks), rules(wanted, home)
+    ours, replacing = rules(wanted, home, decline), rules(wanted, home)
     cold = {"ours": seconds(lambda: ours.index.candidates(GraphView(fresh(module))))}
     stock = Stock()
     cold["torch, loading"] = stock.seconds_to_load
-    as_many = rules(wanted[: stock.attention_count], home, looks)
+    as_many = rules(wanted[: stock.attention_count], home, decline)
     ways: dict[str, Callable[[GraphModule], float]] = {
         "torch, all patterns": stock.time_joint,
         "ours": lambda m: seconds(lambda: apply(ours, m)),
@@ -201,8 +201,8 @@ def beside_stock(layers: int, repeats: int, wanted: list[Spelling], home: Path) 
 
 
 def load(path: Path) -> dict[str, float]:
-    """Milliseconds to read a file of patterns and know which operators they require, and to make all patterns of it."""
-    import torch._inductor.inductor_prims  # noqa: F401  a pattern with an operator that is not registered is not made
+    """Milliseconds to read a file of patterns with the operators that they require, and to create all its patterns."""
+    import torch._inductor.inductor_prims  # noqa: F401  a pattern with an unregistered operator is not created
 
     started = time.process_time()
     store = Store(path)
@@ -230,7 +230,7 @@ def loading(home: Path, repeats: int) -> dict[str, float]:
 
 
 def repeated(size: int, blocks: Sequence[GraphModule]) -> GraphModule:
-    """A graph of about so many nodes: the blocks, one after another, each a function of the last one's result."""
+    """A graph of about `size` nodes: a chain of blocks, each a function of the last one's result."""
     graph = Graph()
     held: dict[str, Node] = {}
 
@@ -260,7 +260,7 @@ def repeated(size: int, blocks: Sequence[GraphModule]) -> GraphModule:
 
 
 def attention_blocks() -> list[GraphModule]:
-    """Attention with each kind of mask; whoever looks for attention finds one in each."""
+    """Attention with each kind of mask, each of which a pattern matches."""
     from torch._inductor.decomposition import select_decomp_table
 
     from eductor.compat import FakeTensorMode
@@ -337,10 +337,10 @@ def as_lines(result: dict[str, Any]) -> str:
             f"ours / torch's: {reached[_RATIO]:.3f} (at most {LIMITS[_RATIO]} is allowed); "
             f"attention alone, as many patterns: {beside['ratio of attention alone']:.3f}",
             f"loading: {spent['in all']:.1f} ms (at most {LIMITS['loading']:.0f} is allowed): reading "
-            f"{spent['reading']:.1f}, making the patterns {spent['making']:.1f}",
+            f"{spent['reading']:.1f}, creating the patterns {spent['making']:.1f}",
             "",
             as_text(("nodes", "candidates", "ms", "µs per node"), rows),
-            f"growth: {reached['growth']:.2f} times as long a node (at most {LIMITS['growth']} is allowed)",
+            f"growth: {reached['growth']:.2f} times as long per node (at most {LIMITS['growth']} is allowed)",
         )
     )
 

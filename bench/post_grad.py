@@ -1,11 +1,11 @@
-"""All post-grad passes over both graphs of a GPT-2 training step, ours beside torch's, in one process.
+"""Benchmarks all post-grad passes against torch's, on both graphs of a GPT-2 training step.
 
 python bench/post_grad.py [--json] [--layers 12] [--repeats 7]
 
-The forward and the backward graph are those that our partitioner makes. Both get copies of them, made outside of the
-timing, and take turns; the least process time counts. The first graphs of a process, with all that is loaded or traced on
-first use, are a figure of their own. The exit code is 1 if ours take more than a third of torch's time. It needs
-transformers.
+The forward and the backward graph come from our partitioner. Both get copies of them, made outside of the timing, and
+take turns in one process; the least process time counts. The first graphs of a process, with everything that is loaded
+or traced on first use, are reported separately. The exit code is 1 if ours take more than a third of torch's time. It
+needs transformers.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from joint import Passes
 from patterns import replaced, seconds, training_step
 
 LIMIT = 1 / 3
-"""Our time by torch's."""
+"""The allowed ratio of our time to torch's."""
 ENGINE = replace(INDUCTOR, compile=ATEN.compile)
-"""Graphs as Inductor takes them; no kernel of them is made."""
+"""Graphs as Inductor takes them; they are not compiled to kernels."""
 
 
 def fresh(module: GraphModule) -> GraphModule:
-    """A copy as partitioners hand graphs on, torch's as well as ours: code is generated when somebody runs it."""
+    """A copy like the graphs of torch's and our partitioner, whose code is generated on the first call."""
     return lazy_module(module, copy_of(module.graph))
 
 

@@ -1,16 +1,16 @@
-"""What the pre-grad stage brings: a ranking model and a decoder block, beside eager and Inductor; and what it costs.
+"""Benchmarks the pre-grad stage: a ranking model and a decoder block against eager and Inductor, and the stage's cost.
 
 python bench/pre_grad.py [--json] [--device cuda|cpu] [--rounds 15] [--only ranking,decoder] [--features 64] [--batch 1024]
 python bench/pre_grad.py --stage-cost [--json] [--repeats 25]
 
 All take turns in one process, on the same weights, without compile caches; the median of the rounds counts. On a GPU
 both compilers are also measured with CUDA graphs, and the models are of real size. Results of the first call, gradients
-included, are judged by a run in float64: a compiler may be a little further from it than eager. The size of a graph is
-the number of its calls.
+included, are compared with a run in float64: a compiler's error may slightly exceed eager's. The size of a graph is the
+number of its calls.
 
 `--stage-cost` measures the stage alone, on captured graphs of several sizes. The exit code is 1 if it takes more than
 5 ms per 100 nodes of a graph of 400 nodes or more, or if it grows faster than the graph; or, without it, if a result is
-wrong. In a smaller graph, what is done once for a batch of calls is most of its time: half a millisecond for each.
+wrong. In smaller graphs the fixed cost of each batch of calls dominates: half a millisecond.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ from eductor.pipeline.instruments import StageRun
 from kernels import gpt2, resnet, synchronize
 
 LIMIT = 5.0
-"""Milliseconds of the stage per 100 captured nodes."""
+"""The allowed milliseconds of the stage per 100 captured nodes."""
 SMALL = 400
-"""Graphs of fewer nodes are measured, and not judged."""
+"""Graphs of fewer nodes are measured, but not checked against the limit."""
 STEEPEST = 1.5
-"""How many times as long a node may take in the largest graph as in the smallest one."""
+"""The allowed ratio of the times per node in the largest and in the smallest graph."""
 GRAPHS = ("ranking", "gpt2", "resnet")
 WITH_CUDA_GRAPHS = "reduce-overhead"
 ROUNDINGS = 32
-"""So many roundings may a result be off, of its largest value: the error of a sum of a thousand terms."""
+"""The allowed error of a result, in roundings of its largest value: that of a sum of a thousand terms."""
 
 
 # ------------------------------------------------------------------------------------------------------- the models
 
 
 class Ranking(nn.Module):
-    """Features, each with a small tower and a gate of its own, then a network over all of them."""
+    """Features, each with its own small tower and gate, then a network over all of them."""
 
     def __init__(self, features: int, width: int, rows: int = 1000) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class Decoder(nn.Module):
 
 @dataclass(frozen=True)
 class Workload:
-    """A model, what it is called with, and whether it is trained."""
+    """A model, its input, and whether it is trained."""
 
     name: str
     model: nn.Module
@@ -207,7 +207,7 @@ def measure(work: Workload, device: str, rounds: int) -> dict[str, Any]:
         steps[name] = step
     times: dict[str, list[float]] = {name: [] for name in steps}
     for i in range(rounds):
-        for name, step in list(steps.items())[:: 1 if i % 2 else -1]:  # each of two comes after the other as often
+        for name, step in list(steps.items())[:: 1 if i % 2 else -1]:  # each of two follows the other equally often
             synchronize(device)
             start = time.perf_counter()
             step()
@@ -219,7 +219,7 @@ def measure(work: Workload, device: str, rounds: int) -> dict[str, Any]:
 
 
 def results(work: Workload, fn: Any, model: nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The output of a step and its gradients, copied: what a CUDA graph gives is written anew by the next run."""
+    """Copies of the output and the gradients of a step: the next run of a CUDA graph overwrites its results."""
     out = work.run(fn, model, x)
     gradients = {f"the gradient of {n}": p.grad for n, p in model.named_parameters() if p.grad is not None}
     found = {"output": out.detach().clone(), **{name: g.clone() for name, g in gradients.items()}}
@@ -228,7 +228,7 @@ def results(work: Workload, fn: Any, model: nn.Module, x: torch.Tensor) -> dict[
 
 
 def unlike_eager(eager: torch.Tensor, got: torch.Tensor, truth: torch.Tensor) -> str:
-    """What tells a result from eager's but for roundings: those of one sum, or somewhat more than eager's own."""
+    """How a result differs from eager's beyond the rounding of one sum, or slightly more than eager's own."""
     error = (got.double() - truth).abs().max()
     of_a_sum = ROUNDINGS * torch.finfo(got.dtype).eps * truth.abs().max()
     return "" if bool(error <= of_a_sum) else unlike_rounding(eager, got, truth)
@@ -242,7 +242,7 @@ def as_double(x: torch.Tensor) -> torch.Tensor:
 
 
 class Logits(nn.Module):
-    """A model of transformers that gives its logits alone."""
+    """A transformers model that returns only its logits."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -271,7 +271,7 @@ def stage_cost(sizes: Sequence[int], repeats: int, only: Sequence[str] = GRAPHS)
     for name, module, x in captured(sizes, only):
         best, nodes, after = float("inf"), len(module.graph.nodes), 0
         for _ in range(repeats):
-            fresh = lazy_module(module, copy_of(module.graph))  # as Dynamo gives it: code is generated when it is run
+            fresh = lazy_module(module, copy_of(module.graph))  # like Dynamo's: code is generated on the first call
             gc.collect()
             start = time.process_time()
             eductor.pre_grad_passes(fresh, [x])
@@ -283,7 +283,7 @@ def stage_cost(sizes: Sequence[int], repeats: int, only: Sequence[str] = GRAPHS)
 
 
 def growth(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """How many times as long a node takes in the largest graph of a kind as in the smallest one."""
+    """The ratio of the times per node in the largest and in the smallest graph of a kind."""
     kinds: dict[str, list[float]] = {}
     for row in rows:
         kinds.setdefault(row["graph"].partition(",")[0], []).append(row["per 100 nodes"])
@@ -311,7 +311,9 @@ def table(found: dict[str, dict[str, Any]], device: str) -> str:
 def cost_table(rows: Sequence[dict[str, Any]]) -> str:
     lines = [f"{'graph':28}{'nodes':>8}{'after':>8}{'ms per 100 nodes':>20}"]
     lines += [f"{r['graph']:28}{r['nodes']:8}{r['after']:8}{r['per 100 nodes']:20.2f}" for r in rows]
-    lines += [f"{kind}: {times:.2f} times as long a node in the largest graph" for kind, times in growth(rows).items()]
+    lines += [
+        f"{kind}: {times:.2f} times as long per node in the largest graph" for kind, times in growth(rows).items()
+    ]
     allowed = f"At most {LIMIT} ms per 100 nodes, of {SMALL} nodes or more, and {STEEPEST} times as long are allowed."
     return "\n".join([*lines, allowed])
 

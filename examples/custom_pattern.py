@@ -1,4 +1,4 @@
-"""Custom patterns: declared, checked, run on a model, and explained where they miss. `docs/write_a_pattern.md` explains them."""
+"""Custom patterns: declared, checked, run on a model, and explained where they do not match. `docs/write_a_pattern.md` explains them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 @pattern_pass(stage="pre_grad", numerics="reassociates")
 def fuse_norms() -> None:
-    """Fuses a norm that is spelled out into one operator."""
+    """Fuses a norm written as single operators into one operator."""
 
 
 def spelled_out(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -31,7 +31,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 def is_worth_it(match: Match) -> str:
-    """A reason why not, or nothing."""
+    """The reason to decline a match, or an empty text."""
     return "" if match.fake("x").shape[-1] >= 4 else "rows of fewer than four elements are as fast as they are"
 
 

@@ -18,7 +18,7 @@ REPORT = Path("demo_report.html")
 
 
 class Block(nn.Module):
-    """One layer: attention and a feed-forward net, each behind a norm."""
+    """One layer: attention and a feed-forward net, each after a norm."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def noisy(x: torch.Tensor) -> torch.Tensor:
 
 
 def trained(model: nn.Module, tokens: torch.Tensor, **options: Any) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """The same step with a copy of the model that is compiled."""
+    """The same step with a compiled copy of the model."""
     own = copy.deepcopy(model)
     own.zero_grad()
     return train_step(own, eductor.compile(own, **options), tokens)

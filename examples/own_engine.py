@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 
 def counting(job: Job) -> Callable[[list[Any]], Sequence[Any]]:
-    """Prints facts about the job; returns a function that empties its list of inputs."""
+    """Prints facts about a job; returns a function that empties its list of inputs."""
     calls = Counter(node.target.__name__ for node in job.module.graph.nodes if node.op == "call_function")
     print(f"{'backward' if job.is_backward else 'forward'}: {len(job.inputs)} inputs, {calls.total()} calls")
     print(f"  {', '.join(f'{count} {name}' for name, count in sorted(calls.items()))}")
@@ -29,8 +29,8 @@ def counting(job: Job) -> Callable[[list[Any]], Sequence[Any]]:
     return lambda inputs: Interpreter(job.module).boxed_run(inputs)
 
 
-def apart(options: eductor.Options) -> Mapping[Any, Any]:
-    """Decomposes in the trace what the engine has no kernels for."""
+def decompositions(options: eductor.Options) -> Mapping[Any, Any]:
+    """Decompositions of operators that the engine has no kernels for."""
     return get_decompositions([aten.gelu, aten.gelu_backward])
 
 
@@ -51,7 +51,7 @@ def train(model: nn.Module, step: nn.Module) -> torch.Tensor:
 def main() -> int:
     torch.manual_seed(0)
     eager = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.GELU(), nn.Linear(16, 1))
-    plain, taken_apart = copy.deepcopy(eager), copy.deepcopy(eager)
+    plain, decomposed = copy.deepcopy(eager), copy.deepcopy(eager)
     expected = train(eager, eager)
 
     print("A function as an engine:\n")
@@ -59,8 +59,8 @@ def main() -> int:
     equal = torch.equal(losses, expected)
     print(f"\nequal to eager: {equal}\n\nAn engine with decompositions:\n")
 
-    engine = Engine("mine", counting, decompositions=apart)
-    losses = train(taken_apart, eductor.compile(taken_apart, engine=engine))
+    engine = Engine("mine", counting, decompositions=decompositions)
+    losses = train(decomposed, eductor.compile(decomposed, engine=engine))
     close = torch.allclose(losses, expected)
     print(f"\nclose to eager: {close}")
     return 0 if equal and close else 1

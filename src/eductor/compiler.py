@@ -325,7 +325,7 @@ def engine(flow: Flow, role: Role, job: Job) -> Compiled:
     """Makes a graph runnable."""
     with flow.stage("engine", role, job.module) as facts:
         facts["engine"] = flow.engine.name
-        compiled = flow.engine(replace(job, mode=flow.options.mode, tells_kernels=flow.wants_details))
+        compiled = flow.engine(replace(job, mode=flow.options.mode, wants_kernels=flow.wants_details))
         if flow.wants_details:
             facts["kernels"] = [kernel.to_json() for kernel in compiled.kernels]
         return compiled

@@ -244,7 +244,7 @@ def test_a_name_stands_for_the_pass_in_all_stages_and_a_match_for_its_pass():
 def test_a_diff_of_nothing_says_why():
     explanation = explained()
     assert "stable_topological_sort in graph 1 (joint): unchanged" in explanation.diff("stable_topological_sort")
-    assert "each node stands after its operands already" in explanation.diff("stable_topological_sort")
+    assert "each node is already after its operands" in explanation.diff("stable_topological_sort")
     assert "skipped, the option fallback_random" in explanation.diff("replace_random_passes")
     with pytest.raises(UnknownName, match="Did you mean 'remove_noop_ops'"):
         explanation.diff("remove_noops")

@@ -1,4 +1,4 @@
-"""What makes final graphs runnable. An engine takes a `Job` and returns a function of a list of inputs."""
+"""Engines compile final graphs: an engine takes a `Job` and returns a function of a list of inputs."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from eductor.program.job import Run as Run
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A name, a function that takes a job, and the decompositions that its graphs are traced with."""
+    """A compiler of final graphs: a function of a job, with the decompositions that its graphs are traced with."""
 
     name: str
     compile: Callable[[Job], Compiled | Run]
     decompositions: Callable[[Options], Mapping[Any, Any]] = lambda options: {}
     modes: tuple[str, ...] = ("default",)
     fuses: bool = False
-    """Whether it computes pointwise operators inside of the kernels that read them; it decides what pays."""
+    """Whether it fuses pointwise operators into the kernels that read them; the cost model depends on it."""
     seeded_random: bool = False
     """Whether it fuses seeded random operators; otherwise random numbers are drawn as in eager."""
     state: Callable[[], str] = lambda: ""
-    """What its decompositions depend on besides the options, as text."""
+    """Text that changes with everything besides the options that its decompositions depend on."""
     takes_numbers: bool = True
-    """Whether it runs graphs that read Python floats from tensors; if not, they become tensors or constants."""
+    """Whether it runs graphs that read Python floats from tensors; if not, these become tensors or constants."""
     lower: Sequence[Row | Pass | str] = ()
     """The passes that prepare its graphs, in order: rows, passes, or names of built-in ones. They run on a copy of each
     graph, which it may edit."""
@@ -68,7 +68,7 @@ def _inductor_state() -> str:
 
 
 def _aten(job: Job) -> Compiled:
-    return Compiled(aten(job.module), counts_writes=True, kernels=calls(job.module) if job.tells_kernels else ())
+    return Compiled(aten(job.module), counts_writes=True, kernels=calls(job.module) if job.wants_kernels else ())
 
 
 ATEN = Engine("aten", _aten)
@@ -88,7 +88,7 @@ INDUCTOR = Engine(
 add_table(lambda fallback_random: INDUCTOR.decompositions(Options(fallback_random=fallback_random)))
 BUILT_IN = {"aten": ATEN, "inductor": INDUCTOR}
 GROUP = "eductor.engines"
-"""The group of entry points by which packages bring engines."""
+"""The group of entry points through which packages provide engines."""
 
 
 def has_code_generator() -> bool:
@@ -99,7 +99,7 @@ def has_code_generator() -> bool:
 
 
 def choose_engine(options: Options) -> Engine:
-    """The engine that the options ask for, or the best one that is here."""
+    """The engine that the options name, or the best available one."""
     chosen = options.engine
     if chosen is None:
         chosen = "inductor" if options.profile == "fast" and has_code_generator() else "aten"
@@ -115,17 +115,17 @@ def choose_engine(options: Options) -> Engine:
 
 
 def find_engine(engine: str | Callable[..., Any] | Engine) -> Engine:
-    """An engine by its name, built in or brought by a package; a function is an engine without decompositions."""
+    """An engine by its name, built in or from a package; a function is an engine without decompositions."""
     if isinstance(engine, Engine):
         return engine
     if not isinstance(engine, str):
         return Engine(getattr(engine, "__name__", type(engine).__name__), engine)
     if engine in BUILT_IN:
         return BUILT_IN[engine]
-    brought = {point.name: point for point in entry_points(group=GROUP)}
-    if engine not in brought:
-        raise UnknownName("engine", engine, [*BUILT_IN, *brought])
-    found = brought[engine].load()
+    provided = {point.name: point for point in entry_points(group=GROUP)}
+    if engine not in provided:
+        raise UnknownName("engine", engine, [*BUILT_IN, *provided])
+    found = provided[engine].load()
     if not isinstance(found, Engine) and not callable(found):
         raise BadOption(
             f"the engine {engine!r} is {found!r}: an entry point of {GROUP} must name a function or an Engine."

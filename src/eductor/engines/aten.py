@@ -1,4 +1,4 @@
-"""The engine `aten`: runs the graph as it is, as generated Python that drops each value after its last use."""
+"""The engine `aten`: runs the graph unchanged, as generated Python that frees each value after its last use."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def aten(module: GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
 
 
 def calls(module: GraphModule) -> list[Kernel]:
-    """What it runs: each operator by itself."""
+    """The kernels that it runs: one for each operator."""
     return [Kernel(str(n.target), "aten", (n.name,)) for n in module.graph.nodes if isinstance(n.target, OpOverload)]
 
 
 class _TakingAList(CodeGen):
-    """A function of one list, which it empties: nobody above holds an input longer than the graph needs it."""
+    """Generates a function of one list, which it empties, so that no caller keeps an input alive."""
 
     def __init__(self, names: list[str]) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""The passes, one file each; a stage's `__init__.py` is its order, with a reason a row.
+"""The passes, one file each; the `__init__.py` of a stage declares its order, with a reason for each row.
 
-To import this room is to declare its orders to the registry; `eductor/__init__.py` does so.
+Importing this package declares the orders to the registry; `eductor/__init__.py` does so.
 """
 
 from eductor.passes import joint, lower, partition, post_grad, pre_grad

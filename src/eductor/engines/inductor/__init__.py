@@ -1,1 +1,1 @@
-"""The engine `inductor`: torch's code generator behind Eductor's own passes."""
+"""The engine `inductor`: torch's code generator after Eductor's passes."""

@@ -1,4 +1,4 @@
-"""Calls of compiled graphs, from the second one on without torch's work for logs and caches; kernels likewise."""
+"""Direct calls of compiled graphs and kernels: from the second call on they skip torch's logging and cache lookups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from eductor.program.job import Run
 
 
 def direct_call(compiled: Any) -> Run:
-    """What calls a compiled graph; a profiler sees each call as torch makes it."""
+    """A function that calls a compiled graph directly; under a profiler it calls through torch."""
     from torch._inductor import debug
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
@@ -35,5 +35,5 @@ def direct_call(compiled: Any) -> Run:
 
 
 def is_observed() -> bool:
-    """Whether a profiler or a dispatch mode wants to see each launch."""
+    """Whether a profiler or a dispatch mode observes each launch."""
     return torch.autograd.profiler._is_profiler_enabled or torch._C._len_torch_dispatch_stack() > 0

@@ -22,26 +22,26 @@ _SETTINGS = {
     "use_pre_grad_passes": False,
     "use_joint_graph_passes": False,
     "use_post_grad_passes": False,
-    "fallback_random": True,  # seeded operators are fused all the same; any other draws what eager draws
+    "fallback_random": True,  # seeded operators are fused anyway; all others draw what eager draws
 }
 PROVENANCE: dict[str, Any] = {
     "trace.provenance_tracking_level": 2,
-    "fx_graph_cache": False,  # what comes from there knows no nodes; kernels still come from their own cache
+    "fx_graph_cache": False,  # cached graphs have no record of nodes; kernels are still cached
 }
-"""Settings that note the nodes of each kernel."""
+"""Settings that record the nodes of each kernel."""
 
 
 @contextmanager
 def configured(mode: FakeTensorMode | None, job: Job, *, graphs: bool) -> Iterator[None]:
-    """Everything that torch's code generator reads from its surroundings; outside, nothing has changed.
+    """Set everything that torch's code generator reads from its environment, and restore it at the end.
 
-    Torch's settings belong to the thread; those of torch 2.11 to the process, where Dynamo's lock keeps compiles apart.
+    Torch's settings belong to the thread; those of torch 2.11 to the process, where Dynamo's lock serializes compiles.
     """
     from torch._inductor import config
     from torch._inductor.virtualized import V
 
     compiler_config: Any = torch.compiler.config
-    settings = {**_SETTINGS, "triton.cudagraphs": graphs, **(PROVENANCE if job.tells_kernels else {})}
+    settings = {**_SETTINGS, "triton.cudagraphs": graphs, **(PROVENANCE if job.wants_kernels else {})}
     with ExitStack() as stack:
         stack.enter_context(active())
         stack.enter_context(config.patch(settings))
@@ -58,19 +58,19 @@ def configured(mode: FakeTensorMode | None, job: Job, *, graphs: bool) -> Iterat
             static_input_indices=sorted(job.static | job.saved),
             num_mutated_inp_runtime_indices=len(job.written),
         )
-        # The name stands in the generated module, so that stock Inductor, which loads equal text once, never shares it.
+        # The name is part of the generated module, so that stock Inductor, which loads equal text once, never shares it.
         names = {"aot_graph_name": ["eductor"]}
         stack.enter_context(TracingContext.patch(fw_metadata=facts, output_strides=None, **names))
         yield
 
 
 def _cache_key_tag() -> str:
-    """Its caches know nothing of our lowerings and patches: another version of them is another key."""
+    """A part of torch's cache keys that changes with our lowerings and patches, which torch's keys do not cover."""
     return f"{torch.compiler.config.cache_key_tag}eductor-{_own_version()}"
 
 
 @functools.cache
 def _own_version() -> str:
-    """Changes with each source of this room, below which all that changes generated code lives."""
+    """A hash of all sources of this package, which contains all our code that affects generated code."""
     sources = sorted(Path(__file__).parent.rglob("*.py"))
     return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]

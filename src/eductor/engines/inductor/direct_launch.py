@@ -1,7 +1,7 @@
-"""Launches of Triton kernels without torch's work around each of them, which takes longer than many a kernel.
+"""Direct launches of Triton kernels, without torch's overhead around each launch, which exceeds many kernels.
 
-From version 2.13 on torch does the same. What is known here of its kernels is what version 2.11 and 2.12 have. Only names
-in a module that was generated for this engine are replaced: kernels are shared with graphs of stock Inductor.
+Torch 2.13 does the same itself; this code relies on the internals of versions 2.11 and 2.12. Only names in modules that
+were generated for this engine are replaced: kernels are shared with graphs of stock Inductor.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def launch_directly(scope: dict[str, Any], kind: type, is_observed: Callable[[],
 
 
 class Launcher:
-    """Stands for a kernel in the code that calls it: the first launch chooses among its configurations; then there is one."""
+    """A proxy for a kernel in generated code: the first launch picks the configuration, later ones are direct."""
 
     def __init__(self, kernel: Any, is_observed: Callable[[], bool]) -> None:
         self._kernel = kernel
@@ -30,7 +30,7 @@ class Launcher:
         self.run: Callable[..., Any] = self._first
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # asked of a copy that is not filled yet
+        if name.startswith("__"):  # looked up on a copy before its fields are set
             raise AttributeError(name)
         return getattr(self._kernel, name)
 
@@ -52,7 +52,7 @@ class Launcher:
 
 
 def _direct(kernel: Any) -> Callable[..., Any] | None:
-    """What launches a kernel, down to the call of the driver; None where something is to be done around it each time."""
+    """A function that launches a kernel by the driver call alone; None if each launch needs torch's extra work."""
     dumps = kernel.dump_launch_params or kernel.dump_launch_tensors
     if len(kernel.launchers) != 1 or kernel.triton_interpret or dumps:
         return None
@@ -60,7 +60,7 @@ def _direct(kernel: Any) -> Callable[..., Any] | None:
     static: Any = getattr(launcher.__globals__.get("runner"), "__self__", None)
     if launcher.store_cubin or not hasattr(static, "C_impl"):
         return None
-    # Triton's kernels end with pointers to memory for their own use, where they were compiled to take them.
+    # The last arguments of a kernel are its scratch pointers, if it was compiled to take them.
     unused = (None,) * (int(static.has_global_scratch) + int(static.has_profile_scratch))
     call, function, types = static.C_impl._launch_kernel, static.function, static.arg_tys + "O" * len(unused)
     warps, shared = static.num_warps, static.shared
@@ -68,5 +68,5 @@ def _direct(kernel: Any) -> Callable[..., Any] | None:
     def runner(x: int, y: int, z: int, stream: int, *args: Any) -> None:
         call(function, x, y, z, warps, shared, types, args + unused, stream)
 
-    # The launcher is generated: it computes the grid from the arguments, and hands it to its `runner`.
+    # The launcher is generated: it computes the grid from the arguments, and passes it to its `runner`.
     return FunctionType(launcher.__code__, {**launcher.__globals__, "runner": runner})

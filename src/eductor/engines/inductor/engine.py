@@ -1,11 +1,11 @@
 """The engine `inductor`: torch's code generator, with none of its FX passes.
 
-The graph comes from the passes of the stage `lower`, as a copy that the generator may edit. Its caches work: the same
-graph in another process compiles in no time. This room alone uses the generator's private API:
+The graph comes from the passes of the stage `lower`, as a copy that the generator may edit. Its caches work: they make a
+compile of the same graph in another process fast. Only this package uses the generator's private API:
 
-- `config`: settings around one compile, and its cache key; `patches` and `lowerings`: what the generator gets from us
-- `inputs`, `strides`, `kernels`: what goes into a graph, and what is read from a compiled one
-- `calls`, `direct_launch`: what runs it; `batch_norms`: decompositions; `stock`: torch's own pipeline, observed
+- `config`: settings of one compile, and its cache key; `patches` and `lowerings`: our changes to the generator
+- `inputs`, `strides`, `kernels`: inputs of a graph; output strides and kernels of a compiled one
+- `calls`, `direct_launch`: how it runs; `batch_norms`: decompositions; `stock`: torch's own pipeline, observed
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _graph_ids = count()
 
 
 def can_compile() -> bool:
-    """Whether its kernels can be built here: it needs a C++ compiler, for the launchers of Triton too, and numpy."""
+    """Whether its kernels can be built here: that needs numpy and a C++ compiler, also for Triton's launchers."""
     compilers = (os.environ.get("CXX"), *_COMPILERS)
     return any(shutil.which(c) for c in compilers if c) and find_spec("numpy") is not None
 
@@ -44,7 +44,7 @@ def decompositions(*, fallback_random: bool) -> Mapping[Any, Any]:
     """The table that its lowering expects."""
     from torch._inductor import (
         config,
-        lowering,  # noqa: F401 - that of max_pool2d takes it for loaded
+        lowering,  # noqa: F401 - the decomposition of max_pool2d assumes that it is loaded
     )
     from torch._inductor.decomposition import fast_random_decomps, select_decomp_table
 
@@ -57,14 +57,14 @@ def decompositions(*, fallback_random: bool) -> Mapping[Any, Any]:
 
 
 def settings() -> str:
-    """Its settings, as text that changes with each of them that changes a graph."""
+    """The hash of Inductor's settings, which changes with each setting that affects a graph."""
     from torch._inductor import config
 
     return str(config.get_hash().hex())
 
 
 def compile(job: Job) -> Compiled:
-    """Kernels for a graph, and the strides of its outputs."""
+    """Compile a graph to kernels; also returns the strides of its outputs."""
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._inductor.cudagraph_utils import BoxedDeviceIndex
     from torch._inductor.utils import BoxedBool
@@ -90,16 +90,16 @@ def compile(job: Job) -> Compiled:
         )
     call = compiled if graphs else direct_call(compiled)  # CUDA graphs are recorded in later calls, which are logged
     run = call if not is_negative else lambda inputs: call(resolve_negative(inputs))
-    kernels = kernels_of(compiled) if job.tells_kernels else ()
+    kernels = kernels_of(compiled) if job.wants_kernels else ()
     return Compiled(run, output_strides(compiled, mode), counts_writes=False, kernels=kernels)
 
 
 def _refuse_unseen_writes(module: GraphModule) -> None:
-    """Refuse operators that return what they write and run as eager's kernel: the lowering has no form for such calls."""
+    """Refuse fallbacks to eager's kernels that return the operand they write: Inductor cannot lower such calls."""
     from torch._inductor.lowering import fallbacks, lowerings
     from torch._library.utils import mutates_and_returns_first_arg
 
     graphs = (m.graph for m in module.modules() if isinstance(m, GraphModule))
     for op in {node.target for graph in graphs for node in graph.nodes if isinstance(node.target, OpOverload)}:
         if mutates_and_returns_first_arg(op) and (op not in lowerings or op in fallbacks):
-            raise Unsupported(f"{op}, of which there is no kernel but eager's")
+            raise Unsupported(f"{op}, which has only eager's kernel and returns the operand that it writes")

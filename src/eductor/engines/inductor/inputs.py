@@ -1,4 +1,4 @@
-"""Inputs with a negative bit, as the imaginary part of a conjugate has: kernels read memory, which has the other sign."""
+"""Inputs with a negative bit, such as the imaginary part of a conjugate: kernels would read memory of the other sign."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from eductor.program.job import Job
 
 
 def has_negative_inputs(job: Job) -> bool:
-    """Whether some input has the bit; an input that is written must not."""
+    """Whether an input has the negative bit; an input that is written must not."""
     found = {i for i, x in enumerate(job.inputs) if isinstance(x, torch.Tensor) and x.is_neg()}
     if found & job.written:
         raise Unsupported("an input that has a negative bit and is written in place")

@@ -14,7 +14,7 @@ _DEFINITION = re.compile(
 
 
 def kernels_of(compiled: Any) -> list[Kernel]:
-    """The kernels of the graph that was compiled last, with the nodes that its code generator noted for each."""
+    """The kernels of the graph that was compiled last, with the nodes that the code generator recorded for each."""
     from torch._inductor import debug
 
     noted = debug._inductor_triton_kernel_to_post_grad_node_info

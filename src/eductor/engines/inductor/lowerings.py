@@ -1,4 +1,4 @@
-"""Lowerings of our own operators: how torch's code generator computes them."""
+"""Lowerings of Eductor's operators for torch's code generator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from eductor.compat import OpOverload
 
 @functools.cache
 def our_lowerings() -> Mapping[OpOverload, Callable[..., Any]]:
-    """What the generator calls for each of our operators."""
+    """The lowering of each of our operators."""
     from torch._inductor.lowering import fallback_handler
 
     called = functools.partial(fallback_handler, add_to_fallback_set=False)
@@ -51,8 +51,8 @@ def _online_softmax(x: Any, dim: int) -> Any:
     return lowerings[inductor_prims.prepare_softmax_online](x, dim)
 
 
-# Torch's random primitives refuse to be lowered where random operators of ATen fall back to eager's kernels, and those
-# refuse where they do not. One graph may hold both, so ours turn that switch while they lower a primitive.
+# Torch lowers its random primitives only without `fallback_random`, and random operators of ATen only with it. One graph
+# may hold both, so `_primitive` turns the setting off.
 
 
 def _seeds(count: int, *, device: torch.device) -> Any:
@@ -90,7 +90,7 @@ def _primitive(name: str, *args: Any) -> Any:
 
 
 def _drawn_in_order(draws: Sequence[Any]) -> None:
-    """Let the kernels of each draw wait for the results of the one before it."""
+    """Make the kernels of each draw depend on the results of the draw before it."""
     from torch._inductor.virtualized import V
 
     earlier: list[str] = []
@@ -103,7 +103,7 @@ def _drawn_in_order(draws: Sequence[Any]) -> None:
 
 
 def _kernels(buffer: str) -> list[Any]:
-    """What fills a buffer: the kernel that makes it, alone or with others, and kernels that write it later."""
+    """The kernels that write a buffer: the one that creates it, and those that write it later."""
     from torch._inductor.ir import MultiOutput
     from torch._inductor.virtualized import V
 

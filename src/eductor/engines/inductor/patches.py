@@ -1,16 +1,16 @@
-"""Corrections of torch's code generator, and our lowerings in its tables: in place only while this engine compiles.
+"""Patches of torch's code generator, and our lowerings in its tables: active only while this engine compiles.
 
-Torch's own pipeline hands the generator hardly any graph that writes in place, so what is corrected here seldom shows
-there. A user's own `torch.compile` must get torch's code all the same, so two things hold together:
+Torch's own pipeline rarely passes graphs that write in place to the generator, so the bugs patched here seldom show
+there. A user's own `torch.compile` must still get torch's code. Two mechanisms ensure it:
 
 - The first compile to enter `active` installs everything, the last to leave removes it: outside, torch's own objects are
-  in place, for a later stock compile as for a library that patches or inspects them.
+  in place, for a later stock compile and for a library that patches or inspects them.
 - A context variable says whether the running code compiles for this engine. Another thread may compile with stock
-  Inductor meanwhile and finds the installed functions, too; for it they do what torch's do.
+  Inductor meanwhile and finds the installed functions, too; there they call torch's.
 
 Installing alone would change the code of that other thread, the variable alone would leave our functions in the call path
-of every later compile. All of them run in the thread that lowers the graph: what Inductor hands to other threads and
-processes is generated source to build and kernels to time. A backward that is compiled later enters again.
+of every later compile. All patches run in the thread that lowers the graph: other threads and processes of Inductor only
+build generated source and time kernels. A backward that is compiled later enters again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _is_ours: ContextVar[bool] = ContextVar("eductor_is_compiling", default=False)
 
 @contextmanager
 def active() -> Iterator[None]:
-    """Inside, graphs of this thread are lowered with our operators and corrections."""
+    """Lower graphs of this thread with our operators and patches."""
     _installation.enter()
     token = _is_ours.set(True)
     try:
@@ -44,7 +44,7 @@ def active() -> Iterator[None]:
 
 
 class _Installation:
-    """What is installed in torch, and how many compiles need it."""
+    """The patches installed in torch, and the number of compiles that need them."""
 
     def __init__(self) -> None:
         self._lock, self._compiles, self._undo = Lock(), 0, ExitStack()
@@ -52,7 +52,7 @@ class _Installation:
     def enter(self) -> None:
         with self._lock:
             if not self._compiles:
-                with self._undo:  # what is installed is removed where the rest cannot be
+                with self._undo:  # a failed installation is undone
                     self._install()
                     self._undo = self._undo.pop_all()
             self._compiles += 1
@@ -80,7 +80,7 @@ class _Installation:
             lowering.lowerings[op] = lower
 
     def _keep(self, op: OpOverload) -> None:
-        """What torch's tables say about an operator now, they say again in the end."""
+        """Restore the entries of an operator in torch's tables at the end."""
         from torch._inductor import lowering
 
         for table in (lowering.lowerings, lowering._maybe_layout_constraints):
@@ -91,9 +91,9 @@ class _Installation:
                 self._undo.callback(ops.discard, op)
 
     def _make_fallback(self, make: Callable[..., None], op: OpOverload, *args: Any, **settings: Any) -> None:
-        """Register the fallback of an operator without lowering for our compiles alone.
+        """Register the fallback of an operator without lowering only for our compiles.
 
-        Torch keeps it, with the strides that the first graph needs: a forward asks for others than a backward.
+        Torch keeps it, with the strides that the first graph needs; a backward may need others than its forward.
         """
         self._keep(op)
         make(op, *args, **settings)
@@ -103,7 +103,7 @@ _installation = _Installation()
 
 
 def _in_ours(original: Any, corrected: Callable[..., Any]) -> Any:
-    """Torch's function, but in our compiles the corrected one, which is given torch's first."""
+    """Torch's function, or in our compiles the patched one, which gets torch's as its first argument."""
 
     @functools.wraps(original)
     def chosen(*args: Any, **kwargs: Any) -> Any:
@@ -115,8 +115,8 @@ def _in_ours(original: Any, corrected: Callable[..., Any]) -> Any:
 def _create_kernel(create: Any, cls: Any, op: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Realize pending readers before creating a mutating fallback kernel; keep calls that return nothing.
 
-    A reader that is not realized would read after the write. What returns nothing is called for its effect, which torch
-    2.11 does not know of `_linalg_check_errors`, and drops it as dead.
+    A reader that is not realized would read after the write. A call that returns nothing has an effect; torch 2.11 misses
+    that of `_linalg_check_errors`, and removes it as dead.
     """
     from torch._inductor.virtualized import V
 
@@ -131,7 +131,7 @@ def _create_kernel(create: Any, cls: Any, op: Any, /, *args: Any, **kwargs: Any)
 
 
 def _recompute_keeping_order(recompute: Any, node: Any, *args: Any, **kwargs: Any) -> None:
-    """Keep the order of loops and writes when loops are recomputed to fuse them on a CPU: they still read the same."""
+    """Keep the order of loops and writes when loops are recomputed to fuse them on a CPU: their reads stay the same."""
     from torch._inductor.dependencies import StarDep, WeakDep
     from torch.utils._ordered_set import OrderedSet
 
@@ -143,7 +143,7 @@ def _recompute_keeping_order(recompute: Any, node: Any, *args: Any, **kwargs: An
 def _write_in_place(mutate_to: Any, changed: Any, value: Any, unsafe_alias: bool = False) -> Any:
     """Overwrite a value that is no input in its own memory.
 
-    Torch lets it be the new value from now on, which makes one of two tensors and leads earlier writes of parts to the
+    Torch instead replaces it by the new value, which makes one tensor of two and redirects earlier writes of parts to the
     new one.
     """
     from torch._inductor import ir

@@ -22,11 +22,11 @@ _STAGES = {
     "joint": "_recursive_joint_graph_passes",
     "post_grad": "_recursive_post_grad_passes",
 }
-"""The functions that run its passes."""
+"""The functions of Inductor that run the passes of each stage."""
 
 
 class Watcher(Protocol):
-    """Who is told what it does."""
+    """An observer of its stages and passes."""
 
     def stage(self, name: str, role: str, module: GraphModule) -> AbstractContextManager[dict[str, Any]]: ...
 
@@ -34,7 +34,7 @@ class Watcher(Protocol):
 
 
 def settings_of(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What `torch.compile(mode=..., options=...)` sets."""
+    """The settings that `torch.compile(mode=..., options=...)` makes."""
     from torch._inductor import list_mode_options
 
     return {**(list_mode_options(mode) if mode else {}), **(options or {})}
@@ -43,7 +43,7 @@ def settings_of(mode: str | None, options: Mapping[str, Any] | None) -> dict[str
 def compile_watched(
     module: GraphModule, inputs: Sequence[Any], settings: Mapping[str, Any], watcher: Watcher
 ) -> Callable[..., Any]:
-    """Compiles a captured graph as the backend `inductor` does; caches of graphs are off, for they hide the passes."""
+    """Compiles a captured graph as the backend `inductor` does, without graph caches, which would skip the passes."""
     from torch._inductor import compile_fx as home
 
     watched = _Watched(watcher)
@@ -56,7 +56,7 @@ def compile_watched(
 
 @dataclass
 class _Watched:
-    """One graph on its way; its backward is compiled only when it is first called."""
+    """The compile of one graph; its backward is compiled only when it is first called."""
 
     watcher: Watcher
     forward_nodes: int = 0
@@ -65,7 +65,7 @@ class _Watched:
     is_inside: bool = False
 
     def compile(self, module: GraphModule, inputs: Sequence[Any], **given: Any) -> Any:
-        """In the place of its `compile_fx_inner`: post-grad passes and code generation."""
+        """Replaces Inductor's `compile_fx_inner`: post-grad passes and code generation."""
         from torch._inductor import compile_fx as home
         from torch._inductor import config
 
@@ -82,7 +82,7 @@ class _Watched:
 
     @contextmanager
     def active(self, role: str) -> Iterator[None]:
-        """Takes hold of the functions that run passes, for graphs of this role."""
+        """Patch the functions that run passes to notify the watcher, for graphs of this role."""
         from torch._inductor import compile_fx as home
 
         outer, self.role = self.role, role
@@ -100,7 +100,7 @@ class _Watched:
 
     def _stage(self, name: str, run: Callable[..., Any]) -> Callable[..., Any]:
         def stage(module: GraphModule, *args: Any, **kwargs: Any) -> Any:
-            if self.is_inside:  # the body of an operator
+            if self.is_inside:  # the subgraph of a higher-order operator
                 return run(module, *args, **kwargs)
             self.is_inside = True
             self.joint = module if name == "joint" else self.joint
@@ -121,7 +121,7 @@ class _Watched:
 
 
 def _saved(backward: GraphModule) -> dict[str, Any]:
-    """What a backward takes from its forward."""
+    """The values that a backward takes from its forward, as facts of the partition."""
     saved = [p for p in backward.graph.find_nodes(op="placeholder") if not p.name.startswith("tangents")]
     made = {p.name: _bytes(value_of(p)) for p in saved if not p.name.startswith("primals")}
     known = all(isinstance(size, int) for size in made.values())

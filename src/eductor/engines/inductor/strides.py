@@ -1,4 +1,4 @@
-"""Strides that torch's code generator chose for the outputs of a graph."""
+"""The strides that torch's code generator chose for the outputs of a graph."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from eductor.compat import FakeTensorMode
 
 
 def output_strides(compiled: Any, mode: FakeTensorMode | None) -> Sequence[Sequence[Any] | None] | None:
-    """As numbers and symbols, which the compiled graph has as text; None where it keeps those of the graph."""
+    """The strides as numbers and symbols, parsed from text; None where the compiled graph keeps those of the graph."""
     found = getattr(compiled, "output_strides", None)
     if not found:
         return None

@@ -1,1 +1,1 @@
-"""Calls that functionalization wrapped, taken apart: mutable operators and Triton kernels on what they may write."""
+"""Unwraps calls that functionalization wrapped: mutable operators and Triton kernels, on writable operands."""

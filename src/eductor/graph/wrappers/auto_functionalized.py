@@ -1,4 +1,4 @@
-"""Calls of mutable operators that functionalization wrapped: the operator itself, on what it may write."""
+"""Unwraps mutable operators that functionalization wrapped: calls the operator itself, on writable operands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 
 def functional_call(rewrite: Rewriter, node: Node, writable: Writable = writable) -> None:
-    """`auto_functionalized(op, **arguments)` gives what the operator returns, then each argument it wrote."""
+    """Unwrap `auto_functionalized(op, **arguments)`: it returns the operator's results, then each argument it wrote."""
     op, arguments = node.args[0], dict(node.kwargs)
     assert isinstance(op, OpOverload)
     written = [_writable(rewrite, arguments[name], node, writable) for name in written_by(op._schema)]
@@ -29,9 +29,9 @@ def functional_call(rewrite: Rewriter, node: Node, writable: Writable = writable
 
 
 def functional_call_on_bases(rewrite: Rewriter, node: Node, writable: Writable = writable) -> None:
-    """`auto_functionalized_v2` names the tensors whose memory is written, and describes the arguments as their views.
+    """Unwrap `auto_functionalized_v2`, which names the written base tensors and describes the arguments as their views.
 
-    It gives what the operator returns, then those tensors. An `out=` operator names none: its results are all new.
+    It returns the operator's results, then the bases. An `out=` operator names none: all its results are new.
     """
     op, arguments = node.args[0], dict(node.kwargs)
     bases: list[Any] = list(arguments.pop("_all_bases"))  # type: ignore[arg-type]
@@ -52,7 +52,7 @@ def functional_call_on_bases(rewrite: Rewriter, node: Node, writable: Writable =
 
 
 def schema_of(op: Any, spec: Any) -> Any:
-    """The schema of the wrapped operator; a higher-order one comes with it."""
+    """The schema of the wrapped operator; that of a higher-order one is passed as `spec`."""
     return op._schema if isinstance(op, OpOverload) else pytree.tree_unflatten([], spec).schema
 
 
@@ -68,7 +68,7 @@ def _writable(rewrite: Rewriter, given: Any, node: Node, writable: Writable) -> 
 
 
 def _call(rewrite: Rewriter, op: Any, schema: Any, arguments: dict[str, Any], node: Node) -> Node:
-    """A higher-order operator takes its arguments in a tree, which its schema keeps flat."""
+    """Insert the call. A higher-order operator takes a tree of arguments, which its schema lists flat."""
     args = [arguments[a.name] for a in schema.arguments if not a.kwarg_only and a.name in arguments]
     kwargs = {a.name: arguments[a.name] for a in schema.arguments if a.kwarg_only and a.name in arguments}
     if not isinstance(op, OpOverload) and schema.tree_spec is not None:
@@ -77,7 +77,7 @@ def _call(rewrite: Rewriter, op: Any, schema: Any, arguments: dict[str, Any], no
 
 
 def _returned(rewrite: Rewriter, schema: Any, call: Node, node: Node) -> list[Any]:
-    """What the operator itself returns. An in-place operator returns its operand, under the name of the call."""
+    """The results of the operator itself. The result of an in-place operator is its operand, as the call's node."""
     if not schema.returns:
         return [None]
     if len(schema.returns) == 1 and isinstance(call.target, OpOverload):
@@ -100,7 +100,7 @@ def _views(rewrite: Rewriter, arguments: dict[str, Any], name: str, bases: list[
 
 
 def _view(rewrite: Rewriter, arguments: dict[str, Any], prefix: str, bases: list[Any], node: Node) -> Any:
-    """One written argument: a base, the whole of one under another name, a slice of one, or any view of its memory."""
+    """One written argument: a base or an alias of it, a slice of it, or any strided view of its memory."""
     index = arguments.pop(f"{prefix}_base_index")
     parts = ("alias", "slice_dim", "slice_start", "slice_end", "size", "stride", "storage_offset")
     given = {part: arguments.pop(f"{prefix}_{part}") for part in parts if f"{prefix}_{part}" in arguments}
@@ -121,7 +121,7 @@ def _view(rewrite: Rewriter, arguments: dict[str, Any], prefix: str, bases: list
 
 
 def _offset_in_copy(rewrite: Rewriter, offset: Any, base: Any, node: Node) -> Any:
-    """Where a view begins in a copy, which begins where its own memory does."""
+    """The storage offset of a view in a copy, whose own offset is 0."""
     tensor = tensor_of(base)
     assert tensor is not None
     if known_equal(tensor.storage_offset(), 0):

@@ -1,4 +1,4 @@
-"""Copies that a mutable operator may write, and handing results to who used the functional one's."""
+"""Writable operands for mutable operators, copied where needed, and replacement of the functional call's results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from eductor.graph.wrappers.sizes import as_arguments
 
 aten = torch.ops.aten
 
-# Their results are memory of their own, whatever the operands are and whoever lowers them.
+# Their results never alias their operands, on any engine.
 ALLOCATIONS: frozenset[Any] = frozenset(
     (
         *(aten.clone, aten.empty, aten.empty_like, aten.empty_strided, aten.empty_permuted, aten.full, aten.full_like),
@@ -26,16 +26,16 @@ ALLOCATIONS: frozenset[Any] = frozenset(
 )
 
 Writable = Callable[[Rewriter, Node, Node], Node]
-"""What a call may write that is given a value: the value itself, or a copy in front of the call."""
+"""From a value and a call, what the call may write: the value itself, or a copy inserted before the call."""
 
 
 def writable(rewrite: Rewriter, value: Node, call: Node) -> Node:
-    """The value itself if nobody would see a call write it, otherwise a copy with the same strides."""
+    """The value itself if writing it in the call is not observable, otherwise a copy with the same strides."""
     return value if _is_private(value, call) else _copy(rewrite, value, call)
 
 
 def hand_out(rewrite: Rewriter, node: Node, result: Any) -> None:
-    """Gives a node's users what stands in its place: a node, None, or a collection that they pick from."""
+    """Replace a node in its users by a result: a node, None, or a collection that they index."""
     for user in list(node.users):
         if user.target is operator.getitem and isinstance(result, (tuple, list, dict)):
             hand_out(rewrite, user, result[user.args[1]])  # type: ignore[index]
@@ -49,7 +49,7 @@ def hand_out(rewrite: Rewriter, node: Node, result: Any) -> None:
 
 
 def _is_private(value: Node, call: Node) -> bool:
-    """Whether a value is fresh memory, given to this call once, and used by nobody after it."""
+    """Whether a value is a new allocation, passed to this call once, and dead after it."""
     packet = value.target.overloadpacket if isinstance(value.target, OpOverload) else None
     if packet not in ALLOCATIONS or not known_equal(value.meta["val"].storage_offset(), 0):
         return False
@@ -69,9 +69,9 @@ def _keeps_nothing(user: Node) -> bool:
 
 
 def _copy(rewrite: Rewriter, value: Node, call: Node) -> Node:
-    """A clone, or where it would lie otherwise a view of memory of our own.
+    """A clone, or a copy into a view of new memory where a clone would change the strides.
 
-    Inductor takes a copy into a whole tensor for that tensor's new value, wherever it lies; through a view it writes.
+    Inductor takes a `copy_` to a whole tensor as its new value, with any strides; a `copy_` to a view is a write.
     """
     tensor = tensor_of(value)
     assert tensor is not None, f"{value.name} is written, and is no tensor"
@@ -88,7 +88,7 @@ def _copy(rewrite: Rewriter, value: Node, call: Node) -> Node:
 
 
 def _clone_keeps_strides(tensor: torch.Tensor) -> bool:
-    """Also true where they cannot be kept: elements that share a place cannot be written one by one."""
+    """Whether a clone has the tensor's strides; also true for strides of 0, which no copy can keep: elements overlap."""
     if any(known_equal(stride, 0) for stride in tensor.stride()):
         return True
     return known_equal(torch.empty_like(tensor).stride(), tensor.stride())

@@ -1,4 +1,4 @@
-"""Sizes as arguments of new nodes: numbers where they are known, nodes that compute them where they are symbolic."""
+"""Sizes as arguments of new nodes: numbers if they are known, nodes that compute them if they are symbolic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ aten = torch.ops.aten
 
 
 def as_arguments(rewrite: Rewriter, sizes: Iterable[Any], before: Node) -> list[Any]:
-    """Each size as a number or as a node in front of another one."""
+    """Each size as a number, or as a node inserted before another one."""
     return [_as_argument(rewrite, size, before) if isinstance(size, torch.SymInt) else size for size in sizes]
 
 
@@ -40,7 +40,7 @@ def _source(rewrite: Rewriter, symbol: Any, before: Node) -> Node:
         for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
             if isinstance(size, torch.SymInt) and size.node.expr == symbol:
                 return rewrite.insert(aten.sym_size.int, node, dim, before=before)
-    raise BadGraph(f"no node in front of {before.name} has the size {symbol}")
+    raise BadGraph(f"no node before {before.name} has the size {symbol}")
 
 
 def _earlier(graph: Graph, before: Node) -> Iterable[Node]:

@@ -1,4 +1,4 @@
-"""Triton kernels that functionalization wrapped: the kernel itself, on what it may write."""
+"""Unwraps Triton kernels that functionalization wrapped: calls the kernel itself, on writable operands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from eductor.graph.wrappers.copies import Writable, hand_out, writable
 
 
 def functional_kernel(rewrite: Rewriter, node: Node, writable: Writable = writable) -> None:
-    """The functional wrapper names the tensors to copy, and gives a dictionary of the copies."""
+    """Unwrap a kernel; the wrapper names the tensors to copy, and returns a dictionary of the copies."""
     call: dict[str, Any] = dict(node.kwargs)
     written: list[str] = call.pop("tensors_to_clone")
     given = call["kwargs"]

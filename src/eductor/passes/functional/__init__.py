@@ -1,1 +1,1 @@
-"""Passes of both functional stages, joint and post-grad."""
+"""Passes that both functional stages run, joint and post-grad."""

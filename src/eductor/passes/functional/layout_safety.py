@@ -1,4 +1,4 @@
-"""Whether anybody notices that a value lies otherwise in memory: followed through fake values, before any edit."""
+"""Whether changing a value's strides is observable: propagated through fake values, before any edit."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from eductor.graph.no import No
 from eductor.graph.values.meta import difference, fake_mode_of, value_of
 from eductor.graph.view import GraphView
 
-_FURTHEST = 64
-"""After so many values that lie otherwise, nobody looks further."""
+_MOST_CHANGED = 64
+"""How many values with changed strides are followed at most."""
 
 
-def may_lie_otherwise(graph: GraphView, node: Node, value: torch.Tensor) -> Literal[True] | No:
-    """May a node have this fake value, which is its own but for strides and offset?"""
+def may_change_strides(graph: GraphView, node: Node, value: torch.Tensor) -> Literal[True] | No:
+    """Whether a node may get this fake value, which differs from its own only in strides and offset."""
     if difference(value_of(node), value) is None:
         return True
     mode = fake_mode_of(graph.graph)
     if mode is None or is_symbolic(value) or is_symbolic(value_of(node)):
-        return No(f"{node.name} lies otherwise in memory, and who reads that is not known")
+        return No(f"the strides of {node.name} would change, and its readers cannot be evaluated")
     changed: dict[Node, Any] = {node: value}
     pending = [(sort_key(user), id(user), user) for user in node.users]
     heapq.heapify(pending)
-    while pending and len(changed) < _FURTHEST:
+    while pending and len(changed) < _MOST_CHANGED:
         user = heapq.heappop(pending)[2]
         if user in changed:
             continue
@@ -39,26 +39,26 @@ def may_lie_otherwise(graph: GraphView, node: Node, value: torch.Tensor) -> Lite
             changed[user] = seen
             for later in user.users:
                 heapq.heappush(pending, (sort_key(later), id(later), later))
-    return True if not pending else No(f"many values that are made of {node.name} would lie otherwise in memory")
+    return True if not pending else No(f"the strides of many values computed from {node.name} would change")
 
 
 def _evaluated(graph: GraphView, node: Node, changed: dict[Node, Any], mode: Any) -> Any:
-    """The fake value of a node with other operands, or why nobody can tell."""
+    """The fake value of a node on changed operands, or why it is not known."""
     if node.op == "output":
-        return No("an output would lie otherwise in memory")
+        return No("the strides of an output would change")
     call: Any = node.target
     if not (isinstance(call, OpOverload) or call is operator.getitem) or graph.effects.of(node).writes:
-        return No(f"{node.name} may look at how it lies in memory")
+        return No(f"{node.name} may observe its strides")
     if graph.is_call(node, torch.ops.aten.as_strided):
-        return No(f"{node.name} looks past it, at the memory that it lies in")
+        return No(f"{node.name} reads its storage directly")
     if "unbacked_bindings" in node.meta or any(map(_is_symbolic, (*node.all_input_nodes, node))):
-        return No(f"{node.name} is of symbolic size, and evaluating it may install a guard")
+        return No(f"{node.name} has symbolic sizes, and evaluating it may install a guard")
     given: Any = map_arg((node.args, node.kwargs), lambda n: changed.get(n, value_of(n)))
     try:
         with mode, enable_python_dispatcher(), torch.no_grad():
             return call(*given[0], **given[1])
     except RuntimeError:
-        return No(f"{node.name} cannot view it as it would lie in memory")
+        return No(f"{node.name} cannot view it with changed strides")
 
 
 def _is_symbolic(node: Node) -> bool:

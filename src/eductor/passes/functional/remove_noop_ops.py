@@ -1,4 +1,4 @@
-"""Removes operators that return what they were given: full slices, views of the same shape, needless copies."""
+"""Removes no-ops: full slices, views of the same shape, needless copies."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ prims = torch.ops.prims
 
 @rule_pass(stage=("joint", "post_grad"), numerics="exact")
 def remove_noop_ops() -> None:
-    """Removes operators that return what they were given: full slices, views of the same shape, needless copies.
+    """Removes no-ops: full slices, views of the same shape, needless copies.
 
-    It pays always: a call less, often a copy less, and what stood on both sides of it meets.
+    It pays always: one call less, often one copy less, and the calls around it become adjacent.
     """
 
 
@@ -48,7 +48,7 @@ def same_device(bound: Bound) -> bool:
 
 
 def copy_over(bound: Bound) -> bool:
-    """A copy into a tensor whose contents nobody reads, unless that tensor lies in pinned memory."""
+    """A copy over the whole of a tensor, unless that tensor is in pinned memory."""
     into = bound["self"]
     return not (isinstance(into, Node) and into.kwargs.get("pin_memory"))
 

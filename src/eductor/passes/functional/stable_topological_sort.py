@@ -1,4 +1,4 @@
-"""Puts each node after its operands, and otherwise keeps the order."""
+"""Moves nodes after their operands, and keeps the order of all others."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from eductor.pipeline.base import f32, graph_pass
 
 @graph_pass(stage=("joint", "post_grad"), numerics="exact")
 def stable_topological_sort(graph: GraphView, rewrite: Rewriter) -> None:
-    """Puts each node after its operands, and otherwise keeps the order.
+    """Moves nodes after their operands, and keeps the order of all others.
 
-    It pays nothing in time: it lets the passes before it insert where they like.
+    It saves no time: it allows the passes before it to insert anywhere.
     """
     moved = False
     for node, before in moves(graph.graph):
         rewrite.move(node, before=before)
         moved = True
     if not moved:
-        rewrite.reject("each node stands after its operands already")
+        rewrite.reject("each node is already after its operands")
 
 
 def _late_operand(module: GraphModule) -> None:
-    """Moves the first call behind its users, as a pass might that inserts at the end."""
+    """Moves the first call after its users, as a pass may that inserts at the end."""
     first = next(n for n in module.graph.nodes if n.op == "call_function")
     module.graph.output_node().prepend(first)
 
@@ -36,6 +36,6 @@ def operand_after_its_user(x: torch.Tensor = f32(2, 3)) -> torch.Tensor:
     return x.sin().cos() + x
 
 
-@stable_topological_sort.refuses("already")
+@stable_topological_sort.refuses("each node is already after its operands")
 def sorted_graph(x: torch.Tensor = f32(2, 3)) -> torch.Tensor:
     return x.sin().cos() + x

@@ -19,7 +19,7 @@ from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import is_row_major, known_equal, tensor_of, value_of
 from eductor.graph.view import GraphView
 from eductor.ops.middle import Step
-from eductor.passes.post_grad.back_to_back import Product, read_product
+from eductor.passes.post_grad.back_to_back import BackToBackProduct, read_product
 from eductor.passes.post_grad.known_functions import POINTS, RELU, evaluated, is_gelu
 from eductor.passes.post_grad.pointwise import RESHAPES, elements_of, read_step
 from eductor.passes.post_grad.products import are_alike
@@ -48,7 +48,7 @@ def addmm_activation() -> None:
 class _Activation:
     """What stands between a product and the end of its activation, in the order of the graph, the end included."""
 
-    product: Product
+    product: BackToBackProduct
     between: list[Node]
     has_gelu: bool
 
@@ -129,7 +129,9 @@ def _judged(graph: GraphView, node: Node, between: list[Node], *, has_gelu: bool
     return _may_fuse(graph, product, between, has_gelu=has_gelu) and _Activation(product, between, has_gelu)
 
 
-def _may_fuse(graph: GraphView, product: Product, between: list[Node], *, has_gelu: bool) -> Literal[True] | No:
+def _may_fuse(
+    graph: GraphView, product: BackToBackProduct, between: list[Node], *, has_gelu: bool
+) -> Literal[True] | No:
     node, end, own = product.nodes[0], between[-1], {*product.nodes, *between}
     seen = next((n for n in own if n is not end and any(user not in own for user in n.users)), None)
     if seen is not None or graph.effects.leaves(node):

@@ -1,6 +1,6 @@
 """Computes two matrix products with a pointwise function between them in one kernel."""
 
-# ruff: noqa: N802 - it has its name from the documents
+# ruff: noqa: N802 - a documented name
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from eductor.passes.post_grad.back_to_back import PRODUCTS, BackToBack, read_bac
 from eductor.pipeline.base import Context, f32, f64, graph_pass
 
 LAUNCHES = 16
-"""Kernels of the engine that are launched in the time in which Python launches this one: 80 us on the host of an H200."""
+"""The cost of launching this kernel from Python, in launches of the engine's kernels: 80 us on the host of an H200."""
 
 
 @graph_pass(stage="post_grad", numerics="reassociates", devices="cuda", on=False)
 def B2B_GEMM_PASS(graph: GraphView, rewrite: Rewriter, context: Context, *, force: bool = False) -> None:
     """Computes two matrix products with a pointwise function between them in one kernel.
 
-    `f(a @ b) @ c`: the first product stays on the chip. Both may have a bias; `a @ f(b @ c)` is left as it is. It is
-    off by default: no other kernel can be fused with this one, so whoever asks for it, by `enable=["B2B_GEMM_PASS"]`,
-    should have measured it. With `force` it is made whatever the figures say.
+    `f(a @ b) @ c`: the first product stays on the chip. Both may have a bias; `a @ f(b @ c)` is not fused. It is off by
+    default, because no other kernel can fuse with this one: measure before you `enable=["B2B_GEMM_PASS"]`. With `force`
+    the products are fused even where the cost model says that it does not pay.
 
     It pays where the first product has many rows and few columns, as has the result.
     """
@@ -57,10 +57,10 @@ def _pays(found: BackToBack, context: Context) -> Literal[True] | No:
 
 
 def one_kernel_pays(first: Gemm, second: Gemm, has_middle: bool, device: Device) -> Literal[True] | No:
-    """Whether two products in a row are faster as one kernel.
+    """Whether two chained products are faster as one kernel.
 
-    What counts are the bytes that tiles of both forms load and store, from wherever they come. One kernel loads the first
-    product's factors anew for each tile of columns of the result, and computes it anew; in exchange it is never stored.
+    Compared are the bytes that the tiles of both forms load and store. One kernel reloads the factors of the first
+    product and recomputes it for each tile of columns of the result; in exchange it is never stored.
     """
     rows, columns = _tiles(second.rows, TILE), _tiles(second.columns, TILE)
     if rows * columns < device.units:
@@ -68,20 +68,20 @@ def one_kernel_pays(first: Gemm, second: Gemm, has_middle: bool, device: Device)
     size = second.dtype.itemsize
     between, result = first.rows * first.columns, second.rows * second.columns
     fused = size * (columns * _loads(first, TILE) + second.inner * second.columns * rows + result)
-    apart = size * (_loads(first, device.tile) + _loads(second, device.tile) + result + between)
+    separate = size * (_loads(first, device.tile) + _loads(second, device.tile) + result + between)
     launches = 2
     if has_middle:
-        apart += 2 * size * between
+        separate += 2 * size * between
         launches += 1
-    # Where arithmetic is what takes the time, the kernels of a library are better at it.
+    # Where arithmetic dominates, library kernels are faster.
     if (columns * first.flops + second.flops) / device.rate(second.dtype) > fused / device.bandwidth:
         return No(f"as one kernel it would be bound by arithmetic on {device.name}")
-    saves = apart / device.bandwidth + launches * device.launch
+    saves = separate / device.bandwidth + launches * device.launch
     return pays("one kernel for both products", saves, fused / device.bandwidth + LAUNCHES * device.launch)
 
 
 def _loads(gemm: Gemm, tile: int) -> int:
-    """Elements of both factors that are loaded by all tiles of a product."""
+    """The number of elements that all tiles of a product load from both factors."""
     return gemm.inner * (gemm.rows * _tiles(gemm.columns, tile) + gemm.columns * _tiles(gemm.rows, tile))
 
 
@@ -118,7 +118,7 @@ def first_layer_is_kept(
     return y @ second, y
 
 
-@B2B_GEMM_PASS.refuses("is read as well", options=_FORCED)
+@B2B_GEMM_PASS.refuses("is also read between the products", options=_FORCED)
 def gated(
     x: torch.Tensor = f32(32, 8), first: torch.Tensor = f32(8, 6), gate: torch.Tensor = f32(32, 6)
 ) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""How graphs spell two matrix products with a pointwise function between them."""
+"""Reads two matrix products with a pointwise function between them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_STEPS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class BackToBackProduct:
     """`left @ right + bias`; `nodes` compute it, the first one is the product, the last one the result."""
 
     left: Node
@@ -41,15 +41,15 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class BackToBack:
-    """`outer` multiplies what the steps make of `inner`, and nobody else reads anything between."""
+    """`outer` multiplies the result of the steps on `inner`; nothing between has another reader."""
 
-    inner: Product
-    outer: Product
+    inner: BackToBackProduct
+    outer: BackToBackProduct
     steps: tuple[Step, ...]
 
 
 def read_back_to_back(graph: GraphView, node: Node) -> BackToBack | No | None:
-    """The two products that end in this one; No for what nearly is one of them; None for anything else."""
+    """The two products that end in this one; No for a near miss; None for anything else."""
     bound = graph.bind(node)
     left = bound["mat1" if bound.packet is aten.addmm else "self"] if isinstance(bound, Bound) else None
     if not isinstance(left, Node) or tensor_of(node) is None:
@@ -66,13 +66,13 @@ def read_back_to_back(graph: GraphView, node: Node) -> BackToBack | No | None:
         return outer
     others = [leaf for leaf in leaves if leaf is not starts[0]]
     if others:
-        return No(f"{others[0].name} is read as well, between the products", others[0])
+        return No(f"{others[0].name} is also read between the products", others[0])
     steps = _may_fuse(graph, inner, outer, between) and read_steps(graph, inner.nodes[-1], between)
     return steps if isinstance(steps, No) else BackToBack(inner, outer, steps)
 
 
 def _between(graph: GraphView, end: Node) -> tuple[list[Node], list[Node]]:
-    """What computes a value element by element, in the order of the graph, and the values that it begins with."""
+    """The nodes that compute a value element by element, in the order of the graph, and the leaves they start from."""
     between, leaves, seen, pending = list[Node](), list[Node](), {end}, [end]
     while pending:
         node = pending.pop()
@@ -89,7 +89,7 @@ def _is_start(graph: GraphView, node: Node) -> bool:
 
 
 def _biased(graph: GraphView, node: Node) -> tuple[Node, Node] | None:
-    """The product and the bias of a sum of them."""
+    """The product and the bias that a sum adds."""
     bound = graph.bind(node) if graph.is_call(node, aten.add.Tensor) else None
     if not isinstance(bound, Bound) or not is_one(bound["alpha"]):
         return None
@@ -99,29 +99,29 @@ def _biased(graph: GraphView, node: Node) -> tuple[Node, Node] | None:
     return None
 
 
-def _read_start(graph: GraphView, node: Node) -> Product | No:
+def _read_start(graph: GraphView, node: Node) -> BackToBackProduct | No:
     biased = _biased(graph, node)
     if biased is None:
         return read_product(graph, node)
     product = read_product(graph, biased[0])
     if isinstance(product, No):
         return product
-    return Product(product.left, product.right, biased[1], (biased[0], node))
+    return BackToBackProduct(product.left, product.right, biased[1], (biased[0], node))
 
 
-def read_product(graph: GraphView, node: Node) -> Product | No:
+def read_product(graph: GraphView, node: Node) -> BackToBackProduct | No:
     bound = graph.bind(node)
     if not isinstance(bound, Bound):
         return bound
     if bound.op is aten.mm.default:
-        return Product(bound["self"], bound["mat2"], None, (node,))
+        return BackToBackProduct(bound["self"], bound["mat2"], None, (node,))
     if bound.op is not aten.addmm.default:
-        return No(f"{node.name} asks for a dtype of its own", node)
+        return No(f"{node.name} has an explicit result dtype", node)
     if not is_one(bound["alpha"]) or not is_one(bound["beta"]):
         return No(f"{node.name} is scaled: alpha={bound['alpha']}, beta={bound['beta']}", node)
     if not _is_vector(bound["self"], node):
         return No(f"the bias of {node.name} is not one number for each column", node)
-    return Product(bound["mat1"], bound["mat2"], bound["self"], (node,))
+    return BackToBackProduct(bound["mat1"], bound["mat2"], bound["self"], (node,))
 
 
 def _is_vector(bias: Any, product: Node) -> bool:
@@ -130,20 +130,22 @@ def _is_vector(bias: Any, product: Node) -> bool:
     return value is not None and result is not None and known_equal(tuple(value.shape), tuple(result.shape[1:]))
 
 
-def _may_fuse(graph: GraphView, inner: Product, outer: Product, between: list[Node]) -> Literal[True] | No:
+def _may_fuse(
+    graph: GraphView, inner: BackToBackProduct, outer: BackToBackProduct, between: list[Node]
+) -> Literal[True] | No:
     node, start = outer.nodes[0], inner.nodes[-1]
     if len(between) > _MOST_STEPS:
-        return No(f"more than {_MOST_STEPS} operators stand between the products")
+        return No(f"there are more than {_MOST_STEPS} operators between the products")
     own = {*inner.nodes, *between}
     if own & {outer.right, outer.bias}:
-        return No("the first product is read by the second one more than once")
+        return No("the second product reads the first one more than once")
     seen = next((n for n in own if any(user not in own and user is not node for user in n.users)), None)
     if seen is not None:
         return No(f"{seen.name} is used elsewhere", seen)
     if not (alike := are_alike(node, *inner.operands, start, *outer.operands)):
         return alike
     if any(tensor_of(n) is None for n in between):
-        return No("what stands between the products is not known to be tensors")
+        return No("the values between the products are not known to be tensors")
     dtype = value_of(node).dtype
     if dtype not in KERNEL_DTYPES:
         return No(f"its kernel takes {', '.join(CASTS)}, not {dtype}")

@@ -1,4 +1,4 @@
-"""Computes a product whose last columns are cut off piece by piece, so that the whole of it is never in memory."""
+"""Computes a product whose last columns are sliced off in blocks of rows, so that it is never whole in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import is_row_major, known_equal, tensor_of, value_of
 from eductor.graph.view import GraphView
 from eductor.ops.cut_mm import rows_of_a_piece
-from eductor.passes.post_grad.back_to_back import PRODUCTS, Product, read_product
+from eductor.passes.post_grad.back_to_back import PRODUCTS, BackToBackProduct, read_product
 from eductor.passes.post_grad.products import are_alike, fuses_into_users
 from eductor.pipeline.base import Context, f32, graph_pass
 
@@ -29,12 +29,12 @@ _LEAST = 32 * _MIB
 
 @graph_pass(stage="post_grad", numerics="reassociates")
 def cut_padded_mm(graph: GraphView, rewrite: Rewriter, context: Context, *, force: bool = False) -> None:
-    """Computes a product whose last columns are cut off piece by piece, so that the whole of it is never in memory.
+    """Computes a product whose last columns are sliced off in blocks of rows, so that it is never whole in memory.
 
-    `pad_mm` leaves such products where their strides are seen: the whole product, then a copy of what is not padding.
-    With `force` they are computed so on any device, however small they are.
+    `pad_mm` leaves such products where their strides are observable: the padded product, then a copy without the
+    padding. With `force` they are computed in blocks on any device and at any size.
 
-    It pays on CUDA, in memory: for the logits of a language model, nearly half of what the two take together.
+    It pays on CUDA, in memory: for the logits of a language model, it saves nearly half of product and copy together.
     """
     for node in graph.find(*PRODUCTS):
         cut = next((user for user in node.users if graph.is_call(user, aten.slice)), None)
@@ -47,14 +47,14 @@ def cut_padded_mm(graph: GraphView, rewrite: Rewriter, context: Context, *, forc
             rewrite.reject(verdict, node, cut)
         else:
             rewrite.replace(found.copy, ops.cut_mm.cut_mm.default, *found.arguments)
-            rewrite.note(f"it needs {_saved(node) // _MIB} MiB less")
+            rewrite.note(f"saves {_saved(node) // _MIB} MiB")
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
-    """A product of which nobody reads more than a copy of its first columns."""
+class _CutProduct:
+    """A product whose only reader is a copy of its first columns."""
 
-    product: Product
+    product: BackToBackProduct
     columns: Any
     copy: Node
 
@@ -64,8 +64,8 @@ class _Cut:
         return self.product.left, self.product.right, self.columns, *bias
 
 
-def _read(graph: GraphView, node: Node, cut: Node) -> _Cut | No:
-    """The copy of a product's first columns, or why it is none."""
+def _read(graph: GraphView, node: Node, cut: Node) -> _CutProduct | No:
+    """The product with the copy of its first columns, or why there is none."""
     if len(node.users) > 1:
         return No(f"{node.name} is used elsewhere", node)
     if tensor_of(node) is None or tensor_of(cut) is None:
@@ -79,13 +79,13 @@ def _read(graph: GraphView, node: Node, cut: Node) -> _Cut | No:
     if len(cut.users) > 1:
         return No(f"{cut.name} is used elsewhere", cut)
     if not is_row_major(value_of(copy)):
-        return No("the copy does not lie in memory row by row")
+        return No("the copy is not row-major")
     product = read_product(graph, node)
-    return product if isinstance(product, No) else _Cut(product, columns, copy)
+    return product if isinstance(product, No) else _CutProduct(product, columns, copy)
 
 
 def _first_columns(graph: GraphView, cut: Node) -> Any:
-    """How many columns a slice leaves of a matrix: a number, a node, or No where it does something else."""
+    """The number of columns that a slice takes, as a number or a node; No where it does not take the first ones."""
     bound = graph.bind(cut)
     if not isinstance(bound, Bound):
         return bound
@@ -100,7 +100,7 @@ def _first_columns(graph: GraphView, cut: Node) -> Any:
     return bound["end"] if known_equal(columns, end) else No(f"how many columns {cut.name} takes is not known", cut)
 
 
-def _may_cut(graph: GraphView, found: _Cut, context: Context, *, force: bool) -> Literal[True] | No:
+def _may_cut(graph: GraphView, found: _CutProduct, context: Context, *, force: bool) -> Literal[True] | No:
     product, node = found.product, found.product.nodes[0]
     value = value_of(node)
     if value.device.type != "cuda" and not force:
@@ -110,14 +110,14 @@ def _may_cut(graph: GraphView, found: _Cut, context: Context, *, force: bool) ->
     if any(value_of(x).layout is not torch.strided for x in product.operands):
         return No("its factors are not plain tensors")
     if device_of(value.device, context.options).fuses and fuses_into_users(graph, found.copy):
-        return No("its copy fuses into what reads it, and takes no memory")
+        return No("its copy fuses into its readers, and takes no memory")
     if _saved(node) < _LEAST and not force:
-        return No(f"it would need {_saved(node) // _MIB} MiB less, which is below {_LEAST // _MIB}")
+        return No(f"it would save {_saved(node) // _MIB} MiB, which is below {_LEAST // _MIB}")
     return graph.effects.unwritten(product.operands, node, found.copy)
 
 
 def _saved(node: Node) -> int:
-    """The bytes of a product without those of one piece of it."""
+    """The bytes of a product less those of one block of its rows."""
     whole, rows = bytes_of(node), size_of(value_of(node).shape[0])
     row = whole // max(rows, 1)
     return max(whole - rows_of_a_piece(row) * row, 0)
@@ -149,6 +149,6 @@ def read_as_a_whole(x: torch.Tensor = f32(6, 7), w: torch.Tensor = f32(7, 8)) ->
     return product[:, :5].contiguous(), product.sum()
 
 
-@cut_padded_mm.refuses("fuses into what reads it", options={"force": True})
+@cut_padded_mm.refuses("fuses into its readers", options={"force": True})
 def read_by_a_kernel_that_fuses(x: torch.Tensor = f32(6, 7), w: torch.Tensor = f32(7, 8)) -> torch.Tensor:
     return (x @ w)[:, :5].contiguous().amax(-1)

@@ -1,4 +1,4 @@
-"""Spells matrix products of few numbers a row as sums of products, which fuse with what stands around them."""
+"""Decomposes thin matrix products into sums of elementwise products, which fuse with their neighbors."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def decompose_mem_bound_mm(
     longest_row: int = 256,
     longest_column: int = 2048,
 ) -> None:
-    """Spells matrix products of few numbers a row as sums of products, which fuse with what stands around them.
+    """Decomposes thin matrix products into sums of elementwise products, which fuse with their neighbors.
 
-    On an accelerator: products with at least `many` rows, or as many in a batch, whose other sizes are below `few`; of
-    a batch, two of them. On the CPU: one row times a matrix of at most `longest_row` rows and columns, or at most
-    `longest_column` where the columns lie side by side in memory, as those of a linear do. Half precisions are added up
-    in float32. Sizes have to be known.
+    On an accelerator: products with at least `many` rows, or a batch of at least `many`, whose other sizes are below
+    `few`; in a batch, two of them. On the CPU: one row times a matrix of at most `longest_row` rows and columns, or at
+    most `longest_column` where the columns are contiguous, as the transposed weights of a linear. Half precisions are
+    summed in float32. Sizes have to be known.
 
-    It pays on an engine that fuses, where such products wait for memory and not for the processor.
+    It pays on an engine that fuses, where such products are bound by memory.
     """
     for node in graph.find(*_FACTORS):
         bound, result = graph.bind(node), tensor_of(node)
         if not isinstance(bound, Bound) or result is None:
-            rewrite.reject("it is not read with certainty", node)
+            rewrite.reject("its arguments or its fake value are not known", node)
             continue
         factors = [bound[name] for name in _FACTORS[bound.packet]]
         longest = longest_column if known_equal(value_of(factors[1]).stride(-2), 1) else longest_row
@@ -53,12 +53,12 @@ def decompose_mem_bound_mm(
             result.device.type == "cpu", _sizes(node, factors), many, few, longest
         )
         if verdict:
-            _spell(rewrite, node, bound, *factors)
+            _decompose(rewrite, node, bound, *factors)
         else:
             rewrite.reject(verdict, node)
 
 
-def _spell(rewrite: Rewriter, node: Node, bound: Bound, left: Node, right: Node) -> None:
+def _decompose(rewrite: Rewriter, node: Node, bound: Bound, left: Node, right: Node) -> None:
     def insert(op: Any, *args: Any, **kwargs: Any) -> Node:
         return rewrite.insert(op, *args, before=node, **kwargs)
 
@@ -71,7 +71,7 @@ def _spell(rewrite: Rewriter, node: Node, bound: Bound, left: Node, right: Node)
     if bound.packet is aten.addmm:
         if bound["alpha"] != 1:
             total = insert(aten.mul.Tensor, total, bound["alpha"])
-        if bound["beta"] != 0:  # with 0 the bias is ignored, even where it is no number
+        if bound["beta"] != 0:  # with 0 the bias is ignored, even where it is NaN
             bias = bound["self"] if wide is dtype else insert(prims.convert_element_type, bound["self"], wide)
             total = insert(aten.add.Tensor, total, bias, alpha=bound["beta"])
     rewrite.replace(node, total if wide is dtype else insert(prims.convert_element_type, total, dtype))
@@ -90,21 +90,21 @@ def _sizes(node: Node, factors: list[Node]) -> list[Any]:
 def _may_decompose(bound: Bound, node: Node, factors: list[Node], context: Context) -> Literal[True] | No:
     result = value_of(node)
     if bound.op not in (aten.mm.default, aten.addmm.default, aten.bmm.default):
-        return No("it asks for a dtype of its own")
+        return No("it has an explicit result dtype")
     if not device_of(result.device, context.options).fuses:
-        return No("without fusing, all products would be stored")
+        return No("the engine does not fuse, so all products would be materialized")
     if result.dtype.is_complex:
-        return No("products of complex numbers are left as they are")
+        return No("complex products are not decomposed")
     operands = [*factors, *([bound["self"]] if bound.packet is aten.addmm else [])]
     if not (alike := are_alike(node, *operands)):
         return alike
     if bound.packet is aten.addmm:
         scales = bound["alpha"], bound["beta"]
         if not all(type(scale) in (int, float) for scale in scales) or scales[0] == 0:
-            return No(f"alpha={scales[0]} and beta={scales[1]} do not scale")
+            return No(f"alpha={scales[0]} is not a nonzero number, or beta={scales[1]} is no number")
         if not is_expandable(bound["self"], result) or not is_row_major(value_of(bound["self"])):
-            return No("the bias is not known to have the shape of the result, or lies otherwise in memory")
-    return True if is_row_major(result) else No("its result does not lie in memory row by row")
+            return No("the bias is not known to expand to the shape of the result, or is not row-major")
+    return True if is_row_major(result) else No("its result is not row-major")
 
 
 def _is_bound_by_memory(is_cpu: bool, sizes: list[Any], many: int, few: int, longest: int) -> Literal[True] | No:

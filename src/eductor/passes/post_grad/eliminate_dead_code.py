@@ -1,4 +1,4 @@
-"""Erases what nobody uses, unless leaving it out would be noticed: writes, asserts, random draws, collectives."""
+"""Erases dead nodes, except those with effects: writes, asserts, random draws, collectives."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ aten = torch.ops.aten
 
 @graph_pass(stage="post_grad", numerics="exact")
 def eliminate_dead_code(graph: GraphView, rewrite: Rewriter) -> None:
-    """Erases what nobody uses, unless leaving it out would be noticed: writes, asserts, random draws, collectives.
+    """Erases dead nodes, except those with effects: writes, asserts, random draws, collectives.
 
-    It pays always: what nobody uses is not computed.
+    It pays always: unused values are not computed.
     """
     for node in reversed(list(graph.nodes)):
         if node.users or node.op in ("placeholder", "output"):
@@ -35,14 +35,14 @@ def _may_erase(graph: GraphView, node: Node) -> Literal[True] | No:
     if effect.writes:
         return No("it writes")
     if effect.random:
-        return No("it draws random numbers, and the next draw would be another")
+        return No("it draws random numbers, and later draws would change")
     if effect.barrier or effect.kept:
         return No(f"it is {effect.barrier or 'a check or an effect'}")
     return No("torch calls it impure") if node.is_impure() else True
 
 
 def _forget_the_sine(module: GraphModule) -> None:
-    """Tracing drops dead code by itself; here a value loses its only user afterwards, as in a rewrite."""
+    """Removes the only user of a value, as a rewrite may; tracing leaves no dead code."""
     output = module.graph.output_node()
     used = output.args[0]
     assert isinstance(used, tuple)

@@ -1,4 +1,4 @@
-"""Computes calls of the same form that stand side by side at once, as one call with a batch dimension."""
+"""Fuses independent calls of the same form into one call with a batch dimension."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ def group_batch_fusion_passes(
     without: Sequence[str] = (),
     group_linear: str = "never",
 ) -> None:
-    """Computes calls of the same form that stand side by side at once, as one call with a batch dimension.
+    """Fuses independent calls of the same form into one call with a batch dimension.
 
-    What the stage before autograd does for linears and their like, this does for matrix products and for pointwise
-    operators behind them, those of the backward among them. Calls are alike in dtype, device and shape, and in all
+    As the pre-grad stage does for linears and similar modules, it batches matrix products and the pointwise operators
+    after them, those of the backward included. Batched calls have the same dtype, device and shape, and the same
     arguments: `alpha`, `beta`, the rounding mode. Rules: `batch_linear_post_grad`, `batch_aten_tanh`,
     `batch_aten_sigmoid`, `batch_aten_relu`, `batch_aten_add`, `batch_aten_sub`, `batch_aten_mul`, `batch_aten_div`.
-    Rules that `without` names are left out.
+    `without` names rules to leave out.
 
-    Products in bfloat16 that differ in one size alone, rows, columns or the inner one, become one grouped product by
-    the rule `group_linear`: by request, "where it pays", on accelerators that have a kernel for it; "anywhere"
-    elsewhere, too.
+    Products in bfloat16 that differ in only one size, rows, columns or the inner one, become one grouped product by the
+    rule `group_linear`, which is opt-in: "where it pays" on accelerators that have a kernel for it; "anywhere" on any
+    device.
 
-    It pays where the launches that are saved outweigh what stacking costs on the device.
+    It pays where the saved launches outweigh the cost of stacking on the device.
     """
     if group_linear not in grouped.WHEN:
         raise BadOption(f"group_linear={group_linear!r}: it is one of {', '.join(map(repr, grouped.WHEN))}.")
     rules = chosen(POST_GRAD_RULES, without)
     products = [rule for rule in rules if not rule.is_pointwise]
     core, fuses = in_core_operators(rewrite), device_of(torch.device("cpu"), context.options).fuses
-    # Where the engine fuses, pointwise operators alone are no reason for a batch: most graphs are done with here.
+    # Where the engine fuses, batching pointwise operators alone does not pay: most graphs are done here.
     more = make_batches(graph, core, context, products) or not fuses
     while more:
         more = make_batches(graph, core, context, rules)

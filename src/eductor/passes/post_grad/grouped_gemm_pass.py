@@ -1,4 +1,4 @@
-"""Computes matrix products of one input as one wider product on the CPU, and splits its result."""
+"""Fuses matrix products that share an input into one wider product on the CPU, and splits its result."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from eductor.pipeline.base import Context, f32, graph_pass
 
 @graph_pass(stage="post_grad", numerics="reassociates", devices="cpu", on=False)
 def grouped_gemm_pass(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
-    """Computes matrix products of one input as one wider product on the CPU, and splits its result.
+    """Fuses matrix products that share an input into one wider product on the CPU, and splits its result.
 
-    The products are alike in operator, dtype and device; none is scaled. `fuse_parallel_linear_pass` does the same
-    before autograd, where weights are put side by side once: what is left for this pass has to do it in each call.
+    The products have the same operator, dtype and device; none is scaled. `fuse_parallel_linear_pass` does the same
+    before autograd, where weights are concatenated once; here they are concatenated in each call.
 
-    It pays where the weights are small beside the input: the input is read once, the weights are put together in each
-    call.
+    It pays where the weights are small compared to the input, which is read once.
     """
     fuse_shared_inputs(graph, in_core_operators(rewrite), context)
 

@@ -1,4 +1,4 @@
-"""Makes constants on the accelerator that are made on the CPU and used there alone: nothing is copied to it."""
+"""Creates constants on the accelerator if only the accelerator uses them, so that no copy is needed."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ _CONSTRUCTORS = (
     *(aten.full, aten.zeros, aten.ones, aten.arange, prims.iota, aten.scalar_tensor, aten.eye, aten.linspace),
     *(aten.logspace, aten.tril_indices, aten.triu_indices, aten.empty, aten.empty_strided),
 )
-"""Operators that make a tensor of numbers alone. Random ones are none: the accelerator draws other numbers."""
+"""Operators that create a tensor from numbers; not the random ones, since the accelerator draws other numbers."""
 _INDEXINGS = (aten.index, aten._unsafe_index, aten.index_put, aten._unsafe_index_put)
 
 
 @dataclass(slots=True)
 class _Connected:
-    """Values on the CPU that are made of constants, and of which each is computed from, or together with, another."""
+    """Values on the CPU that are computed from constants and depend on each other."""
 
     nodes: dict[Node, None] = field(default_factory=dict)
     is_used_there: bool = False
-    """Whether the accelerator computes something from them."""
+    """Whether the accelerator reads one of them."""
     may_move: Literal[True] | No = True
 
 
 @graph_pass(stage="post_grad", numerics="reassociates")
 def move_constructors_to_gpu(graph: GraphView, rewrite: Rewriter) -> None:
-    """Makes constants on the accelerator that are made on the CPU and used there alone: nothing is copied to it.
+    """Creates constants on the accelerator if only the accelerator uses them, so that no copy is needed.
 
-    What is computed from them on the CPU goes with them: all values that depend on each other, or none. They stay where
-    one of them is returned, is read as a number, or meets another tensor on the CPU.
+    Values computed from them on the CPU move, too: all values that depend on each other, or none. They stay if one of
+    them is returned, is read as a number, or is combined with another tensor on the CPU.
 
-    It pays always: a copy between devices is what the processor waits for, and what CUDA graphs cannot record.
+    It pays always: the CPU waits for a copy between devices, and CUDA graphs cannot record one.
     """
     devices = {device for node in graph.nodes for device in _devices(node)} - {torch.device("cpu")}
     if not devices:
@@ -66,7 +66,7 @@ def move_constructors_to_gpu(graph: GraphView, rewrite: Rewriter) -> None:
 
 
 def _move(graph: GraphView, rewrite: Rewriter, node: Node, device: torch.device) -> None:
-    """Names the other device where a call names one; what it computes from its operands is where these are."""
+    """Changes the device that a call names; a call without one computes where its operands are."""
     bound = graph.bind(node)
     if not isinstance(bound, Bound) or "device" not in bound.arguments:
         return
@@ -81,48 +81,48 @@ def _connected(graph: GraphView, first: Node) -> _Connected:
     while pending and found.may_move:
         node = pending.pop()
         found.may_move = _may_move(graph, node)
-        beside = [x for x in node.all_input_nodes if _is_on_cpu(x)]
+        related = [x for x in node.all_input_nodes if _is_on_cpu(x)]
         for user in node.users:
             if _is_on_cpu(user):
-                beside.append(user)
+                related.append(user)
             elif found.may_move:
                 found.may_move = _is_used_there(graph, node, user)
                 found.is_used_there |= bool(found.may_move)
-        fresh = [x for x in beside if x not in found.nodes]
+        fresh = [x for x in related if x not in found.nodes]
         found.nodes.update(dict.fromkeys(fresh))
         pending += fresh
     return found
 
 
 def _may_move(graph: GraphView, node: Node) -> Literal[True] | No:
-    """Whether a value on the CPU can be made elsewhere."""
+    """Whether a value on the CPU can be computed on another device."""
     if node.target is operator.getitem:
         return True
     bound = graph.bind(node) if isinstance(node.target, OpOverload) else None
     if node.op != "call_function" or not isinstance(bound, Bound):
         return No(f"{node.name} is on the CPU", node)
     if bound.op.namespace not in ("aten", "prims") or not graph.effects.of(node).removable:
-        return No(f"{node.name} is computed on the CPU for a reason of its own", node)
+        return No(f"{node.name} is a custom operator or has an effect", node)
     if bound.get("pin_memory"):
-        return No(f"{node.name} lies in pinned memory", node)
+        return No(f"{node.name} is in pinned memory", node)
     is_made = graph.is_call(node, *_CONSTRUCTORS)
     if not is_made and not node.all_input_nodes:
-        return No(f"{node.name} is made by the CPU alone", node)
+        return No(f"{node.name} is created by an operator that stays on the CPU", node)
     return No(f"{node.name} is copied to the CPU", node) if _devices_of_operands(node) - {torch.device("cpu")} else True
 
 
 def _is_used_there(graph: GraphView, node: Node, user: Node) -> Literal[True] | No:
-    """Whether a user whose result is no tensor on the CPU takes a value from the accelerator."""
+    """Whether a user that returns no tensor on the CPU may take a value from the accelerator."""
     if user.op == "output":
         return No(f"{node.name} is returned on the CPU", node)
     bound = graph.bind(user) if isinstance(user.target, OpOverload) else None
     if not isinstance(bound, Bound) or bound.op.namespace not in ("aten", "prims"):
-        return No(f"{user.name} may want {node.name} on the CPU", user, node)
+        return No(f"{user.name} may need {node.name} on the CPU", user, node)
     if tensor_of(user) is None:
         is_size = graph.is_call(user, aten.sym_size, aten.sym_stride, aten.sym_numel, aten.sym_storage_offset)
         return True if is_size else No(f"{user.name} reads {node.name} on the CPU", user, node)
     if graph.is_call(user, *_INDEXINGS) and value_of(node).dtype in (torch.bool, torch.uint8):
-        return No(f"{user.name} counts what {node.name} selects", user, node)
+        return No(f"{user.name} counts the elements that the mask {node.name} selects", user, node)
     return True
 
 
@@ -131,7 +131,7 @@ def _is_on_cpu(node: Node) -> bool:
 
 
 def _devices(node: Node) -> set[torch.device]:
-    """Where a value is, or the values of a sequence are."""
+    """The devices of a tensor or of the tensors of a sequence."""
     value: Any = value_of(node)
     values = value if isinstance(value, (list, tuple)) else (value,)
     return {v.device for v in values if isinstance(v, torch.Tensor)}
@@ -143,7 +143,7 @@ def _devices_of_operands(node: Node) -> set[torch.device]:
 
 @move_constructors_to_gpu.example
 def range_of_another_device(x: torch.Tensor = f32(4, 3)) -> torch.Tensor:
-    # The meta device stands for an accelerator.
+    # The meta device acts as an accelerator.
     return x.to("meta")[torch.arange(3) + 1].sin()
 
 

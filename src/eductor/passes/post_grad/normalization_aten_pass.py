@@ -1,4 +1,4 @@
-"""Gives the operators that cut and join tensors one form each, as the passes after it look for them."""
+"""Normalizes the operators that split and concatenate tensors, for the passes that match them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from eductor.pipeline.base import f32, graph_pass
 
 @graph_pass(stage="post_grad", numerics="exact", on=False)
 def normalization_aten_pass(graph: GraphView, rewrite: Rewriter) -> None:
-    """Gives the operators that cut and join tensors one form each: known sections, dimensions counted from the front.
+    """Normalizes the operators that split and concatenate tensors: known sections, nonnegative dimensions.
 
-    It pays by what follows: the fusions after it look for this form alone.
+    It pays through later passes: the fusions after it match only this form.
     """
     normalize(graph, rewrite)
 
@@ -31,7 +31,7 @@ def operands_of_unknown_number(x: torch.Tensor = f32(4, 6)) -> torch.Tensor:
 
 
 def _forget_the_list(module: torch.fx.GraphModule) -> None:
-    """A cat of all results of a call, whatever their number."""
+    """Makes the cat take the list that the split returns."""
     (cat,) = module.graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default)
     (split,) = module.graph.find_nodes(op="call_function", target=torch.ops.aten.split_with_sizes.default)
     cat.args = (split, -1)

@@ -1,4 +1,4 @@
-"""Computes a maximum or minimum over many dimensions from one over fewer of them that is there anyway."""
+"""Computes a maximum or minimum from an existing one over fewer of its dimensions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from eductor.pipeline.base import f32, graph_pass
 aten = torch.ops.aten
 
 _REDUCTIONS = {aten.amax: aten.amax, aten.max: aten.amax, aten.amin: aten.amin, aten.min: aten.amin}
-"""By an operator, the one that reduces over any dimensions: `max` and `min` alone reduce over all of them."""
+"""For each operator, the one that reduces over any dimensions; without arguments, `max` and `min` reduce over all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,11 @@ class _Reduction:
 
 @graph_pass(stage="post_grad", numerics="reassociates")
 def partial_reduction_reuse(graph: GraphView, rewrite: Rewriter, *, least: int = 4096) -> None:
-    """Computes a maximum or minimum over many dimensions from one over fewer of them that is there anyway.
+    """Computes a maximum or minimum from an existing one over fewer of its dimensions.
 
-    Only the sign of a zero may differ: of 0.0 and -0.0, either is the larger one.
+    Only the sign of a zero may differ: of 0.0 and -0.0, either may be returned.
 
-    It pays where the tensor is large, since it is read once less. One of less than `least` elements is read again in no
-    time.
+    It pays where the tensor is large, since it is read once less; one of less than `least` elements is cheap to read.
     """
     for node in graph.find(*_REDUCTIONS):
         wide = _read(graph, node)
@@ -58,7 +57,7 @@ def partial_reduction_reuse(graph: GraphView, rewrite: Rewriter, *, least: int =
 
 
 def _reuse(rewrite: Rewriter, wide: _Reduction, part: _Reduction) -> None:
-    """Reduces what is left of the dimensions, and gives the result the shape that it had."""
+    """Reduces the remaining dimensions, and restores the shape of the result."""
     rank = value_of(wide.operand).dim()
     before = wide.node if part.node < wide.node else part.node.next
     left = [d for d in range(rank) if part.keeps or d not in part.dims]
@@ -71,7 +70,7 @@ def _reuse(rewrite: Rewriter, wide: _Reduction, part: _Reduction) -> None:
 
 
 def _read(graph: GraphView, node: Node) -> _Reduction | None:
-    """A call as a reduction; None for any other call, of a single number, or of a maximum that says where it found it."""
+    """A call as a reduction; None for any other call, for a scalar operand, and for a maximum that returns indices."""
     bound = graph.bind(node) if graph.is_call(node, *_REDUCTIONS) else None
     if not isinstance(bound, Bound) or tensor_of(node) is None:
         return None

@@ -1,4 +1,4 @@
-"""How graphs spell a function that is computed element by element from one value."""
+"""Reads chains of pointwise operators on one value as the steps of a kernel."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _LARGEST = torch.finfo(torch.float32).max
 
 
 def elements_of(graph: GraphView, node: Node) -> list[Node] | None:
-    """The values of whose elements a node computes its own, one by one; None where it does not."""
+    """The operands from which a node computes its result element by element; None where it does not."""
     if graph.is_call(node, *_CASTS, *RESHAPES):
         return node.all_input_nodes[:1]  # the others are sizes
     return node.all_input_nodes if node.op == "call_function" and is_pointwise(node) else None
 
 
 def read_steps(graph: GraphView, start: Node, between: Sequence[Node]) -> tuple[Step, ...] | No:
-    """What these nodes, in the order of the graph, compute of one value."""
+    """The steps that these nodes, in the order of the graph, compute on one value."""
     steps, numbers = list[Step](), {start: 0}
     for node in between:
         step = read_step(graph, node, numbers)
@@ -55,7 +55,7 @@ def is_one(x: Any) -> bool:
 
 
 def read_step(graph: GraphView, node: Node, numbers: dict[Node, int]) -> Step | No | None:
-    """What a node computes; None for one that only gives its elements another shape."""
+    """The step that a node computes; None for a reshape."""
     bound = graph.bind(node)
     if not isinstance(bound, Bound):
         return bound
@@ -76,7 +76,7 @@ def read_step(graph: GraphView, node: Node, numbers: dict[Node, int]) -> Step | 
         return No(f"{node.name} scales its operand", node)
     operands = [_operand(x, node, numbers) for x in (bound["self"], bound["other"])]
     if None in operands:
-        return No(f"{node.name} takes what is neither a value of its shape nor a finite number", node)
+        return No(f"{node.name} has an operand that is neither a tensor of its shape nor a finite number", node)
     given = tuple(x for x in operands if x is not None)
     return Step(_BINARY[op], given) if op in _BINARY else Step("sub", given[::-1])
 

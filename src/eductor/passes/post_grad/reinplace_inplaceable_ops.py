@@ -1,4 +1,4 @@
-"""Writes into memory that nobody reads any more, where a functional operator would copy all of it first."""
+"""Replaces functional operators by ones that write in place, where the old contents are dead."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ aten = torch.ops.aten
 
 @graph_pass(stage="post_grad", numerics="exact", in_place=True)
 def reinplace_inplaceable_ops(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
-    """Writes into memory that nobody reads any more, where a functional operator would copy all of it first.
+    """Replaces functional operators by ones that write in place, where the old contents are dead.
 
     Each candidate is checked alone, in the order of the graph: against all later reads of the memory, the other
-    operands of the call, what leaves the graph, and the write-back of an input. An input is written only where the
-    graph writes it back at its end; that copy goes, where it copies an input to itself then. Inputs that overlap with a
-    written one have been taken as one when the graph was traced; whoever runs the stage by hand sees to it that none
-    does.
+    operands of the call, the outputs of the graph, and the write-back of an input. An input is written only where the
+    graph writes it back at its end; that copy is removed if it then copies an input to itself. Inputs that overlap with
+    a written one were merged into one when the graph was traced; a caller that runs the stage directly must make sure
+    that none does.
 
     It pays where a small part of a large tensor is written, as in the caches of a decoder: the rest is not copied.
     """
     candidates = [node for node in graph.nodes if _is_candidate(graph, node)]
     if not candidates:
         return
-    work = Work(graph, rewrite, inputs_apart=context.graph.role != "backward", fuses=context.fuses)
+    work = Work(graph, rewrite, inputs_disjoint=context.graph.role != "backward", fuses=context.fuses)
     for node in graph.candidates(candidates):
         _write_in_place(work, node)
     for node in graph.candidates([n for n in graph.nodes if is_write_back(n)]):
@@ -57,7 +57,7 @@ _ONE_BY_ONE = {*SCATTERS, *INDEXED, *WHOLE}
 
 
 def _is_on_list(bound: Bound) -> bool:
-    """Whether a call computes on a list of tensors at once."""
+    """Whether a call is a functional `_foreach` operator."""
     name = bound.op._schema.name
     return name.startswith("aten::_foreach_") and not name.endswith("_") and bool(bound.op._schema.returns)
 
@@ -94,13 +94,13 @@ def assignment_to_a_part_of_a_part(x: torch.Tensor = f32(2, 4, 3), y: torch.Tens
 
 
 def _read_late(module: GraphModule) -> None:
-    """A program reads before it writes; passes may bring the read behind what computes the new contents."""
+    """Moves the read of the old contents after the call that computes the new ones, as a pass may."""
     (product,) = module.graph.find_nodes(op="call_function", target=aten.mul.Tensor)
     (put,) = module.graph.find_nodes(op="call_function", target=aten.index_put.default)
     put.append(product)
 
 
-@reinplace_inplaceable_ops.refuses("leaves the graph, and would be")
+@reinplace_inplaceable_ops.refuses("is returned, and would alias")
 def new_contents_that_are_returned(
     x: torch.Tensor = f32(4, 3), row: torch.Tensor = i64(1), y: torch.Tensor = f32(1, 3)
 ) -> torch.Tensor:
@@ -108,7 +108,7 @@ def new_contents_that_are_returned(
     return x
 
 
-@reinplace_inplaceable_ops.refuses("mul reads what was in", prepare=_read_late)
+@reinplace_inplaceable_ops.refuses("mul reads the old contents of", prepare=_read_late)
 def old_contents_that_are_read(
     x: torch.Tensor = f32(4, 3), row: torch.Tensor = i64(1), y: torch.Tensor = f32(1, 3)
 ) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Removes checks of tensors' metadata that are known to hold."""
+"""Removes checks of tensor metadata that are known to hold."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ aten = torch.ops.aten
 
 @graph_pass(stage="post_grad", numerics="exact")
 def remove_assert_ops(graph: GraphView, rewrite: Rewriter) -> None:
-    """Removes checks of tensors' metadata that are known to hold.
+    """Removes checks of tensor metadata that are known to hold.
 
-    They can fail no more, and are users of what they check: passes that look at all users would stop at them.
+    They cannot fail, and as users of the values that they check they block other passes.
 
-    It pays by what follows: values have one user less.
+    It pays through later passes: values have one user less.
     """
     for node in graph.find(aten._assert_tensor_metadata):
         if verdict := holds_for_certain(node):
@@ -35,7 +35,7 @@ def dtype_of_a_product(a: torch.Tensor = f32(4, 3), b: torch.Tensor = f32(3, 5))
 
 
 def _expect_another_dtype(module: torch.fx.GraphModule) -> None:
-    """Tracing checks what is known; here a pass before it made another tensor of it."""
+    """Changes the expected dtype: tracing would reject such a check, only an earlier pass could leave it."""
     (check,) = module.graph.find_nodes(op="call_function", target=aten._assert_tensor_metadata.default)
     check.args = (*check.args[:3], torch.float64)
 

@@ -1,4 +1,4 @@
-"""Computes each value right before the first of its users, so that fewer values are alive at a time."""
+"""Moves each value right before its first user, so that fewer values are alive at a time."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from eductor.pipeline.base import f32, graph_pass
 
 @graph_pass(stage="post_grad", numerics="exact", inference_only=True)
 def reorder_for_locality(graph: GraphView, rewrite: Rewriter) -> None:
-    """Computes each value right before the first of its users, so that fewer values are alive at a time.
+    """Moves each value right before its first user, so that fewer values are alive at a time.
 
-    What is smaller than the values that it alone uses stays: later, these would be kept for longer. Nothing moves
-    across a write or a barrier; random draws, checks and collectives stay where they are.
+    A value that is smaller than the operands that die with it stays: moving it would keep them alive longer. Nothing
+    moves across a write or a barrier; random draws, checks and collectives stay where they are.
 
     It pays in memory, where values were computed long before they are used.
     """
@@ -34,7 +34,7 @@ def reorder_for_locality(graph: GraphView, rewrite: Rewriter) -> None:
 
 
 def _order(graph: GraphView) -> list[Node]:
-    """The nodes in their new order: each behind its last user, seen from the end, and its own operands behind it."""
+    """The nodes in their new order, built from the end: each node once all its users are placed, then its operands."""
     regions = _regions(graph)
     done: dict[Node, None] = {}
     for last in reversed(list(graph.nodes)):
@@ -44,7 +44,7 @@ def _order(graph: GraphView) -> list[Node]:
             if node in done:
                 continue
             done[node] = None
-            # The first operand is taken up last, and so stands first.
+            # The first operand is pushed first and popped last, so it comes first in the graph.
             pending += [
                 x for x in _movable(graph, node) if regions[x] == regions[node] and done.keys() >= x.users.keys()
             ]
@@ -52,19 +52,19 @@ def _order(graph: GraphView) -> list[Node]:
 
 
 def _movable(graph: GraphView, node: Node) -> Iterator[Node]:
-    """The operands of a call that may be computed right before it, wherever it stands in its region."""
+    """The operands of a call that may be computed right before it, anywhere in its region."""
     effect = graph.effects.of(node)
     if node.op != "call_function" or node.target is operator.getitem or not effect.removable:
         return
     for x in node.all_input_nodes:
-        # What gives a size that depends on data stays in front of all that has this size.
+        # A call that defines a data-dependent size stays before all values of this size.
         is_call = x.op == "call_function" and x.target is not operator.getitem and "unbacked_bindings" not in x.meta
         if is_call and graph.effects.of(x).removable and not _keeps_more(graph, x):
             yield x
 
 
 def _keeps_more(graph: GraphView, node: Node) -> bool:
-    """Whether a value is smaller than those that nobody else uses, which it would keep."""
+    """Whether a value is smaller than the operands that only it uses, which moving it would keep alive."""
     if graph.effects.of(node).is_view:
         return False
     alone = [x for x in node.all_input_nodes if x.op == "call_function" and len(x.users) == 1]
@@ -72,7 +72,7 @@ def _keeps_more(graph: GraphView, node: Node) -> bool:
 
 
 def _regions(graph: GraphView) -> dict[Node, int]:
-    """How many writes and barriers stand in front of each node."""
+    """The number of writes and barriers before each node."""
     found: dict[Node, int] = {}
     region = 0
     for node in graph.nodes:

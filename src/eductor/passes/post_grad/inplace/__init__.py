@@ -1,11 +1,11 @@
-"""What `reinplace_inplaceable_ops` stands on.
+"""The analysis and the edits of `reinplace_inplaceable_ops`.
 
-places        which values share memory, and what the outside holds
-views         the parts of tensors that scatters put something else in the place of
-geometry      where the elements of a tensor lie
-safety        whether a call may write an operand: who reads the memory later, through what, and what leaves the graph
-work          one run of the pass: the edits that keep all of this true
-operators     functional operators that have a form that writes, one operand or a list of them
-scatters      a tensor with other contents in a part of it: the part is written instead
+places        which values share memory, and which memory escapes the graph
+views         the views that scatters overwrite
+geometry      strides: containment and overlap of elements
+safety        whether a call may write an operand: later reads, aliases, outputs
+work          one run of the pass: the edits that keep the analysis up to date
+operators     functional operators with an in-place form, of one operand or a list of them
+scatters      scatters: only the view that they overwrite is written
 wrapped       mutable operators and Triton kernels that functionalization wrapped
 """

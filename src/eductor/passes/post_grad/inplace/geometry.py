@@ -1,4 +1,4 @@
-"""Where the elements of a tensor lie in memory, as far as that is certain for all sizes."""
+"""Containment and overlap of tensors in memory, as far as their strides prove it for all sizes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from eductor.graph.values.meta import hint_of, is_row_major, known_equal, known_
 
 
 def covers(whole: torch.Tensor | None, part: torch.Tensor) -> bool:
-    """Whether all places of a part, which may be anywhere in the memory, are elements of a tensor, for certain."""
+    """Whether `part`, any view of the same memory, provably contains only elements of the tensor `whole`."""
     if whole is None or whole.dtype != part.dtype or not is_row_major(whole):
         return False
     reach = sum((size - 1) * stride for size, stride in zip(part.shape, part.stride(), strict=True))
@@ -18,8 +18,8 @@ def covers(whole: torch.Tensor | None, part: torch.Tensor) -> bool:
     return known_true(start >= 0) and known_true(start + reach < whole.numel())
 
 
-def lies_apart(tensor: torch.Tensor) -> bool:
-    """Whether each element has a place of its own, for certain: a step in one dimension passes all of the finer ones."""
+def has_no_overlap(tensor: torch.Tensor) -> bool:
+    """Whether provably no two elements share memory: each stride exceeds the reach of all smaller ones."""
     dims = [(s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if not known_equal(n, 1)]
     if is_row_major(tensor) or any(known_equal(n, 0) for _, n in dims):
         return True

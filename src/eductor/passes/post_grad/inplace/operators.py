@@ -1,4 +1,4 @@
-"""Functional operators that have a form that writes: the operand is written, and stands for the result."""
+"""Functional operators with an in-place form: the operand is written, and replaces the result."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ INDEXED = (
     *(aten.index_put, aten._unsafe_index_put, aten.index_copy, aten.index_add, aten.index_fill, aten.index_reduce),
     *(aten.scatter, aten.scatter_add, aten.scatter_reduce, aten.masked_scatter, aten.put),
 )
-"""They write some elements, and copy all others."""
+"""Operators that write some elements, and copy all others."""
 WHOLE = (aten.copy, aten.fill, aten.masked_fill)
-"""They may write all elements, as any pointwise operator does. Functionalization makes them of assignments."""
+"""Operators that may write all elements. Functionalization makes them from assignments."""
 CALLED = (
     *(aten.index_copy, aten.index_add, aten.index_fill, aten.index_reduce),
     *(aten.masked_scatter, aten.put, aten.masked_fill),
 )
-"""Of these an engine that makes kernels has none that writes: it takes them apart, or calls eager's."""
-_OTHERWISE_CALLED = {aten._unsafe_index_put: aten.index_put_}
+"""Operators without a generated in-place kernel: an engine that fuses decomposes them, or falls back to eager's."""
+_RENAMED = {aten._unsafe_index_put: aten.index_put_}
 
 
 def write_operand(work: Work, node: Node, bound: Bound) -> None:
-    """A call with one result writes `self`."""
+    """Let a call with one result write `self`."""
     op, operand = _writing(bound.op), bound["self"]
     tensor = tensor_of(operand)
     if op is None or tensor is None:
         return
     if bound.packet in CALLED and work.fuses:
-        work.reject("the engine has no kernel of its own that writes it", node)
+        work.reject("the engine generates no kernel that writes it in place", node)
         return
     if bound.packet in WHOLE and not work.is_stored(operand):
-        work.reject("the engine computes it inside of the kernel that reads it", node)
+        work.reject("the engine fuses it into its reader", node)
         return
     verdict = work.safety.may_write(Write(node, operand, [node], tensor))
     if not verdict:
@@ -50,11 +50,11 @@ def write_operand(work: Work, node: Node, bound: Bound) -> None:
         return
     args, kwargs = bound.call()
     work.insert(op, *args, before=node, **kwargs)
-    work.stand_for(operand, node)
+    work.replace_result(operand, node)
 
 
 def write_list(work: Work, node: Node, bound: Bound) -> None:
-    """A call on a list of tensors writes all of them, or none."""
+    """Let a call on a list of tensors write all of them, or none."""
     op, operands = _writing(bound.op), bound.get("self")
     if op is None or not isinstance(operands, (list, tuple)) or not all(isinstance(n, Node) for n in operands):
         return
@@ -68,7 +68,7 @@ def write_list(work: Work, node: Node, bound: Bound) -> None:
         if shared is not None:
             verdict: Literal[True] | No = No(f"{operand.name} and {shared.name} may share memory", operand, shared)
         elif unlike or part is None:
-            verdict = No(f"result {i} is another tensor: {unlike}", operand)
+            verdict = No(f"result {i} differs from its operand: {unlike}", operand)
         else:
             verdict = work.safety.may_write(Write(node, operand, picks[i], part))
         if not verdict:
@@ -78,13 +78,13 @@ def write_list(work: Work, node: Node, bound: Bound) -> None:
     work.insert(op, *args, before=node, **kwargs)
     for operand, picked in zip(operands, picks, strict=True):
         for pick in picked:
-            work.stand_for(operand, pick)
+            work.replace_result(operand, pick)
     work.rewrite.erase(node)
 
 
 def _writing(op: OpOverload) -> OpOverload | None:
-    """The overload that takes the same arguments and writes `self`."""
+    """The in-place overload with the same arguments."""
     namespace, name = op._schema.name.split("::")
-    packet: Any = _OTHERWISE_CALLED.get(op.overloadpacket) or getattr(getattr(torch.ops, namespace), f"{name}_", None)
+    packet: Any = _RENAMED.get(op.overloadpacket) or getattr(getattr(torch.ops, namespace), f"{name}_", None)
     found: OpOverload | None = getattr(packet, op._overloadname, None)
     return found

@@ -1,7 +1,7 @@
-"""A tensor with other contents in a part of it: the part is written, and the tensor stands for the result.
+"""Scatters in place: the view that a scatter overwrites is written, and the tensor replaces the result.
 
-Functionalization spells an assignment to a view so, once for each view on the way. What writes the innermost view in
-place leaves scatters that put a part of a tensor where it is.
+Functionalization turns an assignment to a view into a chain of scatters, one for each view. Once the innermost view is
+written in place, the others copy a part of a tensor onto itself.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ aten = torch.ops.aten
 
 
 def write_part(work: Work, node: Node, bound: Bound) -> None:
-    """A scatter copies into the part that it scatters over."""
+    """Replace a scatter by a copy into the view that it overwrites."""
     operand, source, part = bound["self"], bound["src"], work.parts.of(node)
     if part is None:
-        work.reject("which part it writes is known only when it runs", node)
+        work.reject("the part that it writes depends on data", node)
         return
     if not isinstance(source, Node):
         return
     is_in_place = work.places.root(source) == work.places.root(operand) and difference(value_of(source), part) is None
     if is_in_place and not work.places.is_written(operand):
-        # Then it is the program's own copy of something to where it is, of which the version of an input tells.
-        work.reject(f"{source.name} is where it is put, and nothing was written there", node)
+        # Then the program itself copies a part onto itself, which increments the version of an input.
+        work.reject(f"it copies {source.name} onto itself, and nothing was written there", node)
         return
     if not is_in_place and not work.is_stored(operand):
-        work.reject("the engine computes it inside of the kernel that reads it", node)
+        work.reject("the engine fuses it into its reader", node)
         return
     verdict = work.safety.may_write(Write(node, operand, [node], part, [source] if is_in_place else []))
     if not verdict:
@@ -42,4 +42,4 @@ def write_part(work: Work, node: Node, bound: Bound) -> None:
         op, arguments = view_of(bound)
         view = work.insert(op, operand, *arguments, before=node)
         work.insert(aten.copy_.default, view, source, before=node)
-    work.stand_for(operand, node)
+    work.replace_result(operand, node)

@@ -1,4 +1,4 @@
-"""The parts of tensors that scatters put something else in the place of, as views."""
+"""The views that scatters overwrite."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ SCATTERS: dict[Any, tuple[OpOverload, tuple[str, ...]]] = {
     aten.diagonal_scatter: (aten.diagonal.default, ("offset", "dim1", "dim2")),
     aten.as_strided_scatter: (aten.as_strided.default, ("size", "stride", "storage_offset")),
 }
-"""By operator: the view of the tensor that is scattered over, and its arguments."""
+"""For each scatter: the operator of the view that it overwrites, and its arguments."""
 
 
-class Parts:
-    """The fake values of these views, each made once: the form of what is scattered over does not change."""
+class ScatteredParts:
+    """Cache of the fake values of the views that scatters overwrite."""
 
     def __init__(self, graph: GraphView) -> None:
         self._graph = graph
         self._known: dict[Node, torch.Tensor | None] = {}
 
     def of(self, node: Node) -> torch.Tensor | None:
-        """What a scatter scatters over; None for anything else, and where only a run can tell the part's place or size."""
+        """The view that a scatter overwrites; None for other nodes, and where its offset or size depends on data."""
         if node not in self._known:
             bound = self._graph.bind(node) if node.op == "call_function" else None
             is_scatter = isinstance(bound, Bound) and bound.packet in SCATTERS
@@ -40,7 +40,7 @@ class Parts:
 
 
 def view_of(bound: Bound) -> tuple[OpOverload, list[Any]]:
-    """The view that a scatter scatters over: its operator and its arguments besides the tensor."""
+    """The operator of the view that a scatter overwrites, and its arguments besides the tensor."""
     op, names = SCATTERS[bound.packet]
     return op, [bound[name] for name in names]
 

@@ -1,4 +1,4 @@
-"""What the rules of the pass share: the graph, what is known of its memory, and the edits that keep that true."""
+"""The state that the rules of the pass share: the graph, its alias sets, and the edits that update both."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView
 from eductor.passes.post_grad.inplace.places import Places
 from eductor.passes.post_grad.inplace.safety import Safety
-from eductor.passes.post_grad.inplace.views import Parts
+from eductor.passes.post_grad.inplace.views import ScatteredParts
 
 aten = torch.ops.aten
 _COMPUTED_WHERE_READ = {
@@ -22,42 +22,42 @@ _COMPUTED_WHERE_READ = {
     *(torch.ops.prims.convert_element_type.default, torch.ops.prims.iota.default),
     *(aten.embedding.default, aten.index.Tensor, aten.gather.default, aten.where.self),
 }
-"""What an engine that fuses does not store, besides pointwise operators."""
+"""Operators that an engine that fuses does not materialize, besides pointwise ones."""
 
 
 class Work:
     """One run of the pass."""
 
-    def __init__(self, graph: GraphView, rewrite: Rewriter, *, inputs_apart: bool, fuses: bool) -> None:
+    def __init__(self, graph: GraphView, rewrite: Rewriter, *, inputs_disjoint: bool, fuses: bool) -> None:
         self.graph = graph
         self.rewrite = rewrite
         self.places = Places(graph)
-        self.parts = Parts(graph)
-        self.safety = Safety(graph, self.places, self.parts, inputs_apart=inputs_apart)
+        self.parts = ScatteredParts(graph)
+        self.safety = Safety(graph, self.places, self.parts, inputs_disjoint=inputs_disjoint)
         self.fuses = fuses
 
     def reject(self, no: No | str, node: Node) -> None:
         self.rewrite.reject(no, node)
 
     def insert(self, op: Any, *args: Any, before: Node, **kwargs: Any) -> Node:
-        """A new call in front of another one; what it writes is marked as written."""
+        """Insert a call before another one, and mark its operands that it writes."""
         node = self.rewrite.insert(op, *args, before=before, like=before, **kwargs)
         self.enter(node)
         return node
 
     def enter(self, node: Node) -> None:
-        """Takes in a call that somebody inserted."""
+        """Add an inserted call to the analysis."""
         self.places.enter(node)
         for written in self.graph.effects.of(node).writes:
             self.places.mark_written(written)
 
-    def stand_for(self, operand: Node, result: Node) -> None:
-        """Puts an operand that was written in the place of what was the result."""
-        self.places.stand_for(operand, result)
+    def replace_result(self, operand: Node, result: Node) -> None:
+        """Replace a result by the operand that was written."""
+        self.places.replace_result(operand, result)
         self.rewrite.replace(result, operand)
 
     def is_stored(self, operand: Node) -> bool:
-        """Whether a value is in memory anyway; an engine that fuses may never store what is computed element by element."""
+        """Whether a value is materialized anyway; an engine that fuses may not store pointwise values."""
         if not self.fuses or self.places.held_outside(operand) or self.places.is_written(operand):
             return True
         maker = self.places.root(operand)[0]

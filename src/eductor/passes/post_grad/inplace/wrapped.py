@@ -1,4 +1,4 @@
-"""Mutable operators and Triton kernels that functionalization wrapped: called on what they may write, else on copies."""
+"""Unwraps mutable operators and Triton kernels: they write operands where that is safe, else copies."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from eductor.passes.post_grad.inplace.safety import Write
 from eductor.passes.post_grad.inplace.work import Work
 
 Written = Mapping[Any, Any]
-"""What a wrapped call writes, by the key under which its users pick the new value."""
+"""The operands that a wrapped call writes, by the key under which its users pick the new value."""
 
 
 def is_wrapper(node: Node) -> bool:
-    """Whether a node is a wrapped call of something that writes."""
+    """Whether a node is a wrapped call of a mutable operator or kernel."""
     return isinstance(node.target, HigherOrderOperator) and node.target.name() in _WRAPPERS
 
 
 def call_in_place(work: Work, node: Node) -> None:
-    """A wrapped call writes what it may; where that is nothing, the wrapper stays for the engine."""
+    """Unwrap a call that may write some of its operands; otherwise leave the wrapper to the engine."""
     assert isinstance(node.target, HigherOrderOperator)
-    written_of, take_apart = _WRAPPERS[node.target.name()]
+    written_of, decompose = _WRAPPERS[node.target.name()]
     written = written_of(node)
     if isinstance(written, No):
         work.reject(written, node)
@@ -58,23 +58,23 @@ def call_in_place(work: Work, node: Node) -> None:
 
     for key, operand in written.items():
         for pick in (user for user in node.users if user.args[1] == key and operand in allowed):
-            work.places.stand_for(operand, pick)
-    take_apart(work.rewrite, node, in_place_or_copied)
+            work.places.replace_result(operand, pick)
+    decompose(work.rewrite, node, in_place_or_copied)
     while (made := made.next) not in work.places:
         work.enter(made)
-    for operand in allowed:  # of a kernel, nobody else says what it writes
+    for operand in allowed:  # a kernel has no schema that names what it writes
         work.places.mark_written(operand)
 
 
 def _may_write(work: Work, node: Node, operand: Any, picks: list[Node], allowed: set[Node]) -> Literal[True] | No:
     part = tensor_of(operand)
     if not isinstance(operand, Node) or part is None:
-        return No("it writes something else than a tensor")
+        return No("it writes a value that is not a single tensor")
     shared = next((other for other in allowed if work.places.share(operand, other)), None)
     if shared is not None:
         return No(f"{operand.name} and {shared.name} may share memory", operand, shared)
     if any(key.endswith("storage_offset") for key in node.kwargs) and not known_equal(part.storage_offset(), 0):
-        return No(f"it writes a part of {operand.name} that is told by its place in memory", operand)
+        return No(f"it writes a part of {operand.name} that is given by its storage offset", operand)
     return work.safety.may_write(Write(node, operand, picks, part))
 
 

@@ -15,7 +15,7 @@ from eductor.graph.reading.bind import Bound
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import is_row_major, known_equal, known_true, tensor_of, value_of
 from eductor.graph.view import GraphView
-from eductor.passes.functional.layout_safety import may_lie_otherwise
+from eductor.passes.functional.layout_safety import may_change_strides
 from eductor.pipeline.base import Context
 from eductor.views import concat_nest, fuse_concat, source_view_through
 
@@ -83,7 +83,7 @@ def cat_splitwithsizes(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
         rewrite.reject(f"{operand.name} does not lie in memory row by row, as the piece does", node, cat.node)
         return
     stand_in = value if is_all else _narrowed(value, cat.dim, first, length)
-    verdict = graph.effects.may_alias(node, operand) and may_lie_otherwise(graph, node, stand_in)
+    verdict = graph.effects.may_alias(node, operand) and may_change_strides(graph, node, stand_in)
     if not verdict:
         rewrite.reject(verdict, node, cat.node)
         return
