@@ -195,7 +195,7 @@ PIECES = {
         "expression": '@pattern_pass(stage=("joint"',
         "model": "class Block",
     },
-    "examples/own_engine.py": {"head": '"""', "decompositions": "def apart("},
+    "examples/own_engine.py": {"head": '"""', "decompositions": "def decompositions("},
 }
 
 
@@ -323,7 +323,7 @@ def test_files_to_open_for_a_symptom_exist() -> None:
     table = DESIGN.read_text().partition("| symptom |")[2].partition("\n\n")[0]
     opened = [line.split("|")[3] for line in table.splitlines()[2:]]
     named = [name for cell in opened for name in re.findall(r"`([\w./]+(?:\.py|/))`", cell)]
-    assert "patterns/why_not.py" in named
+    assert "patterns/explain/why_not.py" in named
     homes = (ROOT, ROOT / "src/eductor")
     assert not [name for name in named if not any((home / name).exists() for home in homes)]
 
