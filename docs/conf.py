@@ -45,7 +45,7 @@ NAVIGATION = {
         "design",
     ],
 }
-STAGES = ("pre_grad", "joint", "post_grad")
+STAGES = ("pre_grad", "joint", "partition", "post_grad", "lower")
 
 
 def setup(app: Any) -> None:
