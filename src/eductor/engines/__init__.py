@@ -67,7 +67,7 @@ def _inductor_state() -> str:
 
 
 def _aten(job: Job) -> Compiled:
-    return Compiled(aten(job.module), counts_writes=True, kernels=calls(job.module) if job.tells_kernels else ())
+    return Compiled(aten(job.module), counts_writes=True, kernels=calls(job.module) if job.wants_kernels else ())
 
 
 ATEN = Engine("aten", _aten)

@@ -44,8 +44,10 @@ class PatternPass(Pass):
         return digest(self._version or self._source, *(f"{r.name} {r.version}" for r in self.rules.rules))
 
     @property
-    def untold(self) -> str:
-        return super().untold or added_by_others(self.fn, ((rule.name, rule.packages) for rule in self.rules.rules))
+    def unversioned(self) -> str:
+        return super().unversioned or added_by_others(
+            self.fn, ((rule.name, rule.packages) for rule in self.rules.rules)
+        )
 
     def enters_bodies(self, stage: Stage) -> bool:
         return True

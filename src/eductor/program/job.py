@@ -35,7 +35,7 @@ class Job:
     """`reduce-overhead` asks for CUDA graphs."""
     shared: dict[str, Any] = field(default_factory=dict)
     """The engine's own notes, the same for a forward and its backward."""
-    tells_kernels: bool = False
+    wants_kernels: bool = False
     """Whether to report which kernels are made, and from which nodes."""
 
 

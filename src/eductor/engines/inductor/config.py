@@ -41,7 +41,7 @@ def configured(mode: FakeTensorMode | None, job: Job, *, graphs: bool) -> Iterat
     from torch._inductor.virtualized import V
 
     compiler_config: Any = torch.compiler.config
-    settings = {**_SETTINGS, "triton.cudagraphs": graphs, **(PROVENANCE if job.tells_kernels else {})}
+    settings = {**_SETTINGS, "triton.cudagraphs": graphs, **(PROVENANCE if job.wants_kernels else {})}
     with ExitStack() as stack:
         stack.enter_context(active())
         stack.enter_context(config.patch(settings))

@@ -98,7 +98,7 @@ def compile(job: Job) -> Compiled:
         )
     call = compiled if graphs else direct_call(compiled)  # CUDA graphs are recorded in later calls, which are logged
     run = call if not is_negative else lambda inputs: call(resolve_negative(inputs))
-    kernels = kernels_of(compiled) if job.tells_kernels else ()
+    kernels = kernels_of(compiled) if job.wants_kernels else ()
     return Compiled(run, output_strides(compiled, mode), counts_writes=False, kernels=kernels)
 
 
