@@ -45,9 +45,7 @@ class PatternPass(Pass):
 
     @property
     def unversioned(self) -> str:
-        return super().unversioned or added_by_others(
-            self.fn, ((rule.name, rule.packages) for rule in self.rules.rules)
-        )
+        return super().unversioned or added_by_others(self.fn, ((r.name, r.packages) for r in self.rules.rules))
 
     def enters_bodies(self, stage: Stage) -> bool:
         return True
