@@ -274,7 +274,7 @@ class Pass:
         """The same pass on any device, as its examples are on the CPU."""
         return self._with(contract=replace(self.contract, devices=()))
 
-    def wishes(self, what: Literal["after", "before"], stage: Stage) -> list[str]:
+    def constraints(self, what: Literal["after", "before"], stage: Stage) -> list[str]:
         """The names that the pass must run after, or before, in a stage; `joint/name` applies to the joint stage only."""
         asked = self.after if what == "after" else self.before
         return [name for name in asked if name.rpartition("/")[0] in ("", stage)]

@@ -86,7 +86,7 @@ class Extra:
     source: str
 
     @property
-    def has_wishes(self) -> bool:
+    def is_constrained(self) -> bool:
         return bool(self.pass_.after or self.pass_.before)
 
     def step(self, stage: Stage, slot: str = "") -> Step:
@@ -104,10 +104,10 @@ def place(stage: Stage, steps: Iterable[Step], extras: Sequence[Extra]) -> list[
     steps = list(steps)
     _check_names(stage, steps, extras)
     for extra in extras:
-        if not extra.has_wishes:
+        if not extra.is_constrained:
             steps = _fill(stage, steps, extra)
-    wishing = sorted((e for e in extras if e.has_wishes), key=lambda e: e.pass_.name)
-    return numbered(_Order(stage, numbered(steps), wishing).resolve() if wishing else steps)
+    constrained = sorted((e for e in extras if e.is_constrained), key=lambda e: e.pass_.name)
+    return numbered(_Order(stage, numbered(steps), constrained).resolve() if constrained else steps)
 
 
 def _check_names(stage: Stage, steps: list[Step], extras: Sequence[Extra]) -> None:
@@ -153,23 +153,23 @@ def _plain(name: str) -> str:
 class _Order:
     """The constraints on the order of a stage, with reasons: the given order, and those of added passes."""
 
-    def __init__(self, stage: Stage, steps: list[Step], wishing: list[Extra]) -> None:
+    def __init__(self, stage: Stage, steps: list[Step], constrained: list[Extra]) -> None:
         self.stage = stage
         self.fixed = len(steps)
-        self.items = [*steps, *(e.step(stage) for e in wishing)]
+        self.items = [*steps, *(e.step(stage) for e in constrained)]
         self.asked: dict[int, list[int]] = {}
         self.earlier: list[dict[int, str]] = [{} for _ in self.items]
         for i in range(1, self.fixed):
             self.earlier[i][i - 1] = ""
-        for i, extra in enumerate(wishing, start=self.fixed):
+        for i, extra in enumerate(constrained, start=self.fixed):
             self._ask(i, extra)
         self.above = [self._all_before(i) for i in range(len(self.items))]
 
     def _ask(self, i: int, extra: Extra) -> None:
         """Adds constraints: after the last step of a name, before its first; after a slot means after the passes in it."""
         who = f"{extra.pass_.name!r} (from {extra.source}) wants to run"
-        after = [(name, self._called(name, extra)[-1]) for name in extra.pass_.wishes("after", self.stage)]
-        before = [(name, self._called(name, extra)[0]) for name in extra.pass_.wishes("before", self.stage)]
+        after = [(name, self._called(name, extra)[-1]) for name in extra.pass_.constraints("after", self.stage)]
+        before = [(name, self._called(name, extra)[0]) for name in extra.pass_.constraints("before", self.stage)]
         for name, other in after:
             last = _end_of_slot(self.items[: self.fixed], other) - 1 if other < self.fixed else other
             filled = f", which {self.items[last].name!r} fills" if last != other else ""
@@ -216,7 +216,7 @@ class _Order:
 
     def _follows(self, i: int) -> bool:
         """Whether a pass has an `after` constraint: it is then placed directly after that step, else directly before one."""
-        return bool(self.items[i].load().wishes("after", self.stage))
+        return bool(self.items[i].load().constraints("after", self.stage))
 
     def _gap(self, i: int, order: list[int]) -> int:
         behind = max((at + 1 for at, other in enumerate(order) if other in self.above[i]), default=None)
