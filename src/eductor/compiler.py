@@ -1,8 +1,8 @@
-"""From a captured graph to a function, stage by stage: read this from top to bottom.
+"""Compiles a captured graph to a function, stage by stage: read this from top to bottom.
 
     capture     Dynamo (torch's own)                             -> Torch-level graph
     pre_grad    passes on the captured graph, before autograd
-                what depends on parameters alone moves out of it, in inference
+                hoists what depends on parameters alone, in inference
     autograd    trace forward and backward, functionalize        -> joint ATen graph
     joint       passes on forward and backward together
     partition   what to save for the backward                    -> forward and backward graph
@@ -11,7 +11,8 @@
     engine      makes each graph runnable
     link        wraps them, so that mutation, aliasing and autograd look as in eager
 
-What post_grad leaves is kept on disk: where the same was compiled before, `from_disk` goes on from there. A graph that ahead-of-time autograd cannot take runs as it was captured, with a warning that names the reason.
+The result of post_grad is cached on disk: on a hit, `from_disk` continues from there. A graph that ahead-of-time autograd
+does not support runs as captured, with a warning that names the reason.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ from eductor.partition import (
     timeline,
 )
 from eductor.pipeline.base import STAGES, Context, GraphName, Role, Stage
-from eductor.pipeline.instruments import PLACE, FlowStage, StageRun, watched
+from eductor.pipeline.instruments import RAISED_IN, FlowStage, StageRun, watched
 from eductor.pipeline.pipeline import Pipeline
 from eductor.pipeline.runner import skip_steps
 from eductor.pipeline.structured_trace import Artifacts
@@ -92,13 +93,13 @@ def backend(
     options: Mapping[str, Any] | None = None,
     mode: str | None = None,
 ) -> Callable[..., Any]:
-    """What Dynamo calls with each graph it captured; registered as the backend `eductor`."""
+    """The backend `eductor`: Dynamo calls it with each captured graph."""
     chosen = Options.of(options)
     return compile_graph(module, inputs, chosen if mode is None else replace(chosen, mode=mode))
 
 
 def compile_graph(module: GraphModule, inputs: Sequence[Any], options: Options) -> Callable[..., Any]:
-    """Takes one captured graph through all stages."""
+    """Compiles one captured graph through all stages."""
     flow = Flow.start(options)
     try:
         flow = with_cache(flow, module, inputs)
@@ -110,9 +111,9 @@ def compile_graph(module: GraphModule, inputs: Sequence[Any], options: Options) 
 
 
 def from_captured(flow: Flow, graph: Graph) -> Callable[..., Any]:
-    """The stages after those on the captured graph."""
+    """Runs the stages from autograd on."""
     traced = trace(flow, graph)
-    with without_autocast():  # its casts are in the graph
+    with without_autocast():  # the graph contains its casts
         joint(flow, traced.joint)
         parts = partition(flow, traced.joint)
         post_grad(flow, parts)
@@ -122,7 +123,7 @@ def from_captured(flow: Flow, graph: Graph) -> Callable[..., Any]:
 
 
 def from_program(flow: Flow, graph: Graph, captured: Captured, program: Program) -> Callable[..., Any]:
-    """The stages after those that are kept on disk."""
+    """Runs the stages after those whose results are cached."""
     job = forward_job(program)
     forward = compile_job(partial(generate, flow), job)
     backward = later_backward(flow, program, forward, job.shared)
@@ -131,7 +132,7 @@ def from_program(flow: Flow, graph: Graph, captured: Captured, program: Program)
 
 @dataclass(frozen=True)
 class Graph:
-    """A captured graph with its inputs, and what is computed in front of each call of it from parameters alone."""
+    """A captured graph with its inputs, and the computations on parameters hoisted out of it."""
 
     module: GraphModule
     inputs: Sequence[Any]
@@ -140,7 +141,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class Flow:
-    """What all stages know. It lives as long as the compiled function, so it holds no inputs."""
+    """The state shared by all stages. It lives as long as the compiled function, so it holds no inputs."""
 
     options: Options
     pipeline: Pipeline
@@ -165,13 +166,13 @@ class Flow:
     def stage(
         self, name: FlowStage, role: Role, module: GraphModule, inputs: Sequence[Any] = ()
     ) -> Iterator[dict[str, Any]]:
-        """Shows a stage to the instruments; yields the dictionary for the facts that it states of its result."""
+        """Notifies instruments of a stage; yields the dictionary for the facts about its result."""
         run = StageRun(name, replace(self.graph, role=role), module, inputs)
         with watched(run, self.options.instruments):
             yield run.facts
 
     def run_passes(self, stage: Stage, role: Role, module: GraphModule, *, is_inference: bool, **facts: Any) -> bool:
-        """Runs the passes of a stage; says whether one changed the graph. `facts` are further fields of `Context`."""
+        """Runs the passes of a stage; returns whether one changed the graph. `facts` are further fields of `Context`."""
         graph, engine = replace(self.graph, role=role), self.engine
         facts |= {"fuses": engine.fuses, "takes_numbers": engine.takes_numbers}
         context = Context(stage, self.options, is_inference, graph, **facts)
@@ -187,7 +188,7 @@ class Flow:
 
 
 def with_cache(flow: Flow, module: GraphModule, inputs: Sequence[Any]) -> Flow:
-    """With what earlier compiles of the same left on disk."""
+    """The flow with the disk cache of this graph."""
     cache = CompileCache.of(
         flow.graph, module, inputs, flow.options, flow.pipeline, flow.engine, warned_before=flow.warned_before
     )
@@ -195,7 +196,7 @@ def with_cache(flow: Flow, module: GraphModule, inputs: Sequence[Any]) -> Flow:
 
 
 def from_disk(flow: Flow, module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any] | None:
-    """From the graphs that an earlier compile left, without a pass; None where there are none for these inputs."""
+    """Compiles from cached graphs, without passes; None if none are cached for these inputs."""
 
     def resume(entry: Entry) -> Callable[..., Any] | None:
         packed = entry.hoisted(module)
@@ -212,7 +213,7 @@ def from_disk(flow: Flow, module: GraphModule, inputs: Sequence[Any]) -> Callabl
 
 
 def pre_grad(flow: Flow, module: GraphModule, inputs: Sequence[Any]) -> Graph:
-    """Passes on the captured graph; what they mark as computed from parameters alone moves out of it."""
+    """Runs passes on the captured graph, then hoists the computations on parameters that they marked."""
     differentiable = any(map(requires_grad, (*tensors_of(module).values(), *inputs)))
     is_inference = not (torch.is_grad_enabled() and differentiable)
     packs = is_inference and flow.options.pack_weights and can_pack(module, inputs)
@@ -243,7 +244,7 @@ def trace(flow: Flow, graph: Graph) -> Traced:
 
 
 def joint(flow: Flow, graph: Joint) -> None:
-    """Passes on forward and backward together."""
+    """Runs passes on the joint graph of forward and backward."""
     with flow.stage("joint", "joint", graph.module):
         flow.run_passes("joint", "joint", graph.module, is_inference=not graph.tangents, gradients=graph.gradients)
 
@@ -271,19 +272,19 @@ def partition(flow: Flow, graph: Joint) -> Parts:
 
 
 def given_plan(flow: Flow, graph: Joint) -> Plan | None:
-    """The plan of the options that fits a joint graph; a warning says so if there are some and none does."""
+    """The plan of the options that fits a joint graph; warns if plans are given and none fits."""
     try:
         return plan_for(graph, flow.options) if graph.tangents else None
     except NoPlanFits as error:
         message = f"no plan fits the {replace(flow.graph, role='joint')}: {error}"
         if flow.options.strict:
-            raise NoPlanFits(f"{message}. Make it anew: `eductor.explain(fn, *args).explain_saved()`.") from error
-        _warn(f"{message}; what it saves is chosen anew. To see more: {see_more()}")
+            raise NoPlanFits(f"{message}. Recreate it: `eductor.explain(fn, *args).explain_saved()`.") from error
+        _warn(f"{message}; the partitioner chooses what to save. To see more: {see_more()}")
         return None
 
 
 def post_grad(flow: Flow, parts: Parts) -> None:
-    """Passes on each graph alone."""
+    """Runs passes on the forward and on the backward graph."""
     with flow.stage("post_grad", "forward", parts.forward):
         flow.run_passes("post_grad", "forward", parts.forward, is_inference=parts.backward is None)
     if parts.backward is not None:
@@ -292,13 +293,13 @@ def post_grad(flow: Flow, parts: Parts) -> None:
 
 
 def keep(flow: Flow, graph: Graph, captured: Captured, program: Program) -> None:
-    """Leaves the final graphs to later processes; not for inputs that overlap, or outputs that are no flat tuple."""
+    """Stores the final graphs in the disk cache, unless inputs overlap or the outputs are not a flat tuple."""
     if flow.cache is not None and not captured.pairs and captured.spec is None:
         flow.cache.keep(program, graph.packed)
 
 
 def generate(flow: Flow, job: Job) -> Compiled:
-    """Lowers a graph and makes it runnable; where the engine cannot, the graph runs as it is, and a warning says so."""
+    """Lowers a graph and compiles it with the engine; if that fails, warns and falls back to the engine `aten`."""
     role: Role = "backward" if job.is_backward else "forward"
     try:
         return engine(flow, role, lower(flow, role, job))
@@ -311,7 +312,7 @@ def generate(flow: Flow, job: Job) -> Compiled:
 
 
 def lower(flow: Flow, role: Role, job: Job) -> Job:
-    """The passes that the engine asks for, on a copy of the graph: other variants of the backward need the graph again."""
+    """Runs the engine's passes on a copy of the graph, as other variants of the backward need the original."""
     if all(step.is_slot for step in flow.pipeline.stage("lower")):
         return job
     module = own_module(job.module)
@@ -322,7 +323,7 @@ def lower(flow: Flow, role: Role, job: Job) -> Job:
 
 
 def engine(flow: Flow, role: Role, job: Job) -> Compiled:
-    """Makes a graph runnable."""
+    """Compiles a graph with the engine."""
     with flow.stage("engine", role, job.module) as facts:
         facts["engine"] = flow.engine.name
         compiled = flow.engine(replace(job, mode=flow.options.mode, wants_kernels=flow.wants_details))
@@ -332,7 +333,7 @@ def engine(flow: Flow, role: Role, job: Job) -> Compiled:
 
 
 def later_backward(flow: Flow, program: Program, forward: Compiled, shared: dict[str, Any]) -> Backwards | None:
-    """The backward, which the engine compiles when it is first called."""
+    """The backward, which the engine compiles on its first call."""
     functional = program.parts.functional
     prune = partial(pruned, flow, functional) if functional is not None else None
     return deferred_backward(program, forward, partial(generate, flow), prune, shared)
@@ -341,7 +342,7 @@ def later_backward(flow: Flow, program: Program, forward: Compiled, shared: dict
 def pruned(
     flow: Flow, functional: Callable[[], GraphModule], defined: Sequence[bool]
 ) -> tuple[GraphModule, list[bool]]:
-    """The backward for calls in which some gradients are undefined: pruned while it is functional, then as any other."""
+    """The backward for calls with some undefined gradients: the functional graph pruned, then the post_grad passes."""
     whole = functional()
 
     def prune() -> tuple[GraphModule, list[bool]]:
@@ -356,7 +357,7 @@ def pruned(
 def linked(
     flow: Flow, graph: Graph, captured: Captured, program: Program, forward: Compiled, backward: Backwards | None
 ) -> Callable[..., Any]:
-    """The function that the caller gets."""
+    """Links the compiled parts to the function that the caller gets."""
 
     def recompile(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         return from_captured(replace(flow, cache=None), Graph(module, inputs))
@@ -368,11 +369,11 @@ def linked(
 
 
 def as_captured(flow: Flow, module: GraphModule, inputs: Sequence[Any], error: Exception) -> Callable[..., Any]:
-    """The captured graph as it is, differentiated by eager's autograd: for what ahead-of-time autograd cannot take."""
+    """Falls back to the captured graph and eager's autograd, if it is unsupported or its compile failed."""
     if isinstance(error, Unsupported):
         message = f"ahead-of-time autograd does not support {error}"
     else:
-        place = getattr(error, PLACE, "before the first stage")
+        place = getattr(error, RAISED_IN, "before the first stage")
         message = f"the compile failed {place}: {type(error).__name__}: {error}"
     if flow.options.strict:
         raise EductorError(f"{message}.") from error

@@ -186,8 +186,8 @@ WRONG = {
     never_settles: "does not settle",
     inserts_what_cannot_be_computed: "mm",
     swaps_the_graph: "behind the rewriter's back",
-    returns_a_graph: "returned a Graph, which nobody reads: a pass edits the graph in place",
-    yields: "returned a generator, which nobody reads",
+    returns_a_graph: "returned a Graph, which is ignored: a pass edits the graph in place",
+    yields: "returned a generator, which is ignored",
 }
 
 
@@ -212,7 +212,7 @@ def test_the_run_goes_on_with_the_graph_as_it_was(wrong, tmp_path):
         records = run(module, declared(wrong), named("next"), repro_dir=tmp_path)
     (warning,) = [w for w in caught if issubclass(w.category, EductorWarning)]
     assert re.search(rf"the pass joint/{wrong.__name__} failed: .*{WRONG[wrong]}", str(warning.message))
-    assert "The compile goes on without it." in str(warning.message)
+    assert "The compile continues without it." in str(warning.message)
     assert [(r.name, r.status) for r in records] == [(wrong.__name__, "failed"), ("next", "unchanged")]
     assert re.search(WRONG[wrong], records[0].reason)
     assert (records[0].matches, records[0].nodes_before) == ((), records[0].nodes_after)

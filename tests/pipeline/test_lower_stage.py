@@ -101,7 +101,7 @@ def test_what_the_engine_cannot_do_without_stays(address):
         lambda: Pipeline.default().replaced(name, sin_to_cos),
         lambda: Pipeline.parse(f"{address.partition('/')[0]}({name}[:1])"),
     ):
-        with pytest.raises(BadPass, match="the engine cannot do without it"):
+        with pytest.raises(BadPass, match="the engine requires it"):
             change()
     for pipeline in (Pipeline.default().only("joint/pad_mm"), "joint(pad_mm)", ""):
         kept = [s.address for s in Pipeline.of(Options(pipeline=pipeline), INDUCTOR.lower).steps if s.required]
@@ -124,7 +124,7 @@ def test_a_required_pass_that_fails_leaves_the_graph_to_aten():
 
 def test_a_pass_that_is_not_required_is_undone_alone():
     x = torch.randn(3)
-    with pytest.warns(EductorWarning, match=r"(?s)lower/broken failed.*The compile goes on without it"):
+    with pytest.warns(EductorWarning, match=r"(?s)lower/broken failed.*The compile continues without it"):
         got = eductor.compile(torch.sin, engine=engine(broken, sin_to_cos))(x)
     assert torch.equal(got, x.cos())
 

@@ -61,8 +61,11 @@ def test_a_wrong_type_is_an_error_that_names_the_option(option, value, says):
     [
         ({"pipeline": 3}, "must be a Pipeline or its text"),
         ({"pipeline": ["remove_noop_ops"]}, "must be a Pipeline or its text"),
-        ({"instruments": [Recorder]}, r"Recorder'> is no Instrument. Give objects of a subclass, such as Timer\(\)"),
-        ({"instruments": "timer"}, "'timer' is no Instrument"),
+        (
+            {"instruments": [Recorder]},
+            r"Recorder'> is not an Instrument. Give objects of a subclass, such as Timer\(\)",
+        ),
+        ({"instruments": "timer"}, "'timer' is not an Instrument"),
         ({"passes": [3]}, "3 is not a pass"),
         ({"passes": "remove_noop_ops"}, "'remove_noop_ops' is not a pass"),
         ({"passes": [plain_cos]}, "plain_cos.* is not a pass"),

@@ -167,8 +167,8 @@ def _check_passes(pipeline: Pipeline) -> None:
         if step.is_slot:
             continue
         pass_ = step.load()
-        if pass_.untold:
-            raise NotKept(f"the pass {step.address}, {pass_.untold}")
+        if pass_.unversioned:
+            raise NotKept(f"the pass {step.address}, {pass_.unversioned}")
         if step.stage == "pre_grad" and (not is_ours(pass_.fn) or pass_.contract.numerics == "changes"):
             raise NotKept(f"the pass {step.address}, which may change what the captured graph computes")
 

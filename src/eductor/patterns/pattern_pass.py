@@ -53,10 +53,10 @@ class PatternPass(Pass):
         return digest(self._version or self._source, *(f"{r.name} {r.version}" for r in rules))
 
     @property
-    def untold(self) -> str:
+    def unversioned(self) -> str:
         added = [(rule.name, rule.packages) for rule in self.rules.rules]
         return (
-            super().untold or (self.calls.untold if self.calls is not None else "") or added_by_others(self.fn, added)
+            super().unversioned or (self.calls.unversioned if self.calls is not None else "") or added_by_others(self.fn, added)
         )
 
     def enters_bodies(self, stage: Stage) -> bool:

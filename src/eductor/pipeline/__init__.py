@@ -1,4 +1,4 @@
-"""How passes are declared, ordered and run; this room knows no pass."""
+"""How passes are declared, ordered and run; it imports no pass."""
 
 from eductor.pipeline.base import STAGES as STAGES
 from eductor.pipeline.base import Context as Context

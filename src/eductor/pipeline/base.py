@@ -1,4 +1,4 @@
-"""What a pass is: a function, a contract, examples of what it does and of what it must refuse."""
+"""Declares passes: a function, a contract, examples of what it rewrites and of what it must refuse."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ NUMERICS: dict[Numerics, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """What a pass may do, and where it applies."""
+    """What a pass may change, and where it applies."""
 
     numerics: Numerics
     devices: tuple[str, ...] = ()
     inference_only: bool = False
     finite_only: bool = False
-    """Whether what it promises of numbers holds for inputs that are finite, as it does for the kernel that it calls."""
+    """Whether its numerics hold for finite inputs only, as those of the kernel that it calls."""
     in_place: bool = False
-    """Whether it makes a functional graph write: it comes last, and stays out of bodies, which must be functional."""
+    """Whether it inserts writes into a functional graph: it runs last, and never in bodies, which must stay functional."""
     restrides: bool = False
     """Whether it may give outputs of the graph other strides, or another storage offset: no caller depends on them."""
 
@@ -64,12 +64,12 @@ Role = Literal["captured", "joint", "forward", "backward"]
 
 @dataclass(frozen=True, slots=True)
 class GraphName:
-    """Which graph of a program it is: the number of the captured one, and what became of it."""
+    """Identifies a graph of a program: the number of the captured graph, and the role of this one."""
 
     number: int = 0
-    """Counts the captured graphs of this process; 0 for a graph that was given to a stage by hand."""
+    """Counts the captured graphs of this process; 0 for a graph that is passed to a stage by hand."""
     compile_id: str = ""
-    """Dynamo's name of it, `frame/compile`: the parts of a function with graph breaks are frames, a recompile counts up."""
+    """Dynamo's `frame/compile`: each part of a function with graph breaks is a frame, a recompile increments `compile`."""
     role: Role = "captured"
 
     def __str__(self) -> str:
@@ -78,25 +78,25 @@ class GraphName:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a pass may know besides the graph."""
+    """What a pass may depend on besides the graph."""
 
     stage: Stage
     options: Options = field(default_factory=Options)
     is_inference: bool = False
     graph: GraphName = GraphName()
     packs: bool = False
-    """Whether what is computed from parameters alone is computed once and kept, where a pass marks it with `pack`."""
+    """Whether values that depend on parameters alone are computed once and kept, if a pass marks them with `pack`."""
     fuses: bool = False
-    """Whether the engine computes pointwise operators inside of the kernels that read them."""
+    """Whether the engine fuses pointwise operators into the kernels that read them."""
     takes_numbers: bool = True
     """Whether the engine runs graphs that read Python floats from tensors."""
     gradients: tuple[int, ...] = ()
-    """In a joint graph, whose last outputs are the gradients: the number of the input that each of them belongs to."""
+    """In a joint graph, whose last outputs are the gradients: the index of the input of each gradient."""
     saved: Mapping[str, str] = field(default_factory=dict)
-    """What is saved for the backward, by the names of nodes: for each the form that it is saved in, empty for as it is."""
+    """The nodes saved for the backward, by name, each with the form in which it is saved; empty if unchanged."""
 
     def facts(self) -> dict[str, Any]:
-        """Everything but the stage, the options and the graph: plain values, which a reproducer spells out."""
+        """All fields but the stage, the options and the graph: plain values, which a reproducer prints."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("stage", "options", "graph")}
 
 
@@ -126,7 +126,7 @@ i64, b8 = map(_spec, (torch.int64, torch.bool))
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A small program: one that the pass changes, or (with `because`) one that it must leave, and why."""
+    """A small program that the pass changes, or (with `because`) one that it must refuse, and why."""
 
     name: str
     fn: Callable[..., Any]
@@ -134,23 +134,23 @@ class Example:
     because: str = ""
     prepare: Callable[[GraphModule], None] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Options that the pass has on it."""
+    """Options of the pass in this example."""
     context: Mapping[str, Any] = field(default_factory=dict)
-    """What the pass is told besides the graph, by the names of the fields of `Context`."""
+    """Values for fields of `Context`."""
 
     def make_inputs(self) -> list[torch.Tensor]:
         return [spec.make(seed) for seed, spec in enumerate(self.inputs)]
 
 
 When = Callable[[Context], bool | No]
-"""Whether a pass runs at all; No says why it does not."""
+"""Whether a pass runs at all; a No gives the reason why not."""
 
 
 class Pass:
-    """A graph pass: `stage/name` is its address, the first line of its docstring is its purpose."""
+    """A graph pass; its address is `stage/name`, its purpose the first line of its docstring."""
 
     foreign = False
-    """Whether it edits the graph by itself, without the rewriter."""
+    """Whether it edits the graph directly, without the rewriter."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class Pass:
         self.refusals: list[Example] = []
         self.options: dict[str, Any] = {}
         self._version = version
-        # Hashed now: the file may be edited while the pass as it is now still runs.
+        # Hashed now: the file may be edited while this process still runs its old contents.
         self._source = source_hash(fn) if version is None else ""
         self._check()
 
@@ -227,18 +227,18 @@ class Pass:
 
     @property
     def version(self) -> str:
-        """Changes when the pass does: given by its author, or a hash of the source it is written in."""
+        """Changes when the pass does: stated by its author, or a hash of its source."""
         return self._version or self._source
 
     @property
-    def untold(self) -> str:
-        """Why its version does not tell all that it does, so that graphs are not kept; empty where its author states one, or it is
-        ours.
+    def unversioned(self) -> str:
+        """Why its version does not identify its behaviour, so that graphs are not cached; empty if it does.
 
-        A hash of the source knows no helpers in other files, and no globals.
+        A version stated by the author does, and so does the source of a pass of this package. The hash of any other source
+        misses helpers in other files, and globals.
         """
-        is_told = self._version is not None or is_ours(self.fn)
-        return "" if is_told else "which is not Eductor's and states no `version=`"
+        is_versioned = self._version is not None or is_ours(self.fn)
+        return "" if is_versioned else "which is not Eductor's and states no `version=`"
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
@@ -247,44 +247,44 @@ class Pass:
         return {n: p for n, p in found.items() if p.kind is p.KEYWORD_ONLY and n != "context"}
 
     def configured(self, **options: Any) -> Pass:
-        """The same pass with other options: literals, so that the text form of a pipeline has them."""
+        """The same pass with other options; they are literals, so that the text form of a pipeline can hold them."""
         for name, value in options.items():
             if name not in self.parameters:
                 raise UnknownName(f"option of the pass {self.name}", name, self.parameters)
             if not _is_literal(value):
                 raise BadPass(
-                    f"pass {self.name!r}: the option {name}={value!r} is no literal, such as 2, 'a' or [1, 2]."
+                    f"pass {self.name!r}: the option {name}={value!r} is not a literal, such as 2, 'a' or [1, 2]."
                 )
         return self._with(options={**self.options, **options})
 
     def placed(
         self, *, after: str | Iterable[str] = (), before: str | Iterable[str] = (), slot: str | None = None
     ) -> Pass:
-        """The same pass with another place in the order."""
+        """The same pass with other constraints on its place in the order."""
         return self._with(after=words(after), before=words(before), slot=slot)
 
     def staged(self, *stages: Stage) -> Pass:
-        """The same pass in these of its stages alone."""
+        """The same pass, in only these of its stages."""
         missing = next((s for s in stages if s not in self.stages), None)
         if missing:
             raise BadPass(f"the pass {self.name!r} is declared for {', '.join(self.stages)}, not for {missing}.")
         return self._with(stages=stages)
 
     def anywhere(self) -> Pass:
-        """The same pass on any device: its examples are on the CPU."""
+        """The same pass on any device, as its examples are on the CPU."""
         return self._with(contract=replace(self.contract, devices=()))
 
-    def wishes(self, what: Literal["after", "before"], stage: Stage) -> list[str]:
-        """What the pass asks to run after, or before, in a stage: `joint/name` is asked for in the joint stage alone."""
+    def constraints(self, what: Literal["after", "before"], stage: Stage) -> list[str]:
+        """The names that the pass must run after, or before, in a stage; `joint/name` applies to the joint stage only."""
         asked = self.after if what == "after" else self.before
         return [name for name in asked if name.rpartition("/")[0] in ("", stage)]
 
     def enters_bodies(self, stage: Stage) -> bool:
-        """Whether it runs over the bodies of higher-order operators, too: over functional graphs, inner ones first."""
+        """Whether it also runs on the bodies of higher-order operators, which are functional; inner ones first."""
         return stage != "pre_grad" and not self.contract.in_place
 
     def run(self, view: GraphView, rewriter: Rewriter, context: Context) -> None:
-        """Runs the function: with the graph and the rewriter, and with the context if it asks for it."""
+        """Calls the function with the graph and the rewriter, and with the context if it takes one."""
         _check_result(view, self.fn(view, rewriter, **self._wanted(context), **self.options))
 
     def _wanted(self, context: Context | None) -> dict[str, Any]:
@@ -306,8 +306,8 @@ class Pass:
     ) -> Callable[..., Any]:
         """Declares a program that the pass changes; its inputs are the defaults of its parameters.
 
-        `prepare` edits the captured graph first, for what no program is captured as. With `options` it shows the pass
-        so configured, with `context` in a compile of which these fields of `Context` are known.
+        `prepare` first edits the captured graph, for graphs that Dynamo never captures. `options` configures the pass,
+        `context` sets fields of `Context`.
         """
 
         def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -324,7 +324,7 @@ class Pass:
         options: Mapping[str, Any] | None = None,
         context: Mapping[str, Any] | None = None,
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Declares a program that the pass must leave, with (a part of) the reason that it gives."""
+        """Declares a program that the pass must refuse, with (a part of) the reason that it gives."""
         if not isinstance(because, str) or not because.strip():
             raise BadPass(f"pass {self.name!r}: a refusal states its reason: @{self.name}.refuses('the reason').")
 
@@ -339,7 +339,7 @@ class Pass:
 
 
 class ForeignPass(Pass):
-    """A pass of a plain callable that edits a `torch.fx.Graph` as it likes, as the documents' custom passes do."""
+    """A pass that wraps a plain callable, which edits a `torch.fx.Graph` directly."""
 
     foreign = True
 
@@ -358,11 +358,11 @@ class ForeignPass(Pass):
         return {}
 
     def enters_bodies(self, stage: Stage) -> bool:
-        """The function is given the graph, and enters bodies by itself if it wants to."""
+        """Never: the function receives the graph, and may visit its bodies itself."""
         return False
 
     def run(self, view: GraphView, rewriter: Rewriter, context: Context) -> None:
-        """Runs the function with the graph, and with `is_inference` if it asks for it."""
+        """Calls the function with the graph, and with `is_inference` if it takes it."""
         try:
             wants = "is_inference" in inspect.signature(self.fn).parameters
         except ValueError:  # a builtin
@@ -381,13 +381,13 @@ def graph_pass(
     restrides: bool = False,
     **declared: Any,
 ) -> Callable[[Callable[..., Any]], Pass]:
-    """Makes a pass of a function of the graph and the rewriter; keyword-only parameters are its options."""
+    """Turns a function of the graph and the rewriter into a pass; keyword-only parameters are its options."""
     contract = Contract(numerics, words(devices), inference_only, finite_only, in_place, restrides)
     return lambda fn: Pass(fn, stages=words(stage), contract=contract, **declared)
 
 
 def as_pass(given: Pass | Callable[..., Any]) -> Pass:
-    """A pass as it is; a plain callable as a pass of any stage, whose roundings nobody vouches for."""
+    """A pass unchanged; a plain callable as a pass of any stage, which is assumed to round differently."""
     if isinstance(given, Pass):
         return given
     name = name_of(given)
@@ -397,7 +397,7 @@ def as_pass(given: Pass | Callable[..., Any]) -> Pass:
 
 
 def describe_options(options: Mapping[str, Any]) -> str:
-    """Options as they stand in the text form of a pipeline."""
+    """Options in the text form of a pipeline."""
     return f"({', '.join(f'{k}={v!r}' for k, v in options.items())})" if options else ""
 
 
@@ -410,13 +410,13 @@ def takes_context(fn: Callable[..., Any]) -> bool:
 
 
 def _check_result(view: GraphView, result: Any) -> None:
-    """What a pass returns is ignored, which whoever returns a graph or a generator does not expect."""
+    """Raises BadPass if a pass returns a graph or a generator, as return values are ignored."""
     if isinstance(result, (Graph, GraphModule, Generator, Coroutine)) and result not in (view.graph, view.module):
-        raise BadPass(f"it returned a {type(result).__name__}, which nobody reads: a pass edits the graph in place.")
+        raise BadPass(f"it returned a {type(result).__name__}, which is ignored: a pass edits the graph in place.")
 
 
 def words(given: Any) -> tuple[Any, ...]:
-    """One or several, each once."""
+    """One or several values as a tuple without duplicates."""
     return (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(dict.fromkeys(given))
 
 
@@ -425,7 +425,7 @@ def name_of(fn: Any) -> str:
 
 
 def is_name(name: Any) -> bool:
-    """Whether something can be the name of a pass or of a rule."""
+    """Whether a value is a valid name of a pass or of a rule."""
     return isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name)
 
 

@@ -1,4 +1,4 @@
-"""What a pass must leave behind: a sound graph, the same interface, nothing unreported, what its stage allows."""
+"""Checks the graph after a pass: sound, with the same interface, all edits reported, and legal in its stage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from eductor.pipeline.base import Stage
 
 
 class ContractBroken(Exception):
-    """A pass did what it had promised not to do, at a node."""
+    """A pass broke its contract, at a node."""
 
     def __init__(self, message: str, node: Node | None = None) -> None:
         super().__init__(message)
@@ -25,7 +25,7 @@ class ContractBroken(Exception):
 
 
 def check_whole(graph: Graph) -> None:
-    """A graph has one output, and uses only nodes that it has."""
+    """Checks that a graph has one output, and uses only its own nodes."""
     nodes = list(graph.nodes)
     outputs = [n for n in nodes if n.op == "output"]
     if len(outputs) != 1:
@@ -38,42 +38,42 @@ def check_whole(graph: Graph) -> None:
 
 
 def check_sound(graph: Graph, before: Snapshot) -> None:
-    """A graph ends in its output, stays sorted if it was, and torch finds nothing wrong with it."""
+    """Checks that a graph ends in its output, stays sorted if it was, and passes `Graph.lint`."""
     last = next(iter(reversed(graph.nodes)))
     if last.op != "output":
-        raise ContractBroken(f"{last.name} stands after the output", last)
+        raise ContractBroken(f"{last.name} is after the output", last)
     try:
-        graph.lint()  # which finds nothing wrong only with a graph that is sorted
+        graph.lint()  # which fails for any unsorted graph
     except (RuntimeError, ValueError) as error:
         if is_sorted(graph) or is_sorted(before.graph()):
             raise ContractBroken(str(error).split("\n")[0]) from error
 
 
 def check_reported(graph: Graph, before: Snapshot, matches: Sequence[Match]) -> None:
-    """All that changed is among the events of the rewriter, or reads a node that was put in place of another."""
+    """Checks that each changed node has an event of the rewriter, or reads a replacement."""
     events = [event for match in matches for event in match.events]
     touched = {event.node for event in events}
-    stand_ins = {event.detail.removeprefix("by ") for event in events if event.kind == "replaced"}
+    replacements = {event.detail.removeprefix("by ") for event in events if event.kind == "replaced"}
     gone = tuple(f"{path}." for path in before.bodies_gone(graph))
     kinds = [event.kind for event in events if not event.node.startswith(gone)]
     behind_the_back = "it edited the graph behind the rewriter's back: use rewrite.insert, replace, update, move, erase"
     for path, node in _changed(graph, before):
         reads = (f"{path}{n.name}" for n in node.all_input_nodes)
-        if f"{path}{node.name}" not in touched and stand_ins.isdisjoint(reads):
+        if f"{path}{node.name}" not in touched and replacements.isdisjoint(reads):
             raise ContractBroken(behind_the_back, None if path else node)
     if not events or kinds.count("created") - kinds.count("erased") != before.growth(graph):
         raise ContractBroken(behind_the_back)
 
 
 def _changed(graph: Graph, before: Snapshot, path: str = "") -> Iterator[tuple[str, Node]]:
-    """The nodes that are new or call something else, with those in bodies, each with the path to its graph."""
+    """The nodes that are new or whose call changed, in bodies, too, each with the path to its graph."""
     yield from ((path, node) for node in before.changed_nodes(graph))
     for name, then, body in before.bodies(graph):
         yield from _changed(body.graph, then, f"{path}{name}.")
 
 
 def check_bodies(graph: Graph, before: Snapshot, stage: Stage) -> None:
-    """A body of a higher-order operator is sound, and takes and returns what it did."""
+    """Checks that each changed body of a higher-order operator is sound, with the same interface."""
     for path, then, body in before.bodies(graph):
         if then.is_same(body.graph):
             continue
@@ -86,7 +86,7 @@ def check_bodies(graph: Graph, before: Snapshot, stage: Stage) -> None:
 
 
 def check_stage(graph: Graph, before: Snapshot, stage: Stage, *, in_place: bool = False) -> None:
-    """A pass breaks no law of its stage; one that was broken before is not its doing."""
+    """Checks that a pass breaks no law of its stage that was not broken before it."""
     broken = violations(graph, stage, in_place=in_place)
     known = {(v.law, v.node.name) for v in violations(before.graph(), stage)} if broken else set()
     for v in broken:
@@ -95,7 +95,7 @@ def check_stage(graph: Graph, before: Snapshot, stage: Stage, *, in_place: bool 
 
 
 class Interface:
-    """What a caller sees of a graph: the names and types of its inputs, the structure and types of its outputs."""
+    """The interface of a graph: the names and types of its inputs, the structure and types of its outputs."""
 
     def __init__(self, graph: Graph) -> None:
         self.inputs = {str(n.target): meta.value_of(n) for n in graph.find_nodes(op="placeholder")}
@@ -103,7 +103,7 @@ class Interface:
         self.outputs = [meta.value_of(n) for n in outputs]
 
     def check(self, graph: Graph, stage: Stage, *, restrides: bool = False) -> None:
-        """No pass changes the interface of its graph; one that may give outputs other strides sets them anew."""
+        """Checks that the interface is unchanged; with `restrides`, strides of outputs may change, and are updated here."""
         now = Interface(graph)
         if list(now.inputs) != list(self.inputs):
             raise ContractBroken(f"the inputs were ({', '.join(self.inputs)}) and are now ({', '.join(now.inputs)})")
@@ -118,7 +118,7 @@ class Interface:
 
 
 def _outputs(graph: Graph) -> tuple[Any, list[Node]]:
-    """What the graph returns, with an ellipsis for each node, and these nodes one by one."""
+    """The structure that the graph returns, with an ellipsis for each node, and these nodes."""
     nodes: list[Node] = []
 
     def keep(node: Node) -> Any:

@@ -1,4 +1,4 @@
-"""Observers of a compile: timing, recording, verification, and whatever else wants to look on. No pass has such code."""
+"""Observers of a compile: the base class of instruments, what they receive, and a timer."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ FlowStage = Literal["pre_grad", "autograd", "joint", "partition", "post_grad", "
 
 @dataclass
 class Numbering:
-    """Counts captured graphs from 1, in the order in which one observer meets them."""
+    """Numbers captured graphs from 1, in the order in which one instrument sees them."""
 
     met: dict[Any, int] = field(default_factory=dict)
 
     def number(self, name: GraphName, module: GraphModule) -> int:
-        """By the name of a graph in a compile, by its module where passes are run by hand."""
+        """The number of a graph, by its name in a compile, or by its module if passes are run by hand."""
         key = name.number or weakref.ref(module)
         return self.met.setdefault(key, len(self.met) + 1)
 
@@ -36,8 +36,8 @@ class Numbering:
 class StageRun:
     """One stage of a compile over one graph, while it runs and afterwards.
 
-    `module` is the graph that the stage is given, `inputs` are values for its placeholders where they are known, and
-    `facts` what the stage states of its result. No stage runs inside another one.
+    `module` is the input graph, `inputs` are values for its placeholders if they are known, and `facts` is data about the
+    result. No stage runs inside another one.
     """
 
     name: FlowStage
@@ -50,14 +50,14 @@ class StageRun:
 
 @dataclass
 class PassRun:
-    """One pass over one graph, while it runs and afterwards. `seconds` counts the pass, not those who look on."""
+    """One pass over one graph, while it runs and afterwards. `seconds` excludes instruments."""
 
     step: Step
     context: Context
     module: GraphModule
     before: Snapshot
     after: Snapshot | None = None
-    """The graph as the pass left it, where it changed it."""
+    """The graph after the pass, if it changed."""
     status: Status = "running"
     reason: str = ""
     matches: Sequence[Match] = ()
@@ -71,17 +71,17 @@ class PassRun:
 
 
 class Instrument:
-    """Called before and after a stage, its pipeline, a pass and a match, or when one failed. Override what you need.
+    """An observer, called before and after each stage, pipeline, pass and match, or when one failed. Override what you need.
 
     A stage is one of a compile, with passes or without; a pipeline is the passes of a stage, which also run alone. A pass
-    that does not apply is told by `skipped_pass` alone. An exception from `after_pass` says that the pass broke its
-    contract: the pass is undone, and all instruments get `failed_pass`, those that had `after_pass` already, too.
+    that does not apply causes `skipped_pass` only. An exception from `after_pass` means that the pass broke its contract:
+    the pass is undone, and all instruments get `failed_pass`, even if they got `after_pass` already.
     """
 
     wants_details = False
-    """Whether a stage is to say all that it can of its result, though working that out takes time."""
+    """Whether stages compute all facts about their results, which takes time."""
     wants_curve = False
-    """Whether these details are to hold the whole curve of memory against time, which takes as long as several budgets."""
+    """Whether these facts include the memory-time curve, which takes as long as several budgets."""
 
     def before_stage(self, run: StageRun) -> None: ...
 
@@ -110,17 +110,17 @@ class Instrument:
     def failed_match(self, run: PassRun, match: Match, error: Exception) -> None: ...
 
     def most_matches(self, run: PassRun) -> int | None:
-        """How many matches the pass may make; None for all of them, 0 skips it. This is how a bisection works."""
+        """How many matches the pass may make; None for all, 0 skips it. A bisection uses this."""
         return None
 
 
-PLACE = "eductor_place"
-"""Where an error keeps the stage in which it was raised."""
+RAISED_IN = "eductor_raised_in"
+"""The attribute of an error that names the stage in which it was raised."""
 
 
 @contextmanager
 def watched(run: StageRun, instruments: Sequence[Instrument]) -> Iterator[None]:
-    """Times a stage and shows it to the instruments; an error from inside keeps the stage in which it was raised."""
+    """Times a stage and notifies instruments; records on an error the stage that raised it."""
     for instrument in instruments:
         instrument.before_stage(run)
     started = time.perf_counter()
@@ -129,8 +129,8 @@ def watched(run: StageRun, instruments: Sequence[Instrument]) -> Iterator[None]:
         yield
     except BaseException as error:
         failure = error
-        if not hasattr(error, PLACE):
-            setattr(error, PLACE, f"in the stage {run.name} of the {run.graph}")
+        if not hasattr(error, RAISED_IN):
+            setattr(error, RAISED_IN, f"in the stage {run.name} of the {run.graph}")
         raise
     finally:
         run.seconds = time.perf_counter() - started
@@ -142,7 +142,7 @@ def watched(run: StageRun, instruments: Sequence[Instrument]) -> Iterator[None]:
 
 
 class Timer(Instrument):
-    """Seconds of each pass, by address, added up over graphs."""
+    """The seconds of each pass, by address, summed over graphs."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}

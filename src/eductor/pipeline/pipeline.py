@@ -22,12 +22,12 @@ from eductor.pipeline.versions import spelled
 
 @dataclass(frozen=True, repr=False)
 class Pipeline:
-    """The steps of all stages, in order. Every method returns another pipeline and leaves this one as it is."""
+    """The steps of all stages, in order. It is immutable: methods return other pipelines."""
 
     steps: tuple[Step, ...]
 
     def __post_init__(self) -> None:
-        """Stage by stage, and numbered as they stand here: `name#2` is the second of a name in this pipeline."""
+        """Sorts by stage and numbers the steps: `name#2` is the second of a name in this pipeline."""
         ordered = [s for stage in STAGES for s in numbered(self.stage(stage))]
         object.__setattr__(self, "steps", tuple(ordered))
 
@@ -35,7 +35,7 @@ class Pipeline:
     def default(
         registry: Registry | None = None, *, enable: Iterable[str] = (), disable: Iterable[str] = ()
     ) -> Pipeline:
-        """All passes that are on, those of `enable` too, without those of `disable`."""
+        """All passes that are on and those of `enable`, without those of `disable`."""
         steps = (registry or Registry.default()).steps()
         enable, disable = list(enable), list(disable)
         _check_names([*enable, *disable], steps)
@@ -45,7 +45,7 @@ class Pipeline:
 
     @staticmethod
     def of(options: Options, lower: Iterable[Row | Pass | str] | None = None) -> Pipeline:
-        """The pipeline that the options ask for, with all passes that they give and all that the engine cannot do without.
+        """The pipeline that the options select, with all passes that they add and all that the engine requires.
 
         `lower` are the rows of the engine's lower stage; by default those of the engine `inductor`.
         """
@@ -70,9 +70,9 @@ class Pipeline:
 
     @staticmethod
     def parse(text: str, registry: Registry | None = None, *others: Registry) -> Pipeline:
-        """Reads what `text()` printed: `pre_grad(a, b(level=2)), joint(c[:3])`, where c makes its first 3 matches alone.
+        """Parses the result of `text()`: `pre_grad(a, b(level=2)), joint(c[:3])`, where c makes only its first 3 matches.
 
-        What the registry does not have, the others may.
+        Passes that the registry lacks are looked up in the others.
         """
         registries = (registry or Registry.default(), *others)
         wrong = f"the pipeline {text!r} is not of the form stage(pass, pass(option=1)), ..."
@@ -107,18 +107,18 @@ class Pipeline:
         return tuple(s for s in self.steps if s.stage == stage)
 
     def without(self, *names: str) -> Pipeline:
-        """Drops passes by name: `name` drops all of that name, `name#2` the second, `joint/name` that of a stage."""
+        """Without these passes: `name` drops all of that name, `name#2` the second, `joint/name` that of a stage."""
         _check_names(names, self.steps)
         _check_droppable(self.steps, names)
         return Pipeline(tuple(s for s in self.steps if not _is_any(s, names)))
 
     def only(self, *names: str) -> Pipeline:
-        """Keeps nothing but these passes; a compile adds those that its engine cannot do without."""
+        """With only these passes; a compile adds those that its engine requires."""
         _check_names(names, self.steps)
         return Pipeline(tuple(s for s in self.steps if _is_any(s, names)))
 
     def limited(self, name: str, matches: int) -> Pipeline:
-        """Lets a pass make only its first matches."""
+        """With a limit on the matches of a pass: it makes only the first ones."""
         _check_names([name], self.steps)
         if type(matches) is not int or matches < 0:
             raise BadPass(f"limited({name!r}, {matches!r}): the number of matches is 0 or more.")
@@ -133,9 +133,9 @@ class Pipeline:
         before: str | Iterable[str] = (),
         at: str | None = None,
     ) -> Pipeline:
-        """Adds a pass directly after one, directly before one, or at a slot; by default where it asks to be.
+        """Adds a pass directly after one, directly before one, or at a slot; by default where it declares.
 
-        It may be a plain function of a `torch.fx.Graph`, too. It goes to those of its stages that have such a place.
+        It may be a plain function of a `torch.fx.Graph`. It is added to those of its stages that have such a place.
         """
         added = as_pass(pass_)
         if not (after or before or at):
@@ -152,7 +152,7 @@ class Pipeline:
         return self._added([added.staged(*stages)], "pipeline")
 
     def replaced(self, name: str, pass_: Pass | Callable[..., Any]) -> Pipeline:
-        """Puts another pass, or a plain function of a `torch.fx.Graph`, in the place of one."""
+        """With one pass replaced by another, or by a plain function of a `torch.fx.Graph`."""
         _check_names([name], self.steps)
         _check_droppable(self.steps, [name])
         pass_ = as_pass(pass_)
@@ -170,7 +170,7 @@ class Pipeline:
         return Pipeline(tuple(new))
 
     def cache_key(self) -> str:
-        """Changes with the name, the place, the version, the contract or the options of any pass."""
+        """A hash of the name, place, version, contract and options of every pass."""
         parts = []
         for step in self.steps:
             if not step.is_slot:
@@ -180,11 +180,11 @@ class Pipeline:
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
     def run(self, stage: Stage, module: GraphModule, context: Context, instruments: Sequence[Instrument] = ()) -> bool:
-        """Runs the passes of a stage over a graph, in place; whether one of them changed it."""
+        """Runs the passes of a stage on a graph, in place; returns whether one of them changed it."""
         return run_steps(self.stage(stage), stage, module, context, instruments)
 
     def _added(self, passes: Iterable[Pass], source: str = "options") -> Pipeline:
-        """With passes where they ask to be."""
+        """With passes added where they declare."""
         extras = [Extra(p, source) for p in passes]
         if not extras:
             return self
@@ -192,13 +192,13 @@ class Pipeline:
         return Pipeline(tuple(s for steps in placed for s in steps))
 
     def _for_engine(self, registry: Registry) -> Pipeline:
-        """Without built-in passes that prepare graphs for another engine."""
+        """Without built-in lowering passes of other engines."""
         wanted = {s.name for s in registry.order("lower")}
         others = [s for s in self.stage("lower") if s.is_built_in and s.name not in wanted]
         return Pipeline(tuple(s for s in self.steps if s not in others)) if others else self
 
     def _enabled(self, is_wanted: Callable[[Step], bool], registry: Registry) -> Pipeline:
-        """With all passes that are wanted, those that are not there yet at their place in the registry's order."""
+        """With all wanted passes; missing ones are inserted at their place in the registry's order."""
         steps = list(self.steps)
         for stage in STAGES:
             order = registry.order(stage)
@@ -269,23 +269,23 @@ def _check_names(names: Iterable[str], steps: Iterable[Step]) -> None:
 
 
 def _check_droppable(steps: Iterable[Step], names: Sequence[str]) -> None:
-    """A pass that the engine cannot do without is there, as a whole, in each compile with that engine."""
+    """Raises BadPass for a pass that the engine requires: it runs in full in each compile with that engine."""
     for step in steps:
         if step.required and _is_any(step, names):
             raise BadPass(
-                f"{step.address} cannot be dropped, limited or replaced, for the engine cannot do without it: "
-                f"{step.reason}. Choose another engine, or give an Engine of your own other rows of the stage lower."
+                f"{step.address} cannot be dropped, limited or replaced, as the engine requires it: "
+                f"{step.reason}. Choose another engine, or define an Engine with other rows of the stage lower."
             )
 
 
 def _check_types(options: Options) -> None:
-    """What the options cannot check themselves, because they know no pipeline."""
+    """Checks the options that `Options` cannot check, as it does not import pipelines."""
     if not isinstance(options.pipeline, (Pipeline, str, type(None))):
         raise BadOption(f"option pipeline={options.pipeline!r}: it must be a Pipeline or its text.")
     for given in options.instruments:
         if not isinstance(given, Instrument):
             raise BadOption(
-                f"option instruments: {given!r} is no Instrument. Give objects of a subclass, such as Timer()."
+                f"option instruments: {given!r} is not an Instrument. Give objects of a subclass, such as Timer()."
             )
 
 
@@ -295,7 +295,7 @@ def _in_slot(given: Pass | Callable[..., Any], slot: str) -> Pass:
 
 
 def _unnamed(pipeline: Pipeline, passes: list[Pass]) -> list[Pass]:
-    """The passes that a text gave no place to."""
+    """The passes that the text of a pipeline does not name."""
     named = {(s.stage, s.name) for s in pipeline.steps}
     by_name: dict[str, Pass] = {}
     for p in passes:

@@ -1,4 +1,4 @@
-"""The record of a compile: what each stage and each pass did to each graph, in the order of execution."""
+"""Records a compile: what each stage and each pass did to each graph, in the order of execution."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from eductor.pipeline.steps import Step
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What a match made of one node."""
+    """One node after a match."""
 
     node: Node
     previous: Node | None = None
-    """The node in front of it; None if it was erased."""
+    """The preceding node; None if it was erased."""
     call: Sequence[Any] = ()
     """Its kind, target, positional and keyword arguments."""
     meta: dict[str, Any] = field(default_factory=dict)
@@ -48,10 +48,10 @@ class PassRecord:
     before: Snapshot | None = None
     after: Snapshot | None = None
     edits: tuple[Sequence[Edit], ...] = ()
-    """What each match made of the graph, where graphs are kept."""
+    """The edits of each match, if graphs are kept."""
     step: Step | None = None
     began: float = 0.0
-    """Seconds after the recorder was made."""
+    """Seconds since the recorder was created."""
 
     @property
     def changed(self) -> bool:
@@ -60,7 +60,7 @@ class PassRecord:
 
 @dataclass(frozen=True, slots=True)
 class StageRecord:
-    """What one stage of a compile did to one graph; its passes have records of their own."""
+    """What one stage of a compile did to one graph; its passes have separate records."""
 
     name: FlowStage
     graph: int
@@ -71,16 +71,16 @@ class StageRecord:
     seconds: float
     failure: str = ""
     start: Snapshot | None = None
-    """The graph that it was given, where graphs are kept."""
+    """Its input graph, if graphs are kept."""
     began: float = 0.0
-    """Seconds after the recorder was made."""
+    """Seconds since the recorder was created."""
     lasted: float = 0.0
     """Seconds until its end, the stages inside included."""
 
 
 @dataclass
 class Recorder(Instrument):
-    """Keeps what each stage and pass did; with `keep_graphs`, the graph before and after each change, too."""
+    """Records what each stage and pass did; with `keep_graphs`, also the graph before and after each change."""
 
     keep_graphs: bool = False
     wants_curve: bool = False
@@ -178,7 +178,7 @@ class Recorder(Instrument):
 
 
 def _edits(module: GraphModule, touched: Sequence[Node]) -> list[Edit]:
-    """What became of the nodes that a match touched, in the order of the graph; those inside of bodies are not told."""
+    """The nodes that a match touched, after it, in the order of the graph; those inside of bodies are omitted."""
     here = [node for node in touched if node.graph is module.graph]
     erased = [Edit(node) for node in here if is_erased(node)]
     live = sorted((node for node in here if not is_erased(node)), key=sort_key)

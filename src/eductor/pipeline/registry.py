@@ -1,4 +1,4 @@
-"""Which passes there are, where they come from, and in which order they run."""
+"""The registry of passes: built-in and added ones, and the order in which they run."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ ENTRY_POINTS = "eductor.passes"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of a stage's order: a pass, or the module that has it, or a named slot, and why it stands there."""
+    """A row of a stage's order: a pass, or the module that defines it, or a named slot, and the reason for its place."""
 
     name: str
     reason: str
     module: str = ""
     pass_: Pass | None = None
     required: bool = False
-    """Whether the engine cannot do without the pass."""
+    """Whether the engine requires the pass."""
 
     @property
     def is_slot(self) -> bool:
@@ -41,39 +41,39 @@ _built_in: dict[Stage, tuple[Row, ...]] = {}
 
 
 def set_built_in(orders: Mapping[Stage, tuple[Row, ...]]) -> None:
-    """Declares the built-in orders. The room of the passes calls it when it is imported: this room knows no pass."""
+    """Declares the built-in orders; `eductor.passes` calls it on import, as this package imports no pass."""
     _built_in.update(orders)
 
 
 @dataclass(frozen=True)
 class Registry:
-    """The built-in orders and the passes that were added to them; a value."""
+    """The built-in orders and the passes added to them; immutable."""
 
     orders: tuple[tuple[Stage, tuple[Row, ...]], ...]
     extras: tuple[Extra, ...] = ()
 
     @staticmethod
     def default() -> Registry:
-        """The built-in passes and those that installed packages add by the entry point group `eductor.passes`."""
+        """The built-in passes, and those of installed packages with the entry point group `eductor.passes`."""
         return _default()
 
     @staticmethod
     def built_in() -> Registry:
-        """The built-in passes alone, whatever is installed beside them."""
+        """The built-in passes only."""
         return Registry(tuple(_built_in.items()))
 
     def with_passes(self, passes: Iterable[Pass], source: str = "options") -> Registry:
-        """The same registry with more passes; nothing else is changed by this."""
+        """A copy with more passes."""
         passes = list(passes)
         return self if not passes else replace(self, extras=(*self.extras, *(Extra(p, source) for p in passes)))
 
     def lowering(self, given: Iterable[Row | Pass | str]) -> Registry:
-        """The same registry with the lower stage of an engine: rows, passes, or names of built-in ones; and the slot."""
+        """A copy with the lower stage of an engine: rows, passes, or names of built-in ones; and the slot."""
         rows = tuple(given)
         return self if rows == dict(self.orders).get("lower") else _lowering(self, rows)
 
     def order(self, stage: Stage) -> tuple[Step, ...]:
-        """The steps of a stage in the order in which they run."""
+        """The steps of a stage, in order."""
         return self._placed[stage]
 
     @functools.cached_property
@@ -89,7 +89,7 @@ class Registry:
         return [step for stage in STAGES for step in self.order(stage)]
 
     def get(self, stage: Stage, name: str) -> Step:
-        """The first step of that name; unknown names are errors that suggest the nearest."""
+        """The first step of that name; an unknown name raises an error that suggests the nearest."""
         steps = self.order(stage)
         found = next((s for s in steps if s.is_called(name)), None)
         if found is None:
@@ -118,7 +118,7 @@ def _as_row(given: Row | Pass | str, known: dict[str, Row]) -> Row:
 
 
 def _by_name(extra: Extra) -> str:
-    """Passes do not depend on who came first; but where their order is that of their author, they keep it."""
+    """Sort key: by name, so that registration order does not matter, except in the slot that keeps the given order."""
     return "" if extra.pass_.slot == IN_GIVEN_ORDER else extra.pass_.name
 
 

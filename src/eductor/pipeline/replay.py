@@ -33,10 +33,10 @@ def replay(
 ) -> None:
     """Runs a pass, found as `module:name` or `file.py:name`, strictly on a printed graph, and prints the result.
 
-    `home` is the folder from which the pass is imported, `attributes` the file with what the graph takes from `self`.
+    `home` is the folder from which the pass is imported, `attributes` the file with the graph's attributes of `self`.
     """
     step = rebuilt_step(stage, pass_, home, options)
-    # The file stands beside the reproducer and was written with it, so it is as trusted as that.
+    # The file was written with the reproducer, so it is as trusted as that.
     module = rebuilt_module(graph, torch.load(attributes, weights_only=False) if attributes else {})
     run_steps([step], stage, module, rebuilt_context(stage, context), ())
     print(to_python(module.graph))
@@ -44,7 +44,7 @@ def replay(
 
 
 def rebuilt_step(stage: Stage, where: str, home: str, options: Mapping[str, Any] | None) -> Step:
-    """The pass of a reproducer; `home` is the folder from which it is imported."""
+    """The step of a reproducer; `home` is the folder from which its pass is imported."""
     if home:
         sys.path.append(home)
     found = load_pass(where).configured(**dict(options or {}))
@@ -52,7 +52,7 @@ def rebuilt_step(stage: Stage, where: str, home: str, options: Mapping[str, Any]
 
 
 def rebuilt_module(graph: str, attributes: Mapping[str, Any]) -> GraphModule:
-    """A printed graph with what it takes from `self`."""
+    """Parses a printed graph and sets its attributes of `self`."""
     root = torch.nn.Module()
     for name, value in attributes.items():
         _set(root, name, value)
@@ -60,7 +60,7 @@ def rebuilt_module(graph: str, attributes: Mapping[str, Any]) -> GraphModule:
 
 
 def rebuilt_context(stage: Stage, given: Mapping[str, Any] | None) -> Context:
-    """The context of a pass as a reproducer has it, strict."""
+    """The context of a pass from a reproducer, strict."""
     known = dict(given or {})
     facts = {name: known.pop(name) for name in Context(stage).facts() if name in known}
     name = GraphName(role=known.pop("role", "captured"))

@@ -1,4 +1,4 @@
-"""A failing pass as a file that runs alone: the graph before it, and the pipeline of that one pass."""
+"""Writes a failing pass as a standalone file: the graph before it, and the pass alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from eductor.pipeline.instruments import PassRun
 
 _TEMPLATE = """# {title}
 #
-# The graph as it was before that pass. Run `python {name}` to see the pass fail on it.
+# The graph before that pass. Run `python {name}` to see the pass fail on it.
 
 from pathlib import Path
 
@@ -42,7 +42,7 @@ if __name__ == "__main__":
 
 
 def write_reproducer(run: PassRun, folder: str | os.PathLike[str] | None) -> str:
-    """Writes the reproducer of a failed pass, and what its graph takes from its module beside it; returns its path."""
+    """Writes the reproducer of a failed pass, and the attributes of its graph beside it; returns its path."""
     graph = run.before.graph()
     text = to_python(graph)
     path = place_for(folder, run.address, text)
@@ -70,7 +70,7 @@ def write_reproducer(run: PassRun, folder: str | os.PathLike[str] | None) -> str
 
 
 def place_for(folder: str | os.PathLike[str] | None, address: str, text: str) -> Path:
-    """The path of a reproducer, named after its address and what it contains; its folder is made."""
+    """The path of a reproducer, named after its address and a hash of its text; creates its folder."""
     place = Path(folder or os.path.join(tempfile.gettempdir(), f"eductor-{os.getuid()}"))
     place.mkdir(parents=True, exist_ok=True)
     key = hashlib.blake2b(f"{address} {text}".encode(), digest_size=4).hexdigest()
@@ -78,7 +78,7 @@ def place_for(folder: str | os.PathLike[str] | None, address: str, text: str) ->
 
 
 def spelled_context(context: Context) -> dict[str, Any]:
-    """What a pass may know besides the graph, as literals."""
+    """The context of a pass as literals."""
     options = context.options
     return {
         "profile": options.profile,
@@ -90,7 +90,7 @@ def spelled_context(context: Context) -> dict[str, Any]:
 
 
 def where_is(pass_: Pass) -> tuple[str, str]:
-    """Where a pass can be imported from, as `module:name` or `file.py:name`, and the folder that makes it importable."""
+    """The import path of a pass, as `module:name` or `file.py:name`, and the folder that makes it importable."""
     module = sys.modules.get(getattr(pass_.fn, "__module__", ""))
     if module is None:
         return f":{pass_.name}", ""
@@ -106,11 +106,11 @@ def where_is(pass_: Pass) -> tuple[str, str]:
 
 
 def quoted(text: str) -> str:
-    """Raw and readable, if that is possible."""
+    """Text as a string literal: raw and readable if possible."""
     return repr(text) if '"""' in text else f'r"""\n{text}"""'
 
 
 def attributes_of(module: torch.nn.Module, graph: Graph) -> dict[str, Any]:
-    """What a graph takes from its module, by name."""
+    """The attributes of its module that a graph uses, by name."""
     nodes = [n for op in ("get_attr", "call_module") for n in graph.find_nodes(op=op)]
     return {str(n.target): attrgetter(str(n.target))(module) for n in nodes}

@@ -1,4 +1,4 @@
-"""A pass that is made of rules: `stage/pass:rule@match`."""
+"""Passes that consist of rules: `stage/pass:rule@match`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from eductor.pipeline.versions import added_by_others, digest, packages_of, sour
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule of a rule pass: called for each call of one of its operators."""
+    """One rule of a rule pass, tried on each call of its operators."""
 
     name: str
     operators: tuple[Any, ...]
@@ -27,17 +27,17 @@ class Rule:
     version: str
 
     def __call__(self, view: GraphView, rewriter: Rewriter, node: Node, context: Context) -> None:
-        """Looks at a call: with the graph and the rewriter, and with the context if the rule asks for it."""
+        """Tries the rule on a call, with the graph and the rewriter, and with the context if the rule takes one."""
         self.fn(view, rewriter, node, **({"context": context} if takes_context(self.fn) else {}))
 
     @functools.cached_property
     def keys(self) -> frozenset[Any]:
-        """Under what the calls of its operators are filed."""
+        """The index keys of the calls of its operators."""
         return frozenset(map(key_of, self.operators))
 
 
 class RulePass(Pass):
-    """A pass made of rules, each tried on the calls of its operators: `stage/pass:rule@match`."""
+    """A pass that tries each of its rules on the calls of that rule's operators: `stage/pass:rule@match`."""
 
     def __init__(self, fn: Callable[..., Any], **declared: Any) -> None:
         super().__init__(fn, **declared)
@@ -52,14 +52,13 @@ class RulePass(Pass):
         return digest(self._version or self._source, *(f"{r.name} {r.version}" for r in self.rules))
 
     @property
-    def untold(self) -> str:
-        return super().untold or added_by_others(self.fn, ((rule.name, packages_of(rule.fn)) for rule in self.rules))
+    def unversioned(self) -> str:
+        return super().unversioned or added_by_others(
+            self.fn, ((rule.name, packages_of(rule.fn)) for rule in self.rules)
+        )
 
     def rule(self, *operators: Any, name: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Declares a rule for the calls of the operators: a function of the graph, the rewriter and the node.
-
-        It may take `context`, too.
-        """
+        """Declares a rule for calls of the operators: a function of the graph, the rewriter, the node, and optionally `context`."""
 
         def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
             rule = Rule(
@@ -73,7 +72,7 @@ class RulePass(Pass):
                 )
             if not operators:
                 raise BadPass(
-                    f"pass {self.name!r}: the rule {rule.name!r} needs the operators whose calls it looks at."
+                    f"pass {self.name!r}: the rule {rule.name!r} needs the operators whose calls it rewrites."
                 )
             self.rules.append(rule)
             return fn
@@ -88,8 +87,8 @@ class RulePass(Pass):
             keys = view.keys(node)
             rules = by_keys.get(keys)
             if rules is None:
-                # A node may be filed under several keys; each rule is tried once, in the order of declaration. One that
-                # asks for a key itself takes all that is filed there; of others, each call has to be looked at.
+                # A node may have several index keys; each rule is tried once, in the order of declaration. A rule that
+                # names a key itself takes all nodes of that key; for other rules, each call is checked.
                 rules = by_keys[keys] = [
                     (rule, any(key in rule.operators for key in keys))
                     for rule in self.rules
@@ -106,10 +105,10 @@ class RulePass(Pass):
             if len(rewriter.rejects) > refusals:
                 left[node] = len(rewriter.matches)
         if any(made < len(rewriter.matches) for made in left.values()):
-            self._look_again(view, rewriter, context, left)
+            self._retry(view, rewriter, context, left)
 
-    def _look_again(self, view: GraphView, rewriter: Rewriter, context: Context, left: Mapping[Node, int]) -> None:
-        """What was refused may be allowed after a later match; the first refusal of what then is rewritten is void."""
+    def _retry(self, view: GraphView, rewriter: Rewriter, context: Context, left: Mapping[Node, int]) -> None:
+        """Retries refused nodes after later matches; drops the earlier refusals of a node that is then rewritten."""
         edits = -1
         while edits < len(rewriter.matches):
             edits = len(rewriter.matches)
@@ -133,6 +132,6 @@ def rule_pass(
     inference_only: bool = False,
     **declared: Any,
 ) -> Callable[[Callable[..., Any]], RulePass]:
-    """Makes a pass of rules; the decorated function only names and documents it."""
+    """Creates a pass of rules; the decorated function only names and documents it."""
     contract = Contract(numerics, words(devices), inference_only)
     return lambda fn: RulePass(fn, stages=words(stage), contract=contract, **declared)

@@ -1,4 +1,4 @@
-"""Runs passes over a graph: cleans up after each, checks it, undoes and reports one that failed."""
+"""Runs passes on a graph: cleans up and checks after each, undoes and reports one that failed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from eductor.pipeline.steps import Step
 def run_steps(
     steps: Sequence[Step], stage: Stage, module: GraphModule, context: Context, instruments: Sequence[Instrument]
 ) -> bool:
-    """Runs the steps of one stage in order, each on what the one before it left; whether one of them changed it."""
+    """Runs the steps of one stage in order on one graph; returns whether one of them changed it."""
     for instrument in instruments:
         instrument.before_pipeline(stage, module)
     try:
@@ -72,7 +72,7 @@ def skip_steps(
     instruments: Sequence[Instrument],
     reason: str,
 ) -> None:
-    """Leaves a stage out: its passes are recorded as skipped, and those that a user asked for are warned about."""
+    """Skips a stage: notifies instruments of each skipped pass, and warns about those from the options."""
     noticed = [s for s in steps if not s.is_slot and (instruments or s.source == "options")]
     if noticed:
         view, interface, before = GraphView(module), Interface(module.graph), Snapshot(module.graph)
@@ -81,7 +81,7 @@ def skip_steps(
 
 
 def _warn_of_laws(module: GraphModule, stage: Stage, *, in_place: bool) -> None:
-    """After a stage: what is illegal now came in so, for each of its passes was checked."""
+    """Warns of broken laws after a stage; its input broke them, as each of its passes was checked."""
     broken = violations(module.graph, stage, in_place=in_place)
     if broken:
         first = broken[0]
@@ -94,7 +94,7 @@ def _warn_of_laws(module: GraphModule, stage: Stage, *, in_place: bool) -> None:
 
 @dataclass
 class _Runner:
-    """One pass over one graph."""
+    """Runs one pass on one graph."""
 
     step: Step
     context: Context
@@ -104,11 +104,11 @@ class _Runner:
 
     @property
     def _is_watched(self) -> bool:
-        """Whether it is looked for what a pass did behind the rewriter's back: what our own passes do there, tests see."""
+        """Whether to look for edits without the rewriter; built-in passes are checked by tests instead."""
         return not self.step.is_built_in or self.context.options.debug
 
     def run(self, before: Snapshot) -> Snapshot:
-        """Runs the pass; returns the graph as it is afterwards, for the next one to compare with."""
+        """Runs the pass; returns a snapshot of the graph after it, with which the next pass is compared."""
         pass_ = self.step.load()
         run = PassRun(self.step, self.context, self.view.module, before)
         failure: Exception | None = None
@@ -119,7 +119,7 @@ class _Runner:
             failure = error
         limit = self._limit(run)
         if limit == 0:
-            run.reason = run.reason or "it may make no match here"
+            run.reason = run.reason or "its limit of matches is 0 here"
         if run.reason:
             return self.skip(before, run.reason)
         for instrument in self.instruments:
@@ -138,8 +138,8 @@ class _Runner:
                 instrument.after_pass(run)
             return after
         except Exception as error:
-            held.give_back(self.view.module)
-            self._undo(run, rewriter, error, can_go_on=versions == held.versions())
+            held.restore(self.view.module)
+            self._undo(run, rewriter, error, can_continue=versions == held.versions())
             return Snapshot(self.view.graph)
 
     def _held(self) -> _Held:
@@ -149,14 +149,14 @@ class _Runner:
         return held
 
     def _limit(self, run: PassRun) -> int | None:
-        """How many matches the pass may make, by the pipeline and by the instruments; all, where the engine needs it."""
+        """How many matches the pipeline and the instruments allow the pass; None for all, as for a required pass."""
         if self.step.required:
             return None
         limits = [self.step.limit, *(instrument.most_matches(run) for instrument in self.instruments)]
         return min((limit for limit in limits if limit is not None), default=None)
 
     def skip(self, before: Snapshot, reason: str) -> Snapshot:
-        """Leaves the pass out, and says why: aloud, if a user asked for it."""
+        """Skips the pass and notifies instruments of the reason; warns if the pass is from the options."""
         run = PassRun(self.step, self.context, self.view.module, before, status="skipped", reason=reason)
         for instrument in self.instruments:
             instrument.skipped_pass(run)
@@ -186,7 +186,7 @@ class _Runner:
             if not pass_.foreign:
                 return before
             self.view.forget()
-            return Snapshot(graph)  # it may have tagged nodes in their meta, or changed attributes
+            return Snapshot(graph)  # it may have changed metadata of nodes, or attributes
         if pass_.foreign:
             check_whole(graph)
             self.view.forget()
@@ -207,10 +207,10 @@ class _Runner:
         run.after = after if changed else None
         return after
 
-    def _undo(self, run: PassRun, rewriter: Rewriter, error: Exception, *, can_go_on: bool) -> None:
+    def _undo(self, run: PassRun, rewriter: Rewriter, error: Exception, *, can_continue: bool) -> None:
         place = error.node if isinstance(error, ContractBroken) and error.node is not None else rewriter.place
         surroundings = _around(
-            self.view.module, run.before, _stand_in(rewriter, place.name) if place is not None else None
+            self.view.module, run.before, _replacement(rewriter, place.name) if place is not None else None
         )
         run.before.restore(self.view.module)
         self.view.forget()
@@ -225,18 +225,18 @@ class _Runner:
         for instrument in self.instruments:
             instrument.failed_pass(run, error)
         message = f"the pass {run.address} failed: {run.reason}\n{surroundings}\n{where}"
-        if not can_go_on:
+        if not can_continue:
             raise PassFailed(f"{message}\nIt wrote tensors of the module, which cannot be undone.") from error
         if self.step.required:
             raise RequiredPassFailed(message) from error
         if self.context.options.strict:
             raise PassFailed(message) from error
-        warn(f"{message}\nThe compile goes on without it.")
+        warn(f"{message}\nThe compile continues without it.")
 
 
 @dataclass
 class _Matches:
-    """Hands the matches of a pass on to the instruments."""
+    """Notifies instruments of the matches of a pass."""
 
     run: PassRun
     instruments: Sequence[Instrument]
@@ -259,7 +259,7 @@ def _check_edits(graph: Graph, before: Snapshot, matches: Sequence[Match]) -> No
         check_reported(graph, before, matches)
         check_sound(graph, before)
     except ContractBroken:
-        check_whole(graph)  # if it is not, that is what to say
+        check_whole(graph)  # its error is clearer
         raise
 
 
@@ -276,7 +276,7 @@ def _scope(view: GraphView, rewriter: Rewriter) -> Iterator[None]:
 
 
 def _applies(pass_: Pass, context: Context, view: GraphView) -> Literal[True] | No:
-    """Whether a pass applies to this compile."""
+    """Whether a pass applies to this compile, or a No with the reason."""
     contract = pass_.contract
     if context.options.profile == "exact" and contract.numerics != "exact":
         return No(f"the profile exact allows only exact passes; this one is {contract.numerics}")
@@ -291,7 +291,7 @@ def _applies(pass_: Pass, context: Context, view: GraphView) -> Literal[True] | 
         wanted = pass_.when(context)
         if isinstance(wanted, No):
             return wanted
-        if isinstance(wanted, str) or not wanted:  # a sentence in place of No is taken at its word
+        if isinstance(wanted, str) or not wanted:  # a string is a reason, too
             return No(wanted or "its condition `when` does not hold")
     return True
 
@@ -303,7 +303,7 @@ def _devices(graph: Graph) -> set[str]:
 
 
 def _tidy(graph: Graph) -> None:
-    """Sorts what was inserted anywhere, even after the output, where torch.fx puts a new node by default."""
+    """Sorts the graph, with the output last; torch.fx inserts new nodes after the output by default."""
     (output,) = graph.find_nodes(op="output")
     last = next(iter(reversed(graph.nodes)))
     if output is not last:
@@ -311,8 +311,8 @@ def _tidy(graph: Graph) -> None:
     sort_in_place(graph)
 
 
-def _stand_in(rewriter: Rewriter, name: str) -> str:
-    """What a pass has put in the place of a node, or the node itself."""
+def _replacement(rewriter: Rewriter, name: str) -> str:
+    """The name of the node that replaced a node in this pass, or of the node itself."""
     for event in (event for match in rewriter.matches for event in match.events):
         if event.kind == "replaced" and event.node == name:
             name = event.detail.removeprefix("by ")
@@ -320,17 +320,17 @@ def _stand_in(rewriter: Rewriter, name: str) -> str:
 
 
 def _around(module: GraphModule, before: Snapshot, place: str | None) -> str:
-    """The lines around the place, in what the pass made of the graph; in the graph before it, if the place is only there."""
+    """The printed lines around a node, in the graph after the pass, or else in the graph before it."""
     try:
         if place is None or any(n.name == place for n in module.graph.nodes):
             return around(module.graph, place)
-    except Exception:  # what the pass left cannot even be printed
+    except Exception:  # the graph after the pass cannot be printed
         pass
     return around(before.graph(), place)
 
 
 class _Held:
-    """What the graph takes from its module: a pass may drop it from there, and be undone."""
+    """The attributes of the module that the graph uses, which are restored if the pass is undone."""
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
         self._values = dict(values or {})
@@ -344,10 +344,10 @@ class _Held:
         return _Held({path: value for path, value in found.items() if value is not None})
 
     def versions(self) -> list[int]:
-        """How often each tensor was written so far."""
+        """The version counter of each tensor."""
         return [tensor._version for tensor in self._tensors]
 
-    def give_back(self, module: GraphModule) -> None:
+    def restore(self, module: GraphModule) -> None:
         for path, value in self._values.items():
             parent, _, name = path.rpartition(".")
             home = module.get_submodule(parent)

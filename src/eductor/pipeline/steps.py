@@ -1,4 +1,4 @@
-"""A place in the order of a stage, and how passes that ask for one are placed among those that have one."""
+"""The steps of a stage, and how passes with constraints are inserted into their order."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ DEFAULT_SLOTS: dict[Stage, str] = {
     "post_grad": "post_grad_custom_post_pass",
     "lower": "lower_custom_pass",
 }
-"""Where a pass goes that asks for no place; in a stage without such a slot, to its end."""
+"""The slots of passes without constraints; in a stage without such a slot, they go to its end."""
 
 IN_GIVEN_ORDER = "custom_backend_passes"
-"""The slot whose passes stand in the order in which they were brought: steps of one author, for a device of theirs."""
+"""The slot that keeps the given order of its passes: one author's passes for a custom device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class Step:
     module: str = ""
     slot: str = ""
     limit: int | None = None
-    """How many matches the pass may make; None for all."""
+    """The limit of the pass's matches; None for all."""
     required: bool = False
-    """Whether the engine cannot do without it: it is neither dropped nor limited."""
+    """Whether the engine requires it: it cannot be dropped or limited."""
 
     @property
     def address(self) -> str:
@@ -53,11 +53,11 @@ class Step:
         return bool(self.module)
 
     def load(self) -> Pass:
-        """The pass itself; a built-in one is imported when it is first needed."""
+        """The pass; a built-in one is imported on first use."""
         return self.pass_ if self.pass_ is not None else _built_in(self.module, self.name)
 
     def is_called(self, name: str) -> bool:
-        """Whether a name means this step: `name` means all of that name, `name#2` the second, `joint/name` a stage's."""
+        """Whether a name refers to this step: `name` to all of that name, `name#2` to the second, `joint/name` to a stage's."""
         return name.removeprefix(f"{self.stage}/") in (self.name, f"{self.name}#{self.number}")
 
 
@@ -69,7 +69,7 @@ def _built_in(module: str, name: str) -> Pass:
 
 
 def numbered(steps: Iterable[Step]) -> list[Step]:
-    """The steps of one stage, those of one name told apart by their number."""
+    """Numbers the steps of one stage that share a name."""
     seen: dict[str, int] = {}
     result = []
     for step in steps:
@@ -80,13 +80,13 @@ def numbered(steps: Iterable[Step]) -> list[Step]:
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """A pass that asks for a place in the order, and who brought it."""
+    """An added pass with the package or option that added it."""
 
     pass_: Pass
     source: str
 
     @property
-    def has_wishes(self) -> bool:
+    def is_constrained(self) -> bool:
         return bool(self.pass_.after or self.pass_.before)
 
     def step(self, stage: Stage, slot: str = "") -> Step:
@@ -97,21 +97,21 @@ class Extra:
 
 
 def place(stage: Stage, steps: Iterable[Step], extras: Sequence[Extra]) -> list[Step]:
-    """Places extras among steps, which keep their order: in a slot, or as near as can be to what they ask for.
+    """Inserts extras among steps, which keep their order: in a slot, or as close as possible to their constraints.
 
-    Those in slots stand there in the order given. Where the others stand depends on names and constraints alone.
+    Slots keep the given order. The places of the others depend on names and constraints only.
     """
     steps = list(steps)
     _check_names(stage, steps, extras)
     for extra in extras:
-        if not extra.has_wishes:
+        if not extra.is_constrained:
             steps = _fill(stage, steps, extra)
-    wishing = sorted((e for e in extras if e.has_wishes), key=lambda e: e.pass_.name)
-    return numbered(_Order(stage, numbered(steps), wishing).resolve() if wishing else steps)
+    constrained = sorted((e for e in extras if e.is_constrained), key=lambda e: e.pass_.name)
+    return numbered(_Order(stage, numbered(steps), constrained).resolve() if constrained else steps)
 
 
 def _check_names(stage: Stage, steps: list[Step], extras: Sequence[Extra]) -> None:
-    """A name means one pass; only slots may hold several of a name: plain functions, or a pass that runs elsewhere, too."""
+    """Checks that names are unique; only slots may repeat a name: of plain functions, or of a pass that runs elsewhere."""
     taken: dict[str, Step] = {s.name: s for s in steps}
     for extra in extras:
         p = extra.pass_
@@ -119,7 +119,7 @@ def _check_names(stage: Stage, steps: list[Step], extras: Sequence[Extra]) -> No
         if other is not step and not (p.slot and not other.is_slot and _may_share_name(p, other.load())):
             raise BadPass(
                 f"two passes of the stage {stage} are called {p.name!r}: one from {other.source}, one from "
-                f"{extra.source}. Rename one, or put one in the place of the other with Pipeline.replaced."
+                f"{extra.source}. Rename one, or replace one by the other with Pipeline.replaced."
             )
 
 
@@ -128,7 +128,7 @@ def _may_share_name(a: Pass, b: Pass) -> bool:
 
 
 def _fill(stage: Stage, steps: list[Step], extra: Extra) -> list[Step]:
-    """Adds a pass to the end of its slot, wherever that occurs; to the end of the stage where the default slot is gone."""
+    """Adds a pass to the end of each occurrence of its slot; without the default slot, to the end of the stage."""
     wanted = extra.pass_.slot or DEFAULT_SLOTS.get(stage, "")
     ends = [_end_of_slot(steps, i) for i, s in enumerate(steps) if s.is_slot and s.is_called(wanted)]
     if not ends and extra.pass_.slot:
@@ -139,7 +139,7 @@ def _fill(stage: Stage, steps: list[Step], extra: Extra) -> list[Step]:
 
 
 def _end_of_slot(steps: list[Step], at: int) -> int:
-    """Where the passes end that fill the slot at a place."""
+    """The index after the passes that fill the slot at an index."""
     end = at + 1
     while steps[at].is_slot and end < len(steps) and steps[end].slot == steps[at].name:
         end += 1
@@ -151,25 +151,25 @@ def _plain(name: str) -> str:
 
 
 class _Order:
-    """What runs before what, and why: the given steps among each other, and what the others ask for."""
+    """The constraints on the order of a stage, with reasons: the given order, and those of added passes."""
 
-    def __init__(self, stage: Stage, steps: list[Step], wishing: list[Extra]) -> None:
+    def __init__(self, stage: Stage, steps: list[Step], constrained: list[Extra]) -> None:
         self.stage = stage
         self.fixed = len(steps)
-        self.items = [*steps, *(e.step(stage) for e in wishing)]
+        self.items = [*steps, *(e.step(stage) for e in constrained)]
         self.asked: dict[int, list[int]] = {}
         self.earlier: list[dict[int, str]] = [{} for _ in self.items]
         for i in range(1, self.fixed):
             self.earlier[i][i - 1] = ""
-        for i, extra in enumerate(wishing, start=self.fixed):
+        for i, extra in enumerate(constrained, start=self.fixed):
             self._ask(i, extra)
         self.above = [self._all_before(i) for i in range(len(self.items))]
 
     def _ask(self, i: int, extra: Extra) -> None:
-        """After a name is after its last step, before a name is before its first; after a slot is after what fills it."""
+        """Adds constraints: after the last step of a name, before its first; after a slot means after the passes in it."""
         who = f"{extra.pass_.name!r} (from {extra.source}) wants to run"
-        after = [(name, self._called(name, extra)[-1]) for name in extra.pass_.wishes("after", self.stage)]
-        before = [(name, self._called(name, extra)[0]) for name in extra.pass_.wishes("before", self.stage)]
+        after = [(name, self._called(name, extra)[-1]) for name in extra.pass_.constraints("after", self.stage)]
+        before = [(name, self._called(name, extra)[0]) for name in extra.pass_.constraints("before", self.stage)]
         for name, other in after:
             last = _end_of_slot(self.items[: self.fixed], other) - 1 if other < self.fixed else other
             filled = f", which {self.items[last].name!r} fills" if last != other else ""
@@ -195,8 +195,8 @@ class _Order:
         return found
 
     def resolve(self) -> list[Step]:
-        """Inserts one after the other between what it must follow and what it must precede. There always is a gap:
-        the steps that stand already obey all constraints, those that pass through the missing ones, too."""
+        """Inserts the passes one by one between those that they must follow and precede. There always is such a gap, as
+        the steps placed so far obey all constraints, even those that follow only through missing ones."""
         for i in range(self.fixed, len(self.items)):
             if i in self.above[i]:
                 raise OrderConflict(self._explain(i))
@@ -209,14 +209,14 @@ class _Order:
         return [self.items[i] for i in order]
 
     def _next(self, waiting: list[int]) -> int:
-        """One whose neighbours stand already, if there is one. The order makes alphabetical neighbours of equals."""
+        """A pass whose neighbours are placed already, if there is one; passes with equal constraints end up alphabetical."""
         ready = [i for i in waiting if not set(self.asked[i]) & set(waiting)]
         followers = [i for i in ready if self._follows(i)]
         return max(followers) if followers else min(ready or waiting)
 
     def _follows(self, i: int) -> bool:
-        """Whether a pass asked to run after something; it then stands behind that, and otherwise in front of something."""
-        return bool(self.items[i].load().wishes("after", self.stage))
+        """Whether a pass has an `after` constraint: it is then placed directly after that step, else directly before one."""
+        return bool(self.items[i].load().constraints("after", self.stage))
 
     def _gap(self, i: int, order: list[int]) -> int:
         behind = max((at + 1 for at, other in enumerate(order) if other in self.above[i]), default=None)
@@ -225,14 +225,14 @@ class _Order:
         return next((at for at in wanted if at is not None), self._default_gap(order))
 
     def _default_gap(self, order: list[int]) -> int:
-        """The place of passes that ask only for each other."""
+        """The index for passes that have constraints only among each other."""
         steps = [self.items[i] for i in order]
         slot = next((at for at, s in enumerate(steps) if s.is_slot and s.name == DEFAULT_SLOTS.get(self.stage)), None)
         return len(steps) if slot is None else _end_of_slot(steps, slot)
 
     def _explain(self, item: int) -> str:
-        """Names both sides of each constraint on the way from a pass round to itself."""
-        path = self._way_back(item)
+        """Describes a cycle of constraints, with both sides of each."""
+        path = self._cycle(item)
         reasons: list[str] = []
         first: Step | None = None
         for earlier, later in itertools.pairwise(path):
@@ -246,8 +246,8 @@ class _Order:
             reasons.append(f"{first.name!r} (from {first.source}) runs before {self.items[later].name!r}")
         return f"the passes of the stage {self.stage} cannot be ordered: {'; '.join(reasons)}. Drop one of these constraints."
 
-    def _way_back(self, item: int) -> list[int]:
-        """The shortest way from an item to itself, each running before the next."""
+    def _cycle(self, item: int) -> list[int]:
+        """The shortest cycle through an item; each runs before the next."""
         later: dict[int, int] = {}
         pending = [item]
         for i in pending:

@@ -62,7 +62,7 @@ def _name(run: StageRun) -> str:
 
 
 def _text(module: GraphModule) -> str:
-    """The graph as Python, or a comment if it cannot be printed, which must not fail the pass."""
+    """The graph as Python; a comment if printing fails, which must not fail the pass."""
     try:
         return to_function(module.graph)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The version of a pass: a hash of the source it is written in, the same in every process."""
+"""Versions of passes: a hash of the source, equal in all processes."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ from typing import Any
 
 
 def source_hash(fn: Any) -> str:
-    """Of the file the function is written in, so that an edited helper counts; of its code and of what that closes over,
-    so that two functions made in one place differ."""
+    """Hashes a function's file, so that an edited helper counts, and its code and closure, so that two functions that are
+    defined by the same source differ."""
     try:
         source = inspect.getsource(inspect.getmodule(fn) or fn)
-    except (OSError, TypeError):  # typed into a console, or made by exec
+    except (OSError, TypeError):  # from a console, or exec
         source = ""
     return digest(source, spelled(fn))
 
 
 def is_ours(fn: Any) -> bool:
-    """Whether a function is one of this package's, whose whole source tells what it does."""
+    """Whether a function belongs to this package, whose version covers all of its source."""
     return package_of(fn) == package_of(is_ours)
 
 
 def package_of(fn: Any) -> str:
-    """The package that a function comes with: its author states the versions of passes for what stands there."""
+    """The package of a function; the versions that its author states cover all code in it."""
     return str(getattr(unwrapped(fn), "__module__", "")).partition(".")[0]
 
 
 def packages_of(*fns: Any) -> frozenset[str]:
-    """The packages that functions come with; some may be None."""
+    """The packages of functions; some may be None."""
     return frozenset(package_of(fn) for fn in fns if fn is not None)
 
 
 def added_by_others(fn: Any, rules: Iterable[tuple[str, frozenset[str]]]) -> str:
-    """Why the version of a pass does not tell of its rules, given as names and the packages of their functions; or nothing."""
+    """Why the version of a pass does not cover its rules, given as names and packages of their functions; else empty."""
     added = next((name for name, packages in rules if not packages <= packages_of(fn)), None)
     return "" if added is None else f"whose rule {added} has a function of another package"
 
 
 def unwrapped(fn: Any) -> Any:
-    """The function of which some arguments are given."""
+    """The function inside of `functools.partial`s."""
     return unwrapped(fn.func) if isinstance(fn, functools.partial) else fn
 
 
 def spelled(value: Any, depth: int = 8) -> str:
-    """A value as text that is the same in every process; the state of objects is spelled as far as the depth goes."""
+    """A value as text, equal in all processes; objects are spelled with their state, down to the depth."""
     if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
         return repr(value)
     if isinstance(value, types.CodeType):
@@ -80,7 +80,7 @@ def spelled(value: Any, depth: int = 8) -> str:
 
 
 def _contents(cell: types.CellType) -> Any:
-    """A function that calls itself closes over a cell that is filled only once it is made."""
+    """The contents of a closure cell; None if empty, as in a recursive function that is not yet defined."""
     try:
         return cell.cell_contents
     except ValueError:

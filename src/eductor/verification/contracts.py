@@ -21,7 +21,7 @@ from eductor.verification.seeded_draws import origin_of
 def check_metadata(before: GraphModule, after: GraphModule) -> None:
     """Checks that the fake value of each changed node is what its operands evaluate to."""
     old = {n.name: n for n in before.graph.nodes}
-    changed = [n for n in after.graph.nodes if not _is_as_it_was(n, old.get(n.name))]
+    changed = [n for n in after.graph.nodes if not _is_unchanged(n, old.get(n.name))]
     nodes = dict.fromkeys([*changed, *(user for node in changed for user in node.users)])
     try:
         stale = _stale(after, nodes)
@@ -39,14 +39,14 @@ def check_metadata(before: GraphModule, after: GraphModule) -> None:
 
 
 def _stale(module: GraphModule, nodes: dict[Node, None]) -> dict[Node, str]:
-    """The nodes that evaluate to something else than their fake value, with the difference."""
+    """The nodes whose fake value differs from what they evaluate to, with the difference."""
     if any(is_transform(n.target) for n in module.graph.nodes):
         return {}
     values = ((node, meta.value_of(node), new) for node, new in reevaluated(module, nodes))
     return {n: unlike for n, old, new in values if old is not meta.UNKNOWN and (unlike := meta.difference(old, new))}
 
 
-def _is_as_it_was(node: Node, old: Node | None) -> bool:
+def _is_unchanged(node: Node, old: Node | None) -> bool:
     if old is None or (node.op, node.target) != (old.op, old.target):
         return False
     operands = [n.name for n in node.all_input_nodes] == [n.name for n in old.all_input_nodes]

@@ -53,7 +53,7 @@ def explain(
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StageView:
     """One stage and the passes that ran or were skipped in it."""
 
     stage: StageRecord
@@ -122,17 +122,17 @@ class Explanation:
             finally:
                 self.seconds += time.perf_counter() - started
 
-    def stages(self, graph: int) -> list[Told]:
+    def stages(self, graph: int) -> list[StageView]:
         """The stages of a graph in order, each with its passes; skipped stages come last."""
         passes = [r for r in self.recorder.records if r.graph == graph]
         shown = [
-            Told(s, [r for r in passes if (r.stage, r.role) == (s.name, s.role)])
+            StageView(s, [r for r in passes if (r.stage, r.role) == (s.name, s.role)])
             for s in self.recorder.stages
             if s.graph == graph
         ]
         for stage in STAGES:
             if all(t.stage.name != stage for t in shown) and (skipped := [r for r in passes if r.stage == stage]):
-                shown.append(Told(_left_out(self.graphs[graph], skipped), skipped))
+                shown.append(StageView(_left_out(self.graphs[graph], skipped), skipped))
         return shown
 
     def verdict(self, record: PassRecord) -> dict[str, Any] | None:

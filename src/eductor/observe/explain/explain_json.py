@@ -13,7 +13,7 @@ from eductor.pipeline.recorder import PassRecord
 from eductor.version import __version__
 
 if TYPE_CHECKING:
-    from eductor.observe.explain.explain import Explanation, Told
+    from eductor.observe.explain.explain import Explanation, StageView
 
 SCHEMA = "eductor.explain/1"
 
@@ -45,7 +45,7 @@ def _graph(explanation: Explanation, number: int) -> dict[str, Any]:
     }
 
 
-def _stage(explanation: Explanation, shown: Told) -> dict[str, Any]:
+def _stage(explanation: Explanation, shown: StageView) -> dict[str, Any]:
     stage = shown.stage
     return {
         "name": stage.name,

@@ -9,7 +9,7 @@ from eductor.observe.table import indent, stage_table
 from eductor.pipeline.recorder import StageRecord
 
 if TYPE_CHECKING:
-    from eductor.observe.explain.explain import Explanation, Told
+    from eductor.observe.explain.explain import Explanation, StageView
 
 NOTHING = (
     "No graph was captured: the function computes nothing with tensors, or Dynamo cannot trace it "
@@ -40,7 +40,7 @@ def _graph(explanation: Explanation, number: int) -> Iterator[str]:
             yield indent(f"warning: {text}")
 
 
-def _stage(shown: Told) -> Iterator[str]:
+def _stage(shown: StageView) -> Iterator[str]:
     stage = shown.stage
     role = f", {stage.role}" if stage.role in ("forward", "backward") else ""
     took = f" ({milliseconds(stage.seconds)})" if not stage.facts.get("left_out") else ""

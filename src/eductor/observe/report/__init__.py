@@ -1,4 +1,4 @@
-"""The report: what happened to a model, as data and as one HTML file to look around in."""
+"""The report of a compile, as data and as one interactive HTML file."""
 
 from eductor.observe.report.html import as_html as as_html
 from eductor.observe.report.html import explorer as explorer

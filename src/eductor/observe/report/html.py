@@ -1,4 +1,4 @@
-"""The report as one HTML file: the explorer with the data inside, gzipped; it needs no server and no network."""
+"""Writes the report as one HTML file: the explorer with the data inside, gzipped; needs no server or network."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from eductor.errors import EductorError
 
 PAGE = "explorer.html"
 TAG = '<script id="report" type="application/octet-stream;base64">'
-"""The element of the page that the data go into."""
+"""The element of the page that holds the data."""
 
 
 def as_html(report: Mapping[str, Any]) -> str:
-    """The page with this report in it."""
+    """The page with this report."""
     before, tag, after = explorer().partition(TAG)
     return f"{before}{tag}{packed(report)}{after}"
 
 
 def explorer() -> str:
-    """The page without data; an error says what to do where the package lacks it."""
+    """The page without data; raises an error with instructions if the package lacks it."""
     page = files("eductor.observe.report").joinpath(PAGE)
     text = page.read_text(encoding="utf-8") if page.is_file() else ""
     if text.count(TAG) != 1:
@@ -33,6 +33,6 @@ def explorer() -> str:
 
 
 def packed(report: Mapping[str, Any]) -> str:
-    """The data as the page unpacks them: JSON, gzipped, in base64."""
+    """The data as the page reads them: JSON, gzipped, in base64."""
     text = json.dumps(report, separators=(",", ":"), allow_nan=False)
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode("ascii")

@@ -1,4 +1,4 @@
-"""The nearest misses of patterns that found nothing: how far each came, and which node disagreed."""
+"""The nearest misses of patterns without a match: how many calls each matched, and which node disagreed."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from eductor.pipeline.recorder import PassRecord
 
 
 class Misses:
-    """Asks the rules of passes over one stage; a graph is made only once for all passes that saw it."""
+    """Finds the nearest misses of the passes of one stage; rebuilds each graph only once."""
 
     def __init__(self) -> None:
         self._seen: Snapshot | None = None
         self._graph: Graph | None = None
 
     def of(self, r: PassRecord, before: Snapshot) -> Iterator[dict[str, Any]]:
-        """What comes nearest to a match of each rule that neither matched nor left anything."""
+        """The nearest miss of each rule that neither matched nor refused anything."""
         pass_ = r.step.load() if r.step is not None and not r.step.is_slot else None
         if not isinstance(pass_, PatternPass) or r.status not in ("changed", "unchanged"):
             return
-        heard = {match.rule for match in r.matches} | {reject.rule for reject in r.rejects}
+        answered = {match.rule for match in r.matches} | {reject.rule for reject in r.rejects}
         for rule in pass_.rules.rules:
-            if rule.name in heard:
+            if rule.name in answered:
                 continue
             found = why_not(rule, self._of(before))
             if found.miss is not None and found.miss.node is not None and 2 * found.found >= found.calls:

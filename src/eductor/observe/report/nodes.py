@@ -1,4 +1,4 @@
-"""The nodes of one graph over the passes of a stage: each keeps its id as long as it lives, and knows where it came from."""
+"""The nodes of one graph through the passes of a stage: each has a stable id, and the ids of its origins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from eductor.observe.report.values import described
 
 @dataclass
 class Tables:
-    """What all graphs of a report share."""
+    """Tables shared by all graphs of a report."""
 
     sources: Sources = field(default_factory=Sources)
     modules: Modules = field(default_factory=Modules)
@@ -29,15 +29,15 @@ class Tables:
 
 
 class Chain:
-    """A graph through one stage: ids by node, the node behind each name, and what was last told of each."""
+    """Tracks a graph through one stage: the id of each node and name, and the last data of each node."""
 
     def __init__(self, tables: Tables, earlier: Chain | None, *, is_same_graph: bool = False) -> None:
-        """`is_same_graph`: the earlier stage left this very graph, so that a node comes from the one of its name there."""
+        """`is_same_graph`: the earlier stage ended with this same graph, so each node originates from its namesake there."""
         self.names: dict[str, int] = {}
-        """Ids by name, of nodes that are gone, too."""
-        self.told: dict[int, NodeData] = {}
+        """Ids by name, including erased nodes."""
+        self.recorded: dict[int, NodeData] = {}
         self.by_pass = ""
-        """The pass that runs: it made what is new and says nothing else."""
+        """The running pass: it created new nodes without provenance."""
         self._tables = tables
         self._earlier = earlier
         self._is_same_graph = is_same_graph
@@ -46,15 +46,15 @@ class Chain:
         self._seen: dict[int, tuple[Any, ...]] = {}
 
     def start(self, snapshot: Snapshot) -> dict[int, NodeData]:
-        """The graph as the stage began."""
+        """Records the input graph of the stage."""
         rows = list(zip(snapshot.rows(), snapshot.metas(), strict=True))
         lines = self._lines(rows)
-        return {self._id(node): self.tell(node, call, meta, lines[node]) for (node, *call), meta in rows}
+        return {self._id(node): self.record(node, call, meta, lines[node]) for (node, *call), meta in rows}
 
     def _lines(self, rows: Sequence[tuple[Any, Mapping[str, Any]]]) -> dict[Node, int | None]:
-        """Where each node stands in the program: by itself, or by what it came from, or by its first reader.
+        """The source line of each node: its own, or that of its origin, or of its first reader.
 
-        What nobody reads, as a switch of the grad mode, is there for what follows it; in the end, for what is before it.
+        A node without readers, such as a switch of the grad mode, takes the line of the next node, or else of the previous.
         """
         readers: dict[Node, list[Node]] = {}
         for (node, _, _, args, kwargs), _ in rows:
@@ -71,11 +71,11 @@ class Chain:
 
     def _line(self, id: int, meta: Mapping[str, Any]) -> int | None:
         own = self._tables.sources.of(meta)
-        known = (self._told(i).get("source") for i in self._from(id, meta))
+        known = (self._latest(i).get("source") for i in self._from(id, meta))
         return own if own is not None else next((line for line in known if line is not None), None)
 
     def goes_on(self, snapshot: Snapshot) -> None:
-        """Where a failed pass was undone, the graph is made of new nodes, under the old names."""
+        """Maps new nodes to old ids by name, after an undone pass recreated the graph."""
         nodes = [node for node, *_ in snapshot.rows()]
         if nodes and not any(node in self._ids for node in nodes):
             for node in nodes:
@@ -83,20 +83,20 @@ class Chain:
                     self._ids[node] = self.names[node.name]
 
     def whole(self, snapshot: Snapshot) -> dict[int, NodeData]:
-        """The graph as it was, by ids in its order."""
+        """Records all nodes of a snapshot, by id, in order."""
         rows = zip(snapshot.rows(), snapshot.metas(), strict=True)
-        return {self._id(node): self.tell(node, call, meta) for (node, *call), meta in rows}
+        return {self._id(node): self.record(node, call, meta) for (node, *call), meta in rows}
 
     def id(self, node: Node | None) -> int | None:
-        """The id of a node; None for the place in front of the first one."""
+        """The id of a node; None for the root before the first one."""
         return None if node is None or node.op == "root" else self._id(node)
 
-    def tell(self, node: Node, call: Sequence[Any], meta: Mapping[str, Any], line: int | None = None) -> NodeData:
-        """A node as it is now; the very same object as before where nothing about it changed."""
+    def record(self, node: Node, call: Sequence[Any], meta: Mapping[str, Any], line: int | None = None) -> NodeData:
+        """The data of a node; the same object as before if nothing changed."""
         id = self._id(node)
         value = meta.get("val", meta.get("example_value", UNKNOWN))
         seen = (*call, value, meta.get(PROVENANCE))
-        old = self.told.get(id)
+        old = self.recorded.get(id)
         if old is not None and all(a is b for a, b in zip(seen, self._seen[id], strict=True)):
             return old
         self._seen[id] = seen
@@ -106,7 +106,7 @@ class Chain:
             new["made"] = new["made"] or old["made"]
             if new == old:
                 return old
-        self.told[id] = new
+        self.recorded[id] = new
         return new
 
     def _data(
@@ -115,8 +115,8 @@ class Chain:
         op, target, args, kwargs = call
         inputs: dict[int, None] = {}
         map_arg((args, kwargs), lambda n: inputs.setdefault(self._id(n)))
-        made, origins = self._made(meta.get(PROVENANCE), is_new=id not in self.told), self._from(id, meta)
-        lines = (self._line(id, meta), line, *(self._told(i).get("source") for i in inputs))
+        made, origins = self._made(meta.get(PROVENANCE), is_new=id not in self.recorded), self._from(id, meta)
+        lines = (self._line(id, meta), line, *(self._latest(i).get("source") for i in inputs))
         module = self._tables.modules.of(meta)
         return {
             "id": id,
@@ -132,11 +132,11 @@ class Chain:
             "from": origins,
         }
 
-    def _told(self, id: int) -> NodeData:
-        return self.told.get(id) or (self._earlier._told(id) if self._earlier is not None else {})
+    def _latest(self, id: int) -> NodeData:
+        return self.recorded.get(id) or (self._earlier._latest(id) if self._earlier is not None else {})
 
     def _made(self, provenance: Provenance | None, *, is_new: bool) -> dict[str, Any] | None:
-        """The match that made a node, or changed it last; a pass that edits by itself may only have copied metadata."""
+        """The match that created or last changed a node; a pass without the rewriter may only have copied metadata."""
         address = provenance.address if provenance is not None else ""
         made_by = address.partition("@")[0].partition(":")[0]
         if not address or (is_new and self.by_pass and made_by != self.by_pass):
@@ -144,7 +144,7 @@ class Chain:
         return {"pass": made_by, "match": address if "@" in address else None}
 
     def _from(self, id: int, meta: Mapping[str, Any]) -> list[int]:
-        """What a match made it from, in this stage; else what it was in the one before."""
+        """The nodes of this stage from which a match created it; else its counterparts in the previous stage."""
         provenance = meta.get(PROVENANCE)
         if self.by_pass and provenance is not None:
             here = dict.fromkeys(self.names[name] for name in provenance.sources if name in self.names)

@@ -1,4 +1,4 @@
-"""The page of the partition: what is saved and what is computed again, the curve, and the memory over time."""
+"""The partition page: what is saved and what is recomputed, the curve, and the memory over time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FIELDS = ("name", "bytes", "seconds", "instead", "reason", "ahead")
 
 
 def partition_data(facts: Mapping[str, Any], names: Mapping[str, int]) -> dict[str, Any] | None:
-    """From the facts of the stage; `names` are the ids of the nodes of the joint graph."""
+    """The data of the page, from the facts of the stage; `names` are the ids of the nodes of the joint graph."""
     plan = facts.get("plan")
     if plan is None:
         return None

@@ -1,4 +1,4 @@
-"""What the passes of a stage did to its graph: the graph at the start, and for each pass and match the difference."""
+"""The passes of a stage as data, with the difference that each pass and match made to the graph."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from eductor.observe.report.state import Delta, NodeData, State, local_delta, wh
 from eductor.pipeline.recorder import PassRecord
 
 if TYPE_CHECKING:
-    from eductor.observe.explain.explain import Explanation, Told
+    from eductor.observe.explain.explain import Explanation, StageView
 
 Edits = tuple[list[int], list[tuple[int | None, NodeData]]]
 
 
 def pass_runs(
-    explanation: Explanation, told: Told, chain: Chain, state: State, tables: Tables
+    explanation: Explanation, view: StageView, chain: Chain, state: State, tables: Tables
 ) -> Iterator[dict[str, Any]]:
-    """The passes of a stage in order; the state follows them."""
-    misses, seen = Misses(), told.stage.start
-    for record in told.passes:
+    """The passes of a stage in order; each one's difference is applied to the state."""
+    misses, seen = Misses(), view.stage.start
+    for record in view.passes:
         chain.by_pass = record.address
         run = {**_pass_run(record, chain, state, tables), "verified": explanation.verdict(record)}
         if seen is not None:
@@ -37,9 +37,9 @@ def _pass_run(r: PassRecord, chain: Chain, state: State, tables: Tables) -> dict
     delta: Delta | None = None
     if r.before is not None and r.after is not None:
         chain.goes_on(r.before)
-        told = list(_told_edits(r, chain)) if len(r.edits) == len(r.matches) else []
+        edits = list(_edits_of(r, chain)) if len(r.edits) == len(r.matches) else []
         after = chain.whole(r.after)
-        deltas = _match_deltas(told, State(state.nodes[id] for id in state), after) or deltas
+        deltas = _match_deltas(edits, State(state.nodes[id] for id in state), after) or deltas
         delta = whole_delta(state, after)
     return {
         "address": r.address,
@@ -73,18 +73,18 @@ def _match(match: Match, delta: Delta | None, source: int | None) -> dict[str, A
     }
 
 
-def _told_edits(r: PassRecord, chain: Chain) -> Iterator[Edits]:
-    """What each match did to the nodes that it touched: those that are gone, and others behind their neighbours."""
+def _edits_of(r: PassRecord, chain: Chain) -> Iterator[Edits]:
+    """The nodes that each match touched: the ids of erased ones, and the others, each with its preceding node."""
     for edits in r.edits:
         erased = [chain.id(e.node) for e in edits if not e.call]
-        live = [(chain.id(e.previous), chain.tell(e.node, e.call, e.meta)) for e in edits if e.call]
+        live = [(chain.id(e.previous), chain.record(e.node, e.call, e.meta)) for e in edits if e.call]
         yield [id for id in erased if id is not None], live
 
 
 def _match_deltas(edits: Sequence[Edits], state: State, after: Mapping[int, NodeData]) -> list[Delta | None]:
-    """The difference that each match made; of none, where something was edited behind the rewriter's back.
+    """The difference that each match made; empty if the pass also edited the graph without the rewriter.
 
-    What a pass does in the end, as removing what nobody reads any more, counts to its last match.
+    Edits at the end of a pass, such as the removal of dead nodes, count to its last match.
     """
     deltas: list[Delta | None] = []
     for erased, live in edits[:-1]:

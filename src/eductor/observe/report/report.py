@@ -1,4 +1,4 @@
-"""An explanation as the data of the report, in the schema `eductor.report/1`."""
+"""Converts an explanation to the data of the report, in the schema `eductor.report/1`."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from eductor.pipeline.base import STAGES
 from eductor.version import __version__
 
 if TYPE_CHECKING:
-    from eductor.observe.explain.explain import Explanation, Told
+    from eductor.observe.explain.explain import Explanation, StageView
 
 SCHEMA = "eductor.report/1"
-APART = ("plan", "curve", "timeline", "kernels")
-"""Facts of stages that have pages of their own."""
+SEPARATE = ("plan", "curve", "timeline", "kernels")
+"""Facts of stages that have separate pages."""
 EARLIER = {"joint": "captured", "forward": "joint", "backward": "joint"}
-"""From which graph each is made."""
+"""The graph from which each graph is derived."""
 
 
 def as_report(explanation: Explanation) -> dict[str, Any]:
-    """Everything that the explanation knows."""
+    """The whole explanation as data of the report."""
     tables = Tables()
     graphs = [_Graph(explanation, number, tables).data() for number in explanation.graphs]
     names = dict.fromkeys(origin.function for origin in explanation.graphs.values())
@@ -46,7 +46,7 @@ def as_report(explanation: Explanation) -> dict[str, Any]:
 
 
 class _Graph:
-    """One captured graph through all stages."""
+    """Collects the data of one captured graph through all stages."""
 
     def __init__(self, explanation: Explanation, number: int, tables: Tables) -> None:
         self._explanation = explanation
@@ -55,14 +55,14 @@ class _Graph:
         self._chains: dict[str, Chain] = {}
         """The last stage with passes of each role."""
         self._joint: Chain | None = None
-        """The joint stage: the partitioner names the nodes that it left."""
+        """The joint stage, whose node names the partitioner uses."""
         self._keys: Counter[str] = Counter()
 
     def data(self) -> dict[str, Any]:
         origin = self._explanation.graphs[self._number]
-        told = self._explanation.stages(self._number)
-        stages = [self._stage(each) for each in told]
-        facts = {key: value for each in told for key, value in each.stage.facts.items() if key in APART[:3]}
+        views = self._explanation.stages(self._number)
+        stages = [self._stage(view) for view in views]
+        facts = {key: value for view in views for key, value in view.stage.facts.items() if key in SEPARATE[:3]}
         joint = self._joint
         return {
             "number": self._number,
@@ -73,52 +73,52 @@ class _Graph:
             "compile_id": origin.compile_id,
             "stages": stages,
             "partition": partition_data(facts, joint.names if joint is not None else {}),
-            "kernels": [kernel for each in told for kernel in self._kernels(each)],
+            "kernels": [kernel for view in views for kernel in self._kernels(view)],
         }
 
-    def _stage(self, told: Told) -> dict[str, Any]:
-        stage = told.stage
+    def _stage(self, view: StageView) -> dict[str, Any]:
+        stage = view.stage
         start: list[Any] = []
         passes: list[Any] = []
         result = None
-        if stage.start is not None and (told.passes or stage.name in STAGES):
+        if stage.start is not None and (view.passes or stage.name in STAGES):
             same, other = (self._chains.get(role) for role in (stage.role, EARLIER.get(stage.role, "")))
             chain = Chain(self._tables, same or other, is_same_graph=same is not None)
             start = list(chain.start(stage.start).values())
             state = State(start)
-            passes = list(pass_runs(self._explanation, told, chain, state, self._tables))
+            passes = list(pass_runs(self._explanation, view, chain, state, self._tables))
             self._chains[stage.role] = chain
             self._joint = chain if stage.name == "joint" else self._joint
             result = len(state.nodes)
-        elif told.passes:  # all of them were skipped
-            passes = list(pass_runs(self._explanation, told, Chain(self._tables, None), State(), self._tables))
+        elif view.passes:  # all of them were skipped
+            passes = list(pass_runs(self._explanation, view, Chain(self._tables, None), State(), self._tables))
         return {
             "key": self._key(f"{self._number}/{stage.name}/{stage.role}"),
             "name": stage.name,
             "role": stage.role,
             "seconds": stage.seconds,
             "failure": stage.failure or None,
-            "facts": {key: value for key, value in stage.facts.items() if key not in APART},
+            "facts": {key: value for key, value in stage.facts.items() if key not in SEPARATE},
             "start": start,
             "result": result,
             "passes": passes,
         }
 
     def _key(self, key: str) -> str:
-        """A backward that is called with some gradients undefined is compiled once more: these are told apart."""
+        """A unique key; a backward compiled again, for some undefined gradients, gets a number."""
         self._keys[key] += 1
         return key if self._keys[key] == 1 else f"{key}#{self._keys[key]}"
 
-    def _kernels(self, told: Told) -> list[dict[str, Any]]:
-        chain = self._chains.get(told.stage.role)
+    def _kernels(self, view: StageView) -> list[dict[str, Any]]:
+        chain = self._chains.get(view.stage.role)
         names = chain.names if chain is not None else {}
         return [
             {
                 "name": kernel["name"],
-                "role": told.stage.role,
+                "role": view.stage.role,
                 "language": kernel["language"],
                 "code": kernel["code"],
                 "nodes": [names[name] for name in kernel["nodes"] if name in names],
             }
-            for kernel in told.stage.facts.get("kernels", ())
+            for kernel in view.stage.facts.get("kernels", ())
         ]

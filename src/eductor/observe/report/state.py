@@ -1,4 +1,4 @@
-"""A graph between two edits: the order of its nodes by their ids, and what leads from one such state to the next."""
+"""States of a graph as ordered nodes by id, and the differences between states."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Delta = dict[str, Any]
 
 
 class State:
-    """Nodes by id in an order, as a linked list: an edit takes no longer in a large graph."""
+    """Ordered nodes by id, as a linked list, so that edits take constant time."""
 
     def __init__(self, nodes: Iterable[NodeData] = ()) -> None:
         self.nodes: dict[int, NodeData] = {}
@@ -27,11 +27,11 @@ class State:
             at = self._after[at]
 
     def before(self, id: int) -> int | None:
-        """The node in front of a node; None for the first one."""
+        """The id before an id; None for the first one."""
         return self._before[id]
 
     def apply(self, delta: Delta) -> None:
-        """Makes the edits, in the order that the schema says."""
+        """Applies a difference, in the order that the schema defines."""
         for id in delta["removed"]:
             self._unlink(id)
             del self.nodes[id]
@@ -58,7 +58,7 @@ class State:
 
 
 def whole_delta(state: State, target: Mapping[int, NodeData]) -> Delta:
-    """What leads from a state to the nodes of a target, in their order; the state is brought there."""
+    """The difference from a state to the ordered nodes of a target; applies it to the state."""
     delta: Delta = {
         "removed": [id for id in state if id not in target],
         "changed": [n for id, n in target.items() if id in state.nodes and not is_alike(state.nodes[id], n)],
@@ -85,7 +85,7 @@ def whole_delta(state: State, target: Mapping[int, NodeData]) -> Delta:
 
 
 def local_delta(state: State, erased: Sequence[int], live: Sequence[tuple[int | None, NodeData]]) -> Delta:
-    """What a few edits did: nodes that are gone, and others, in order, each with the one in front of it; state follows."""
+    """The difference made by a few edits: erased nodes, and others, in order, each with its predecessor; applies it."""
     delta: Delta = {
         "removed": [id for id in erased if id in state.nodes],
         "changed": [n for _, n in live if n["id"] in state.nodes and not is_alike(state.nodes[n["id"]], n)],
@@ -102,12 +102,12 @@ def local_delta(state: State, erased: Sequence[int], live: Sequence[tuple[int | 
 
 
 def is_alike(a: NodeData, b: NodeData) -> bool:
-    """Whether two nodes are the same to a reader."""
+    """Whether two nodes have equal data."""
     return a is b or a == b
 
 
 def _longest_rise(numbers: Sequence[int]) -> list[int]:
-    """The places of a longest rising sequence: what is not among them must have moved."""
+    """The indices of a longest increasing subsequence; all others must have moved."""
     ends: list[int] = []
     places: list[int] = []
     earlier: list[int] = []

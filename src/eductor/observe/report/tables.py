@@ -1,4 +1,4 @@
-"""What nodes and matches point to: lines of the user's program, modules, and the source of passes and rules."""
+"""Tables that nodes and matches refer to: lines of the user's program, modules, source of passes and rules."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _TORCH = str(Path(torch.__file__).parent)
 
 
 class Table:
-    """Rows without repetition; others point to them by their number."""
+    """Distinct rows, referred to by number."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
         self._places: dict[Hashable, int] = {}
 
     def place(self, key: Hashable, row: Mapping[str, Any]) -> int:
-        """The number of a row, which is added the first time."""
+        """The number of a row, which is added if new."""
         if key not in self._places:
             self._places[key] = len(self.rows)
             self.rows.append(dict(row))
@@ -43,9 +43,9 @@ class Sources(Table):
         self._known: dict[str, int | None] = {}
 
     def of(self, meta: Mapping[str, Any]) -> int | None:
-        """Where a node stands: the last line of its stack trace that is not torch's own.
+        """The source line of a node: the last line of its stack trace that is not torch's own.
 
-        Dynamo leaves the trace empty where a module of torch was compiled by itself: there it is the module's forward.
+        Dynamo leaves the trace empty if a module of torch was compiled alone: then it is the module's forward.
         """
         trace = meta.get("stack_trace")
         if not trace:
@@ -62,7 +62,7 @@ class Sources(Table):
                 lines, first = inspect.getsourcelines(kind.forward)
                 row = {"file": inspect.getsourcefile(kind.forward) or "", "line": first, "code": lines[0].strip()}
                 self._known[key] = self.place(tuple(row.values()), row)
-            except (OSError, TypeError):  # typed into a console
+            except (OSError, TypeError):  # from a console
                 self._known[key] = None
         return self._known[key]
 
@@ -98,12 +98,12 @@ class RuleSources(Table):
     """The source of passes and of their rules."""
 
     def of(self, pass_: Pass, rule: str = "") -> int | None:
-        """Where the source of a rule stands; of the pass itself, without one."""
+        """The source of a rule, or of the pass itself without one."""
         fn = _function(pass_, rule)
         try:
             lines, first = inspect.getsourcelines(fn)
             file = inspect.getsourcefile(fn) or ""
-        except (OSError, TypeError):  # typed into a console, or made by exec
+        except (OSError, TypeError):  # from a console, or exec
             return None
         name = f"{pass_.name}:{rule}" if rule and fn is not pass_.fn else pass_.name
         row = {"name": name, "file": file, "line": first, "code": textwrap.dedent("".join(lines))}
@@ -111,7 +111,7 @@ class RuleSources(Table):
 
 
 def _function(pass_: Pass, rule: str) -> Any:
-    """The function that does the work of a rule, or of the pass."""
+    """The function of a rule, or of the pass."""
     calls = pass_.calls if isinstance(pass_, PatternPass) else pass_
     found = next((r.fn for r in calls.rules if r.name == rule), None) if isinstance(calls, RulePass) else None
     if found is not None:

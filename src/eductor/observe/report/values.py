@@ -1,4 +1,4 @@
-"""Fake values for people: dtype, shape, strides, device and bytes."""
+"""Describes fake values: dtype, shape, strides, device and bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOTHING: dict[str, Any] = {"value": None, "shape": None, "dtype": None, "stride"
 
 
 def described(value: Any) -> dict[str, Any]:
-    """The fields of a node that speak of its value."""
+    """The fields of a node that describe its value."""
     if isinstance(value, torch.Tensor):
         is_strided = value.layout is torch.strided
         return {
