@@ -136,7 +136,7 @@ def half_without_gradients(x, w):
         (linear_permute_fusion, lambda x, w: F.linear(x, w).mT.mul_(2).flatten(1), "writes memory"),
         (linear_permute_fusion, lambda x, w: (lambda y: y.mT.flatten(1) + y.sum())(F.linear(x, w)), "also used by"),
         (linear_permute_fusion, autocast, "one dtype"),
-        (linear_permute_fusion, half_without_gradients, "stands between"),
+        (linear_permute_fusion, half_without_gradients, "a barrier separates"),
         (permute_linear_fusion, lambda x, w: F.linear(x[0, :, :6].t(), w[:, :6]), "a matrix is multiplied"),
         (permute_linear_fusion, lambda x, w: (lambda y: F.linear(y, w[:, :6]) + y.sum())(x.mT), "used elsewhere"),
         (permute_matmul_fusion, lambda x, w: (lambda y: y @ w[:, :6].t() + y.sum())(x.mT), "used elsewhere"),
