@@ -1,4 +1,4 @@
-"""Captures a Python function as a graph in either dialect, and converts Dynamo's dialect to ATen."""
+"""Captures a Python function as a graph in either dialect, and lowers Dynamo's dialect to ATen."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def dialect_of(module: GraphModule) -> Dialect:
 
 
 def to_aten(module: GraphModule, inputs: Sequence[Any] | None = None) -> None:
-    """Converts a Torch-level graph to a functional ATen graph, in place. It needs fake values or example inputs.
+    """Lowers a Torch-level graph to a functional ATen graph, in place. It needs fake values or example inputs.
 
     Parameters and buffers keep their names; what the graph writes of them it writes back at its end.
     """
@@ -64,7 +64,7 @@ def to_aten(module: GraphModule, inputs: Sequence[Any] | None = None) -> None:
     missing = [p.name for p, v in zip(placeholders, values, strict=True) if v is meta.UNKNOWN]
     if missing:
         raise BadGraph(
-            f"the graph is Torch-level and its inputs {', '.join(missing)} have no fake values, so it cannot be converted "
+            f"the graph is Torch-level and its inputs {', '.join(missing)} have no fake values, so it cannot be lowered "
             "to ATen. Capture it with torch._dynamo.export or torch.compile, or give each placeholder a meta['val']."
         )
     _refuse_opaque_calls(module)
@@ -89,7 +89,7 @@ def _refuse_opaque_calls(module: GraphModule) -> None:
     for node in module.graph.nodes:
         effect = effect_of(node)
         if effect.opaque and node.op != "call_module" and not isinstance(node.target, HigherOrderOperator):
-            raise BadGraph(f"{node.name} cannot be converted to ATen: it is {effect.barrier}.")
+            raise BadGraph(f"{node.name} cannot be lowered to ATen: it is {effect.barrier}.")
 
 
 def _trace(fn: Callable[..., Any], holder: nn.Module, fakes: list[Any], mode: FakeTensorMode) -> GraphModule:
