@@ -38,7 +38,7 @@ def test_goes(before, after):
     [
         (lambda x: (x.sin(), x.sin()), "a separate output"),
         (lambda x: (x[1:], x[1:]), "a separate output"),
-        (lambda x: (x.sin(), x.sin().view(-1)), "shares memory would change"),
+        (lambda x: (x.sin(), x.sin().view(-1)), "its aliases would change"),
         (lambda x: torch.rand_like(x) + torch.rand_like(x), "draws"),
         (lambda x: torch.bernoulli(x) + torch.bernoulli(x), "draws"),
     ],
