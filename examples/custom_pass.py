@@ -107,7 +107,7 @@ def inverted_twice(x: torch.Tensor = i64(4)) -> torch.Tensor:
     return ~~x + 1
 
 
-@cancel_pairs.refuses("an output of its own")
+@cancel_pairs.refuses("a separate output")
 def returned(x: torch.Tensor = f32(2, 3)) -> torch.Tensor:
     return x.neg().neg()
 

@@ -295,7 +295,7 @@ class Unhashable:
 REFUSALS: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
     (print, (x,), {}, "builtins.print is not a known operator"),
     (lambda x: x, (x,), {}, "<lambda> is not a known operator"),
-    (Unhashable(), (x,), {}, "no hash"),
+    (Unhashable(), (x,), {}, "not hashable"),
     (math.sqrt, (2.0,), {}, "not a known operator"),
     (torch.manual_seed, (0,), {}, "not a known operator"),
     (torch.tensor, (2.0,), {}, "not a known operator"),
@@ -314,8 +314,8 @@ REFUSALS: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
     (torch.add, (x, "y"), {}, "'other' takes"),
     (torch.sum, (x, 1.5), {}, "takes"),
     (torch.add, (2, 3), {}, "takes no tensors"),
-    (aten.add.int, (2, 3), {}, "TorchScript"),
-    (aten.cpu, (x,), {}, "TorchScript"),
+    (aten.add.int, (2, 3), {}, "TorchScript-only"),
+    (aten.cpu, (x,), {}, "TorchScript-only"),
     (torch.zeros, (3,), {"requires_grad": True}, "no argument 'requires_grad'"),
     (F.relu, (x, True, True), {}, "too many arguments"),
     (F.dropout, (x,), {"rate": 0.5}, "unexpected keyword argument"),
@@ -324,7 +324,7 @@ REFUSALS: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
     (F.softmax, (x,), {}, "softmax without dim"),
     (F.cross_entropy, (x, rows), {"reduce": False}, "deprecated"),
     (F.max_pool2d, (image, 2), {"return_indices": True}, "with indices"),
-    (F.adaptive_avg_pool2d, (image, (None, 1)), {}, "None is the input's"),
+    (F.adaptive_avg_pool2d, (image, (None, 1)), {}, "None means the input's"),
     (torch.einsum, ("ij,jk,kl->il", x, square, square), {}, "more than two operands"),
     (torch.einsum, (x, [0, 1], [1, 0]), {}, "sublist"),
     (operator.truediv, (2, x), {}, "a number divided by a tensor"),
@@ -340,7 +340,7 @@ REFUSALS: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
     (operator.setitem, (x, 0, y[0]), {}, "an assignment"),
     ("__setitem__", (x, 0, y[0]), {}, "an assignment"),
     (getattr, (x, "shape"), {}, "'shape' is not an operator"),
-    ("to", (x, 0), {}, "by its number"),
+    ("to", (x, 0), {}, "a device index"),
 ]  # fmt: skip
 
 

@@ -168,6 +168,6 @@ def test_what_a_trace_would_run_is_refused():
     graph.call_function(torch.manual_seed, (0,))
     graph.output(graph.call_function(torch.rand_like, (x,)))
     state = torch.get_rng_state()
-    with pytest.raises(BadGraph, match="a change of the state of random numbers"):
+    with pytest.raises(BadGraph, match="a change of the random number generator's state"):
         to_aten(torch.fx.GraphModule(nn.Module(), graph))
     assert torch.equal(torch.get_rng_state(), state)

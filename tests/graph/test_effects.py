@@ -177,9 +177,9 @@ BARRIERS: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
     (operator.setitem, ([1, 2], 0, f), {}, "an assignment"),
     (operator.iadd, ([f], [g]), {}, "unknown callable"),
     (operator.delitem, (f, 0), {}, "unknown callable"),
-    (torch.manual_seed, (3,), {}, "random numbers"),
-    (torch.random.set_rng_state, (index,), {}, "random numbers"),
-    (torch.random.get_rng_state, (), {}, "random numbers"),
+    (torch.manual_seed, (3,), {}, "random number generator"),
+    (torch.random.set_rng_state, (index,), {}, "random number generator"),
+    (torch.random.get_rng_state, (), {}, "random number generator"),
     (torch.set_num_threads, (3,), {}, "unknown callable"),
     (torch.set_default_dtype, (torch.float64,), {}, "unknown callable"),
     (torch._C._set_grad_enabled, (False,), {}, "grad mode"),
@@ -192,7 +192,7 @@ BARRIERS: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
     (torch.utils.checkpoint.checkpoint, (unknown, f), {}, "unknown callable"),
     (torch.ops.higher_order.cond, (True, unknown, unknown, [f]), {}, "higher-order"),
     (torch.ops.higher_order.invoke_subgraph, (unknown, "name", f), {}, "higher-order"),
-    (aten._cudnn_rnn_flatten_weight.default, ([f], 1, 1, 1, 1, 1, 1, False, False), {}, "does not say"),
+    (aten._cudnn_rnn_flatten_weight.default, ([f], 1, 1, 1, 1, 1, 1, False, False), {}, "does not declare"),
     (custom.sly.default, (f,), {}, "may write and return its operands"),
     (custom.switch.default, (1,), {}, "takes and returns nothing"),
 ]  # fmt: skip
@@ -572,13 +572,13 @@ def test_nothing_moves_across_a_write_of_what_it_reads() -> None:
         return a, b, c, w
 
     program = Program(fn, f)
-    assert "writes between" in program.may_move("a", "b")
-    assert "writes between" in program.may_move("b", "w")
-    assert "writes between" in program.may_move("b", "a")
+    assert "in between writes" in program.may_move("a", "b")
+    assert "in between writes" in program.may_move("b", "w")
+    assert "in between writes" in program.may_move("b", "a")
     assert program.may_move("c", "a") == "yes"
     assert program.may_move("b", "output") == "yes"
-    assert "reads between" in program.may_move("w", "a")
-    assert "reads between" in program.may_move("w", "c")
+    assert "in between reads" in program.may_move("w", "a")
+    assert "in between reads" in program.may_move("w", "c")
 
 
 def test_writes_are_seen_through_views_sequences_and_maybe_copies() -> None:
@@ -594,8 +594,8 @@ def test_writes_are_seen_through_views_sequences_and_maybe_copies() -> None:
 
     program = Program(fn, f)
     w = next(n.name for n in program.module.graph.nodes if n.target == "mul_")
-    assert "writes between" in program.may_move("a", w)
-    assert "writes between" in program.may_move(program["b"].all_input_nodes[0].name, w)
+    assert "in between writes" in program.may_move("a", w)
+    assert "in between writes" in program.may_move(program["b"].all_input_nodes[0].name, w)
 
 
 @pytest.mark.parametrize("distinct", [False, True])
@@ -609,7 +609,7 @@ def test_inputs_may_overlap_unless_somebody_guards(distinct: bool) -> None:
         return a + b, c + 1, w, d
 
     program = Program(fn, f, g, distinct=distinct)
-    assert ("yes" if distinct else "writes between what b uses") in program.may_move("b", "w")
+    assert ("yes" if distinct else "in between writes what b uses") in program.may_move("b", "w")
     assert ("yes" if distinct else "may write x while c is in use") in program.may_alias("c", "x")
 
 
@@ -633,8 +633,8 @@ def test_writes_to_the_same_memory_keep_their_order() -> None:
         return a
 
     program = Program(fn, f)
-    assert "mul_ writes between" in program.may_move("add_", "mul_")
-    assert "writes between" in program.may_move("mul_", "output")
+    assert "mul_ in between writes" in program.may_move("add_", "mul_")
+    assert "in between writes" in program.may_move("mul_", "output")
 
 
 def test_in_place_operators_and_assignments_write() -> None:
@@ -654,7 +654,7 @@ def test_in_place_operators_and_assignments_write() -> None:
     program = Program(fn, f, g)
     for reader, write in (("b", operator.iadd), ("c", operator.setitem), ("d", F.relu), ("e", torch._foreach_add_)):
         before = next(n for n in program.module.graph.nodes if n.target is write)
-        assert "writes between" in program.effects.may_move(program[reader], before).reason
+        assert "in between writes" in program.effects.may_move(program[reader], before).reason
 
 
 def test_training_batch_norm_writes_its_statistics() -> None:
@@ -665,8 +665,8 @@ def test_training_batch_norm_writes_its_statistics() -> None:
         return a, b, n
 
     program = Program(fn, f, mean, var, distinct=True)
-    assert "n writes between" in program.may_move("b", "n")
-    assert "n writes between" in program.may_move("a", "output")
+    assert "n in between writes" in program.may_move("b", "n")
+    assert "n in between writes" in program.may_move("a", "output")
     assert not program.effects.of(program["n"]).removable
 
 
@@ -726,7 +726,7 @@ def test_effects_for_their_own_sake_keep_their_order() -> None:
     program = Program(fn, f)
     logs = [n.name for n in program.module.graph.nodes if n.target in (custom.log, custom.log.default)]
     assert len(logs) == 2
-    assert "as well" in program.may_move(logs[1], logs[0])
+    assert "in between also" in program.may_move(logs[1], logs[0])
     assert program.may_move("b", logs[0]) == "yes"
 
 
@@ -744,7 +744,7 @@ def test_checks_may_be_passed_but_stay() -> None:
     assert not program.effects.of(check).removable
     assert program.effects.may_move(program["b"], check)
     assert program.effects.may_move(check, program["add_"])
-    assert "writes between" in program.may_move("b", "output")
+    assert "in between writes" in program.may_move("b", "output")
 
 
 # ------------------------------------------------------------------------------------------------------- may this alias
@@ -773,8 +773,8 @@ def test_output_stays_another_tensor_than_the_input() -> None:
         return v, w
 
     program = Program(fn, f)
-    assert "an output of its own" in program.may_alias("v", "x")
-    assert "an output of its own" in program.may_alias("w", "x")
+    assert "a separate output" in program.may_alias("v", "x")
+    assert "a separate output" in program.may_alias("w", "x")
 
 
 def test_two_outputs_stay_two() -> None:
@@ -1007,7 +1007,7 @@ def test_writes_to_results_of_opaque_calls_reach_inputs() -> None:
         return a + b
 
     program = Program(fn, f, distinct=True)
-    assert "writes between what b uses" in program.may_move("b", "add_")
+    assert "in between writes what b uses" in program.may_move("b", "add_")
 
 
 def test_results_of_strangers_are_held_outside() -> None:

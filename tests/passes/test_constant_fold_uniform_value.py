@@ -92,8 +92,8 @@ def test_neutral_elements_go(before, after, inputs):
         (lambda x: (x + 0.0).sin(), [f32(2)], "turns -0.0 into 0.0"),
         (lambda x: (x - (-0.0)).sin(), [f32(2)], "turns -0.0 into 0.0"),
         (lambda x: (lambda y: y.exp() + y)(x + torch.zeros(2)), [f32(2)], "turns -0.0 into 0.0"),
-        (lambda x: x - torch.zeros(2), [f32(2)], "an output of its own"),
-        (lambda x: x * 1, [f32(2)], "an output of its own"),
+        (lambda x: x - torch.zeros(2), [f32(2)], "a separate output"),
+        (lambda x: x * 1, [f32(2)], "a separate output"),
         (lambda x: (lambda y: (y, y * 1))(x.sin()), [f32(2)], "another output"),
         (lambda x: (x * torch.ones(3, 2)).sin(), [f32(2)], "shape"),
         (lambda x: (x * torch.ones(2, dtype=f64)).sin(), [f32(2)], "dtype"),
@@ -209,7 +209,7 @@ def test_elements_of_another_size_are_not_skipped():
 def test_an_input_is_never_returned_in_another_dtype_and_back():
     run = run_pass(fold, "joint", cleaned(lambda x: x.view(torch.int32).view(torch.float32)))
     assert not run.record.changed
-    assert "an output of its own" in run.record.rejects[0].reason
+    assert "a separate output" in run.record.rejects[0].reason
 
 
 def test_symbolic_sizes_without_guards():

@@ -170,7 +170,7 @@ def test_a_factor_that_is_written_before_the_copy_stays():
     with pytest.warns(EductorWarning, match="write-backs"):  # no stage leaves such a graph
         run = run_pass(FORCED, "post_grad", module)
     assert not run.record.changed
-    assert reasons(run) == ["copy_ stands between and may write what is read"]
+    assert reasons(run) == ["copy_ in between may write what is read"]
 
 
 # ---------------------------------------------------------------------------------------------------- the decision

@@ -259,7 +259,7 @@ def mixed(x, w, b):
     ("program", "because"),
     [
         (written_between, "may write what is read"),
-        (without_gradients, "stands between"),
+        (without_gradients, "a barrier separates"),
         (autocast, "differ in dtype"),
         (mixed, "differ in dtype"),
     ],

@@ -123,9 +123,9 @@ def test_what_is_between_may_have_other_users():
 @pytest.mark.parametrize(
     ("program", "because"),
     [
-        (lambda x: x.view(2, 3, 4), "an output of its own"),
-        (lambda x: x.permute(0, 1, 2), "an output of its own"),
-        (lambda x: x.unsqueeze(0).squeeze(0), "an output of its own"),
+        (lambda x: x.view(2, 3, 4), "a separate output"),
+        (lambda x: x.permute(0, 1, 2), "a separate output"),
+        (lambda x: x.unsqueeze(0).squeeze(0), "a separate output"),
         (lambda x: (lambda y: (y.view(2, 3, 4), y))(x + 1), "another output"),
     ],
 )
@@ -266,7 +266,7 @@ def test_what_rounds_twice_stays(dtypes, because):
 
 def test_a_conversion_there_and_back_keeps_outputs_and_strides():
     x = torch.randn(4).bfloat16()
-    assert "an output of its own" in left(lambda x: convert(convert(x, torch.float32), torch.bfloat16), x)[0]
+    assert "a separate output" in left(lambda x: convert(convert(x, torch.float32), torch.bfloat16), x)[0]
     expanded = torch.randn(1, 4).bfloat16().expand(3, 4)
     assert "strides" in left(lambda x: convert(convert(x, torch.float32), torch.bfloat16) * 2, expanded)[0]
 

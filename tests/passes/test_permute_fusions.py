@@ -136,7 +136,7 @@ def half_without_gradients(x, w):
         (linear_permute_fusion, lambda x, w: F.linear(x, w).mT.mul_(2).flatten(1), "writes memory"),
         (linear_permute_fusion, lambda x, w: (lambda y: y.mT.flatten(1) + y.sum())(F.linear(x, w)), "also used by"),
         (linear_permute_fusion, autocast, "differ in dtype"),
-        (linear_permute_fusion, half_without_gradients, "stands between"),
+        (linear_permute_fusion, half_without_gradients, "a barrier separates"),
         (permute_linear_fusion, lambda x, w: F.linear(x[0, :, :6].t(), w[:, :6]), "a matrix is multiplied"),
         (permute_linear_fusion, lambda x, w: (lambda y: F.linear(y, w[:, :6]) + y.sum())(x.mT), "used elsewhere"),
         (permute_matmul_fusion, lambda x, w: (lambda y: y @ w[:, :6].t() + y.sum())(x.mT), "used elsewhere"),
@@ -150,7 +150,7 @@ def test_a_copy_that_autograd_saves_of_an_input_stays():
     module = capture(lambda a, b: torch.bmm(a.mT.contiguous(), b), made((4, 8, 6), (4, 8, 3)))
     record = run_pass(permute_matmul_fusion, "pre_grad", module).record
     assert not record.changed
-    assert "the caller holds the other one" in record.rejects[0].reason
+    assert "while the caller holds the other" in record.rejects[0].reason
 
 
 @pytest.mark.parametrize(

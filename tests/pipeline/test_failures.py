@@ -183,7 +183,7 @@ WRONG = {
     changes_the_dtype: r"the output 0 was f32\[2, 3\] and is now f64\[2, 3\]: dtype",
     changes_the_shape: r"the output 0 was f32\[2, 3\] and is now f32\[1, 2, 3\]: shape",
     changes_the_strides: r"the output 0 was f32\[2, 3\] and is now f32\[2, 3\]\{1, 2\}: strides",
-    never_settles: "does not settle",
+    never_settles: "does not terminate",
     inserts_what_cannot_be_computed: "mm",
     swaps_the_graph: "behind the rewriter's back",
     returns_a_graph: "returned a Graph, which is ignored: a pass edits the graph in place",

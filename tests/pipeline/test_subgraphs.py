@@ -141,7 +141,7 @@ def test_a_body_never_returns_its_input():
     assert not run.record.changed
     (reject,) = run.record.rejects
     assert reject.nodes == ("true_graph_0.clone",)
-    assert "an output of its own" in reject.reason
+    assert "a separate output" in reject.reason
 
 
 def test_a_shared_body_is_visited_once():

@@ -7,7 +7,7 @@ from typing import Any
 
 from eductor.autograd.cpu_dropout import eagers_dropouts
 from eductor.compat import OpOverload
-from eductor.graph.values.kernel_layouts import as_laid_out
+from eductor.graph.values.kernel_layouts import with_kernel_layouts
 
 Table = dict[Any, Callable[..., Any]]
 
@@ -20,7 +20,7 @@ def for_autograd(table: Mapping[Any, Callable[..., Any]], *, later: bool, exact:
     """
     rounded = {op: fn for op, fn in eagers_dropouts().items() if op not in table} if exact else {}
     now = {} if later else {op: fn for op, fn in table.items() if not _writes_by_name(op)}
-    return as_laid_out(table, rounded | now)
+    return with_kernel_layouts(table, rounded | now)
 
 
 def _writes_by_name(op: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What every pass stands on: a thin layer over torch.fx, for Dynamo's Torch-level graphs and for ATen graphs."""
+"""The base of every pass: a thin layer over torch.fx, for Dynamo's Torch-level graphs and for ATen graphs."""
 
 from eductor.graph.capture import capture as capture
 from eductor.graph.capture import dialect_of as dialect_of

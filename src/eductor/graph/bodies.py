@@ -1,4 +1,4 @@
-"""Work on a graph and on the bodies of its higher-order operators: one way for passes and for sets of patterns."""
+"""Runs work on a graph and on the bodies of its higher-order operators, for passes and for sets of patterns."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 def inner_first(rewrite: Rewriter, work: Callable[[GraphView, Rewriter], T]) -> list[T]:
-    """Does some work on the bodies of higher-order operators, inner ones first, then on the graph itself.
+    """Runs work on the bodies of higher-order operators, inner ones first, then on the graph itself.
 
     Each body is a graph of its own: its inputs may share memory with anything, and what it returns keeps its form. A body
-    that the work puts into the graph is for the next one who comes by.
+    that the work adds to the graph is left to the next run.
     """
     return _inner_first(rewrite, work, set())
 

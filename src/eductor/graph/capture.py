@@ -1,4 +1,4 @@
-"""From a Python function to a graph in either dialect, and from Dynamo's dialect to ATen's."""
+"""Captures a Python function as a graph in either dialect, and lowers Dynamo's dialect to ATen."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Dialect = Literal["torch", "aten"]
 def capture(
     fn: Callable[..., Any], inputs: Sequence[Any], dialect: Dialect = "torch", *, dynamic: bool = False
 ) -> GraphModule:
-    """The graph of a function: Dynamo's Torch-level one, or a functional ATen graph of the forward alone."""
+    """Captures a function: as Dynamo's Torch-level graph, or as a functional ATen graph of the forward alone."""
     if dialect == "torch":
         with warnings.catch_warnings(), compat.without_tracing_context():
             warnings.simplefilter("ignore", FutureWarning)
@@ -55,7 +55,7 @@ def dialect_of(module: GraphModule) -> Dialect:
 
 
 def to_aten(module: GraphModule, inputs: Sequence[Any] | None = None) -> None:
-    """Brings a Torch-level graph to a functional ATen graph, in place. It needs fake values or example inputs.
+    """Lowers a Torch-level graph to a functional ATen graph, in place. It needs fake values or example inputs.
 
     Parameters and buffers keep their names; what the graph writes of them it writes back at its end.
     """
@@ -64,7 +64,7 @@ def to_aten(module: GraphModule, inputs: Sequence[Any] | None = None) -> None:
     missing = [p.name for p, v in zip(placeholders, values, strict=True) if v is meta.UNKNOWN]
     if missing:
         raise BadGraph(
-            f"the graph is Torch-level and its inputs {', '.join(missing)} have no fake values, so it cannot be brought "
+            f"the graph is Torch-level and its inputs {', '.join(missing)} have no fake values, so it cannot be lowered "
             "to ATen. Capture it with torch._dynamo.export or torch.compile, or give each placeholder a meta['val']."
         )
     _refuse_opaque_calls(module)
@@ -74,7 +74,7 @@ def to_aten(module: GraphModule, inputs: Sequence[Any] | None = None) -> None:
     ]
 
     codegen = compat.codegen_of(module.graph)
-    traced = _trace(_again(module), module, fakes, mode)
+    traced = _trace(_replay(module), module, fakes, mode)
     for node, old in zip(traced.graph.find_nodes(op="placeholder"), placeholders, strict=True):
         node.meta = {**old.meta, **node.meta}
     for node in traced.graph.find_nodes(op="get_attr"):
@@ -85,17 +85,17 @@ def to_aten(module: GraphModule, inputs: Sequence[Any] | None = None) -> None:
 
 
 def _refuse_opaque_calls(module: GraphModule) -> None:
-    """What tracing would run instead of record: a change of the random state, a callable that nobody knows."""
+    """Raises for calls that tracing would run instead of record: changes of the random state, unknown callables."""
     for node in module.graph.nodes:
         effect = effect_of(node)
         if effect.opaque and node.op != "call_module" and not isinstance(node.target, HigherOrderOperator):
-            raise BadGraph(f"{node.name} cannot be brought to ATen: it is {effect.barrier}.")
+            raise BadGraph(f"{node.name} cannot be lowered to ATen: it is {effect.barrier}.")
 
 
 def _trace(fn: Callable[..., Any], holder: nn.Module, fakes: list[Any], mode: FakeTensorMode) -> GraphModule:
-    """One trace; only where it shows a write, a second one of its ATen graph, through functionalization.
+    """Traces a function; if the trace writes, traces its ATen graph again through functionalization.
 
-    The tensors of the holder are inputs of the trace, so that nothing happens to them, and attributes afterwards.
+    The tensors of the holder are inputs of the trace, so that it does not change them, and attributes afterwards.
     """
     state = tensors_of(holder)
     names = first_names(state)
@@ -114,15 +114,15 @@ def _trace(fn: Callable[..., Any], holder: nn.Module, fakes: list[Any], mode: Fa
 
 
 def functional(module: GraphModule, inputs: Sequence[Any]) -> GraphModule:
-    """A traced graph without writes: itself, where it has none, or another trace of it. It wants the trace's fake mode."""
+    """A traced graph without writes: itself if it has none, else functionalized. Needs the fake mode of the trace."""
     if any(_writes(node) for node in module.graph.nodes):
-        module = make_fx(torch.func.functionalize(_again(module), remove="mutations"))(*inputs)
+        module = make_fx(torch.func.functionalize(_replay(module), remove="mutations"))(*inputs)
         update(module, [n for n in module.graph.nodes if n.op == "call_function"])
     return module
 
 
-def _again(module: GraphModule) -> Callable[..., Any]:
-    """Runs a graph so that what is traced keeps the source lines of its nodes."""
+def _replay(module: GraphModule) -> Callable[..., Any]:
+    """A function that runs a graph, so that a trace of it keeps the source lines of its nodes."""
 
     def run(*args: Any) -> Any:
         with preserve_node_meta():
@@ -132,7 +132,7 @@ def _again(module: GraphModule) -> Callable[..., Any]:
 
 
 def _as_attributes(module: GraphModule, names: list[str]) -> None:
-    """Turns the first inputs of a trace into attributes of these names."""
+    """Turns the first inputs of a trace into attributes with these names."""
     placeholders = module.graph.find_nodes(op="placeholder")
     for placeholder, name in zip(placeholders, names, strict=False):
         if placeholder.users:

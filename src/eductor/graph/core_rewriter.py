@@ -1,6 +1,6 @@
-"""A rewriter that says stacks, narrows and reshapes in the operators that functional graphs consist of.
+"""A rewriter that decomposes what it inserts (stacks, narrows, reshapes) into core ATen operators.
 
-Code that serves graphs before and after autograd inserts what users write. Engines lower fewer operators.
+Code that serves graphs before and after autograd inserts Torch-level operators. Engines lower fewer operators.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Insert = Callable[..., Node]
 
 
 class CoreRewriter(Rewriter):
-    """The same rewriter, which spells some operators otherwise."""
+    """A rewriter that inserts some operators in decomposed form."""
 
     def insert(self, op: Any, *args: Any, before: Node, like: Node | None = None, **kwargs: Any) -> Node:
-        def plainly(op: Any, *args: Any, **kwargs: Any) -> Node:
+        def insert(op: Any, *args: Any, **kwargs: Any) -> Node:
             return super(CoreRewriter, self).insert(op, *args, before=before, like=like, **kwargs)
 
-        spelled = _SPELLED.get(op)
-        return plainly(op, *args, **kwargs) if spelled is None else spelled(plainly, *args, **kwargs)
+        decompose = _DECOMPOSITIONS.get(op)
+        return insert(op, *args, **kwargs) if decompose is None else decompose(insert, *args, **kwargs)
 
 
 def in_core_operators(rewrite: Rewriter) -> Rewriter:
@@ -75,7 +75,7 @@ def _size(insert: Insert, x: Node, dim: int) -> Any:
 
 
 def _reshape(insert: Insert, x: Node, shape: Sequence[Any]) -> Node:
-    """A view, of a copy where there is no view in this shape."""
+    """A view, of a copy where the strides allow no view in this shape."""
     if not _can_be_viewed(value_of(x), shape):
         x = insert(aten.clone, x, memory_format=torch.contiguous_format)
     return insert(aten.view, x, list(shape))
@@ -93,7 +93,7 @@ def _can_be_viewed(tensor: torch.Tensor, shape: Sequence[Any]) -> bool:
     return True
 
 
-_SPELLED: dict[Any, Callable[..., Node]] = {
+_DECOMPOSITIONS: dict[Any, Callable[..., Node]] = {
     aten.narrow: _narrow,
     aten.stack: _stack,
     aten.transpose: _transpose,

@@ -1,4 +1,4 @@
-"""What a rewriter records: the matches of a pass, the edits that each made, and the candidates that were rejected."""
+"""What a rewriter records: matches with their edits, and rejected candidates."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ class Match:
     node: str
     events: list[Event] = field(default_factory=list)
     note: str = ""
-    """Why it was made, where that is not plain from the rule."""
+    """Why it was made, where the rule does not show it."""
     touched: Sequence[Node] = ()
-    """The nodes that it made, changed, moved or erased, while listeners are called at its end."""
+    """The nodes that it created, changed, moved or erased; set only while listeners are called at its end."""
 
 
 class LimitReached(Exception):
-    """A pass that may make no more matches began another one: it ends here, with what it made so far."""
+    """Raised when a pass begins a match beyond its limit; it ends with the matches made so far."""
 
 
 class MatchListener(Protocol):
-    """Called for each match: when its first edit is made, when it is complete, when it is given up."""
+    """Receives each match: at its first edit, when it is complete, when its pass raised."""
 
     def begin(self, match: Match) -> None: ...
 

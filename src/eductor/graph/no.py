@@ -1,4 +1,4 @@
-"""`No`: the answer of a question that is declined, with the reason and the nodes it is about."""
+"""`No`: a refusal, with its reason and the nodes that it is about."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch.fx import Node
 
 @dataclass(frozen=True, slots=True, init=False)
 class No:
-    """A falsy answer, which says why; `rewrite.reject` takes it as it is.
+    """A falsy refusal with a reason; `rewrite.reject` takes it as it is.
 
     A question of yes or no returns `Literal[True] | No`, so that `first and second` is the first refusal, or True. A
     question for a value returns `X | No`: ask `isinstance(answer, No)`, as a value may be falsy too. It returns None
-    in addition where a node is no candidate at all, of which there is nothing to say.
+    where a node is not a candidate at all.
     """
 
     reason: str

@@ -1,4 +1,4 @@
-"""Where a node comes from: the match that made it, the nodes it was made of, the line of the user's program."""
+"""The provenance of nodes: the match that created a node, its source nodes, the line of the user's program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PROVENANCE = "eductor"
 
 
 class Provenance(NamedTuple):
-    """Which match made a node, from which nodes, and where those stand in the user's program."""
+    """The match that created a node, its source nodes, and their line in the user's program."""
 
     address: str
     sources: tuple[str, ...]
@@ -20,7 +20,7 @@ class Provenance(NamedTuple):
 
 
 def provenance_of(node: Node) -> Provenance | None:
-    """Which match made a node, if one did."""
+    """The provenance of a node; None if no match created it."""
     found = node.meta.get(PROVENANCE)
     return found if isinstance(found, Provenance) else None
 

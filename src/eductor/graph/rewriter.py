@@ -1,4 +1,4 @@
-"""The only way to edit a graph: insert, replace, erase; each edit is an event, each new node knows where it came from."""
+"""The only way to edit a graph: insert, replace, erase; edits are recorded as events, new nodes have provenance."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from eductor.graph.view import GraphView
 
 
 class Rewriter:
-    """Edits one graph on behalf of one pass. `limit` stops after that many matches, which is how a bisection works."""
+    """Edits one graph on behalf of one pass. `limit` stops after that many matches, for bisection."""
 
     def __init__(
         self,
@@ -54,12 +54,12 @@ class Rewriter:
     # ------------------------------------------------------------------------------------------------ the edits
 
     def insert(self, op: Any, *args: Any, before: Node, like: Node | None = None, **kwargs: Any) -> Node:
-        """A new call in front of a node. It inherits source line and module from `like`, or from the candidate."""
+        """Inserts a call before a node. It inherits source line and module from `like`, or from the candidate."""
         origin = like or self.place or before
         return self._create(op, args, kwargs, before, origin, (origin,))
 
     def attribute(self, value: Any, *, before: Node, like: Node | None = None) -> Node:
-        """A new attribute of the module, under a name that it does not have yet, and the node that reads it."""
+        """Adds an attribute to the module under an unused name, and a node that reads it."""
         self._check_limit()
         module, number = self.view.module, 0
         while hasattr(module, name := f"_eductor_{number}"):
@@ -67,14 +67,14 @@ class Rewriter:
         setattr(module, name, value)
         with self.view.graph.inserting_before(before):
             node = self.view.graph.create_node("get_attr", name)
-        return self._entered(node, like or self.place or before)
+        return self._register(node, like or self.place or before)
 
     def adopt(self, node: Node, *, like: Node | None = None) -> None:
-        """Takes a node that another tool put into the graph for one that it made itself."""
-        self._entered(node, like or self.place or node)
+        """Records a node that another tool inserted as created by this rewriter."""
+        self._register(node, like or self.place or node)
 
     def replace(self, old: Node, op: Any, *args: Any, **kwargs: Any) -> Node:
-        """Puts a new call, or an existing node, in place of a node, which is erased."""
+        """Replaces a node by a new call or an existing node, and erases it."""
         if isinstance(op, Node):
             if args or kwargs:
                 raise BadGraph(f"{old.name} is replaced by the node {op.name}, which takes no arguments")
@@ -107,23 +107,23 @@ class Rewriter:
         kwargs: Mapping[str, Any] | None = None,
         respelled: bool = False,
     ) -> None:
-        """Gives a node another target or other arguments; it keeps its name and its users.
+        """Changes the target or arguments of a node; it keeps its name and its users.
 
-        A node that is only `respelled` has the value that it had, and is not evaluated anew.
+        A node that is only `respelled` keeps its value, and is not evaluated again.
         """
         self._event("updated", node, "")
-        spelled = bind(node) if not respelled else None
+        reading = bind(node) if not respelled else None
         self._orphans.update(dict.fromkeys(node.all_input_nodes))
         self.view.removed(node)
         self._set(node, target, args, kwargs)
         self.view.added(node)
-        if spelled is not None and node.op != "output" and not _is_respelled(spelled, bind(node)):
+        if reading is not None and node.op != "output" and not _is_same_call(reading, bind(node)):
             self._dirty[node] = None
 
     def respell(
         self, node: Node, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], reading: Bound
     ) -> None:
-        """Spells a call in another form, which is read as the very operator and values that it had."""
+        """Changes the form of a call to one that `bind` reads as the same operator and values."""
         self._event("updated", node, "")
         self._set(node, target, args, kwargs)
         self.view.respelled(node, reading)
@@ -139,7 +139,7 @@ class Rewriter:
         self._stamp(node, (node,))
 
     def move(self, node: Node, *, before: Node) -> None:
-        """Moves a node in front of another one; ask `effects.may_move` first."""
+        """Moves a node before another one; check `effects.may_move` first."""
         if node.next is before:
             return
         self._event("moved", node, f"before {self._name(before)}")
@@ -147,7 +147,7 @@ class Rewriter:
         self.view.moved(node)
 
     def erase(self, node: Node) -> None:
-        """Removes a node without users. Operands that nobody needs any more go with it, at the end of the pass."""
+        """Removes a node without users. Operands that are dead then are removed at the end of the pass."""
         self._event("erased", node, "")
         self._orphans.update(dict.fromkeys(node.all_input_nodes))
         self._orphans.pop(node, None)
@@ -156,14 +156,14 @@ class Rewriter:
         self.view.graph.erase_node(node)
 
     def reject(self, no: No | str, *nodes: Node) -> None:
-        """Says why a candidate is left as it is. The nodes given here come before those that the answer names."""
+        """Records why a candidate is declined. The nodes given here come before those of the `No`."""
         named = dict.fromkeys((*nodes, *no.nodes) if isinstance(no, No) else nodes)
         self.rejects.append(Rejection(str(no), tuple([self._path + node.name for node in named]), self._rule))
 
     def note(self, reason: str) -> None:
-        """Says why the edits were made that belong to the match at hand."""
+        """Records why the edits of the current match were made."""
         if self._match is None:
-            raise BadGraph(f"nothing was edited yet of which to note: {reason}")
+            raise BadGraph(f"no edit was made yet that the note belongs to: {reason}")
         self._match.note = str(reason)
 
     def edited_by_hand(
@@ -175,10 +175,10 @@ class Rewriter:
         *,
         is_simple: bool,
     ) -> None:
-        """A handler edited the graph by itself: it added nodes, gave others other arguments, and erased some.
+        """Records edits that a handler made directly: nodes added, changed in their arguments, and erased.
 
-        Those that it `made` count as its own. What is not simple (a node was moved, or calls something else) has the
-        view forget what it knew.
+        Those in `made` count as created by the match. An edit that is not simple (a node was moved, or calls something
+        else) invalidates the view.
         """
         if is_simple:
             for node in (n for n in erased if n in self.view):  # the rewriter may have erased some
@@ -199,14 +199,14 @@ class Rewriter:
             self._stamp(node, (node,))
 
     def rule(self, name: str) -> AbstractContextManager[None]:
-        """Edits inside are made by the rule of this name: `stage/pass:rule@match`."""
+        """Attributes the edits inside to the rule of this name: `stage/pass:rule@match`."""
         return _InRule(self, name)
 
     @contextmanager
     def inside(self, path: str, body: GraphModule) -> Iterator[Rewriter]:
-        """A rewriter for the body of a higher-order operator: its matches and refusals are the pass's own.
+        """A rewriter for the body of a higher-order operator, which records into the same matches and refusals.
 
-        They name a node by the path of the body in its module and the node's own name.
+        They name a node by the path of the body in its module and the name of the node.
         """
         view = self.view.body(body)
         inner = Rewriter(view, self.address, limit=self._limit, listener=self._listener)
@@ -233,7 +233,7 @@ class Rewriter:
     # ------------------------------------------------------------------------------- candidates, as `find` shows them
 
     def open(self, node: Node) -> bool:
-        """A candidate comes up. No more of them once the limit of matches is reached."""
+        """Starts a candidate; False once the limit of matches is reached."""
         if self._depth == 0:
             if self._match is not None:
                 self._finish_match()
@@ -244,13 +244,13 @@ class Rewriter:
         return True
 
     def close(self) -> None:
-        """The candidate was dealt with."""
+        """Ends a candidate."""
         self._depth -= 1
         if self._depth == 0 and self._match is not None:
             self._finish_match()
 
     def leave(self) -> None:
-        """The loop over candidates was left, by a break or by an exception: what follows tells by which."""
+        """Leaves the loop over candidates, by a break or an exception; the match stays open until `finish` or `failed`."""
         self._depth -= 1
 
     def _finish_match(self) -> None:
@@ -262,7 +262,7 @@ class Rewriter:
         self._touched.clear()
 
     def failed(self, error: Exception) -> None:
-        """The pass raised: the match it was making is not going to be finished."""
+        """Reports the current match as failed, because its pass raised."""
         match, self._match = self._match, None
         if match is not None and self._listener is not None:
             self._listener.fail(match, error)
@@ -270,7 +270,7 @@ class Rewriter:
     # ------------------------------------------------------------------------------------------------ the aftermath
 
     def finish(self) -> None:
-        """After a pass: erases what became useless, and brings fake values up to date."""
+        """Ends a pass: erases dead operands and updates fake values."""
         self._finish_match()
         self._match = self.matches[-1] if self.matches else None
         while self._orphans:
@@ -300,10 +300,10 @@ class Rewriter:
             raise BadGraph(f"a new {op} in front of {before.name} uses {late.name}, which is defined only after it")
         with self.view.graph.inserting_before(before):
             node = self.view.graph.call_function(target, args, kwargs)
-        return self._entered(node, like, sources)
+        return self._register(node, like, sources)
 
-    def _entered(self, node: Node, like: Node, sources: tuple[Node, ...] = ()) -> Node:
-        """Makes a full citizen of a new node."""
+    def _register(self, node: Node, like: Node, sources: tuple[Node, ...] = ()) -> Node:
+        """Gives a new node its metadata, provenance and value, and adds it to the view."""
         for key in INHERITED_META:
             if key in like.meta:
                 node.meta[key] = like.meta[key]
@@ -316,7 +316,7 @@ class Rewriter:
         return node
 
     def _has_switches(self) -> bool:
-        """Whether a value depends on the grad mode or autocast at its place, which only a sweep over the graph knows."""
+        """Whether the graph switches grad mode or autocast, so that values depend on the position of their node."""
         if self._switches is None:
             self._switches = any(is_context_switch(n.target) for n in self.view.graph.nodes)
         return self._switches
@@ -346,7 +346,7 @@ class Rewriter:
         node.meta[PROVENANCE] = Provenance(address, tuple(s.name for s in sources), line, origins)
 
     def _check_limit(self) -> None:
-        """Before anything is edited: an edit outside of a match begins another one."""
+        """Raises before an edit that would begin a match beyond the limit."""
         if self._match is None and self._limit is not None and len(self.matches) >= self._limit:
             raise LimitReached
 
@@ -368,12 +368,12 @@ class Rewriter:
         self._match.events.append(Event(kind, self._name(node), detail, self._match.address))
 
     def _name(self, node: Node) -> str:
-        """How matches and refusals call a node."""
+        """The name of a node in matches and refusals."""
         return f"{self._path}{node.name}"
 
 
 class _InRule(AbstractContextManager[None]):
-    """A rewriter works for a rule: entered for each candidate of each rule, it is no generator, which takes longer."""
+    """Sets the rule of a rewriter; a class, since it is entered for each candidate and a generator is slower."""
 
     __slots__ = ("name", "outer", "rewriter")
 
@@ -388,17 +388,17 @@ class _InRule(AbstractContextManager[None]):
 
 
 def _resolve(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A packet becomes the overload that fits; anything else is called as it is."""
+    """The overload of a packet that fits the arguments; any other callable unchanged."""
     if not isinstance(op, OpOverloadPacket):
         return op
     bound = bind_call(op, args, kwargs)
     if not isinstance(bound, Bound):
-        raise BadGraph(f"{op} cannot be called so: {bound.reason}")
+        raise BadGraph(f"{op} cannot be called with these arguments: {bound.reason}")
     return bound.op
 
 
-def _is_respelled(before: Bound | No, after: Bound | No) -> bool:
-    """Whether two readings of a node are the same call, so that its value is the same too."""
+def _is_same_call(before: Bound | No, after: Bound | No) -> bool:
+    """Whether two readings of a node are the same call, so that its value is the same."""
     if not isinstance(before, Bound) or not isinstance(after, Bound):
         return False
     return before.op is after.op and same_value(dict(before.arguments), dict(after.arguments))

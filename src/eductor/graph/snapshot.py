@@ -1,4 +1,4 @@
-"""A graph as it was: enough to see whether it changed, to print it, and to bring it back."""
+"""Snapshots of a graph: to detect changes, to print it as it was, and to restore it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from eductor.compat import calls_of, codegen_of
 
 
 def copy_of(graph: Graph) -> Graph:
-    """Another graph of the same nodes, under the same names and with their metadata, in the same order, sorted or not.
+    """A copy of a graph: the same nodes, names, metadata and order, sorted or not.
 
-    Its inputs and outputs are flat, whatever Dynamo made of those of the original.
+    Its inputs and outputs are flat, even where Dynamo nested those of the original.
     """
     copy = Snapshot(graph).graph()
     copy.set_codegen(CodeGen())
@@ -24,7 +24,7 @@ def copy_of(graph: Graph) -> Graph:
 
 
 def own_module(module: GraphModule) -> GraphModule:
-    """A copy of a module, with graphs of its own for it and for the bodies of its higher-order operators."""
+    """A copy of a module that shares no graph with it, nor the bodies of its higher-order operators."""
     copy = Snapshot(module.graph).module(module)
     copy.graph.set_codegen(CodeGen())
     return copy
@@ -35,7 +35,7 @@ class Snapshot:
 
     Taking one and comparing it are linear and cheap (arguments are compared by identity), so the pipeline holds
     one before every pass, and a pass that raises halfway can be undone without a copy of the graph made in advance.
-    Its columns are flat lists: an object a node would set off the garbage collector on a large graph.
+    Its columns are flat lists: one object per node would trigger the garbage collector on a large graph.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -54,22 +54,22 @@ class Snapshot:
         return len(self._nodes)
 
     def growth(self, graph: Graph) -> int:
-        """How many nodes a graph has more than then, with those in the bodies that it had then."""
+        """How many nodes a graph gained since, including those in bodies that it had then."""
         nested = sum(then.growth(body.graph) for _, then, body in self.bodies(graph))
         return len(graph.nodes) - len(self) + nested
 
     def bodies(self, graph: Graph) -> Iterator[tuple[str, Snapshot, GraphModule]]:
-        """The bodies of higher-order operators that a graph had then and still has: path, as it was, as it is."""
+        """The bodies of higher-order operators that a graph had then and still has: path, snapshot, present module."""
         now = subgraphs(graph) if self._nested else {}
         return ((path, then, now[path]) for path, then in self._nested.items() if path in now)
 
     def bodies_gone(self, graph: Graph) -> list[str]:
-        """The paths of bodies that a graph had then and has no more."""
+        """The paths of bodies that a graph lost since."""
         now = subgraphs(graph) if self._nested else {}
         return [path for path in self._nested if path not in now]
 
     def module(self, root: GraphModule) -> GraphModule:
-        """The graph as it was with its bodies as they were, in a module of its own; all else is the root's."""
+        """A new module with the graph and bodies of the snapshot; everything else is taken from the root."""
         module = GraphModule(root, self.graph())
         for path, then in self._nested.items():
             body, (parent, _, name) = attribute_or_none(root, path), path.rpartition(".")
@@ -84,30 +84,30 @@ class Snapshot:
         return same and all(map(operator.is_, self._calls, calls_of(graph.nodes))) and self.has_same_subgraphs(graph)
 
     def has_same_subgraphs(self, graph: Graph) -> bool:
-        """Whether the bodies of higher-order operators are as they were."""
+        """Whether the bodies of higher-order operators are unchanged."""
         same = [then.is_same(body.graph) for _, then, body in self.bodies(graph)]
         return len(same) == len(self._nested) and all(same)
 
     def changed_nodes(self, graph: Graph) -> list[Node]:
-        """The nodes that are new or call something else, or with other arguments, than then."""
+        """The nodes that are new, or whose target or arguments changed since."""
         then = dict(zip(self._nodes, _by_four(self._calls), strict=True))
         now = zip(graph.nodes, _by_four(calls_of(graph.nodes)), strict=True)
         return [node for node, call in now if node not in then or not all(map(operator.is_, then[node], call))]
 
     def rows(self) -> Iterator[tuple[Node, Any, Any, Any, Any]]:
-        """The nodes as they were: each with its kind, target, positional and keyword arguments."""
+        """The nodes at the snapshot, each with its kind, target, positional and keyword arguments."""
         for node, call in zip(self._nodes, _by_four(self._calls), strict=True):
             yield node, *call
 
     def metas(self) -> Iterator[dict[str, Any]]:
-        """The metadata of each node as it was."""
+        """The metadata of each node at the snapshot."""
         at = 0
         for size in self._meta_sizes:
             yield dict(zip(self._meta_items[at : at + size], self._meta_items[at + size : at + 2 * size], strict=True))
             at += 2 * size
 
     def graph(self) -> Graph:
-        """The graph as it was, made of new nodes under the old names."""
+        """The graph at the snapshot, recreated with new nodes under the old names."""
         graph = Graph()
         graph.set_codegen(self._codegen)
         new: dict[Node, Node] = {}
@@ -120,7 +120,7 @@ class Snapshot:
         return graph
 
     def restore(self, module: GraphModule) -> None:
-        """Brings the graph of a module back to what it was, and its subgraphs."""
+        """Restores the graph of a module and its subgraphs to the snapshot."""
         for path, then in self._nested.items():  # of which some may have left the graph
             body = attribute_or_none(module, path)
             if isinstance(body, GraphModule) and not then.is_same(body.graph):
@@ -129,9 +129,9 @@ class Snapshot:
 
 
 def subgraphs(graph: Graph) -> dict[str, GraphModule]:
-    """The modules with graphs of their own that a graph takes from its module: bodies of higher-order operators.
+    """The graph modules that a graph reads from its module: bodies of higher-order operators, by path.
 
-    One that several operators share is there once.
+    One that several operators share is listed once.
     """
     owner = graph.owning_module
     if owner is None:
@@ -148,13 +148,13 @@ def subgraphs(graph: Graph) -> dict[str, GraphModule]:
 
 
 def attribute_or_none(owner: Any, path: str) -> Any:
-    """What an attribute node names, or None."""
+    """The attribute at a dotted path, or None."""
     for name in path.split("."):
         owner = getattr(owner, name, None)
     return owner
 
 
 def _by_four(calls: Iterable[Any]) -> Iterator[tuple[Any, Any, Any, Any]]:
-    """The entries of each node together: kind, target, positional and keyword arguments."""
+    """Groups flat entries by node: kind, target, positional and keyword arguments."""
     each = iter(calls)
     return zip(each, each, each, each, strict=True)

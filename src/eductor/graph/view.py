@@ -1,4 +1,4 @@
-"""A graph as a pass sees it: nodes by operator, arguments by name, effects, all kept true while the pass edits."""
+"""The view of a graph that passes read: nodes by operator, arguments by name, effects, updated with each edit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from eductor.graph.values.fake_cache import FakeResults
 
 
 class Scope(Protocol):
-    """Who is told which candidate a pass is looking at, so that edits can be counted and addressed by match."""
+    """Receives the candidates that a pass visits, so that edits are counted and addressed by match."""
 
     def open(self, node: Node) -> bool: ...
 
@@ -29,18 +29,18 @@ class Scope(Protocol):
 
 
 class GraphView:
-    """A graph with an index from operator to nodes, and with its effects, both built when first asked for."""
+    """A graph with an index from operator to nodes, and with its effects, both built on first use."""
 
     def __init__(self, module: GraphModule, *, inputs_distinct: bool = False) -> None:
         self.module = module
         self.scope: Scope | None = None
         self.memo: dict[Any, Any] = {}
-        """What a pass works out once for all its matches; it goes with the view."""
+        """What a pass computes once for all its matches; it lives as long as the view."""
         self.fake_results = FakeResults()
-        """What operators make of tensors of which form, for nodes that passes create."""
+        """The cache of fake results, for nodes that passes create."""
         self._inputs_distinct = inputs_distinct
         self._index: dict[Any, dict[Node, None]] | None = None
-        self._filed: dict[Node, tuple[Any, ...]] = {}
+        self._keys_of_node: dict[Node, tuple[Any, ...]] = {}
         self._readings: dict[Node, Bound | No] = {}
         self._effects: Effects | None = None
         self._derived: dict[str, Any] = {}
@@ -48,7 +48,7 @@ class GraphView:
         self._queues: list[tuple[Callable[[Node], bool], deque[Node]]] = []
 
     def derived(self, name: str, make: Callable[[], Any]) -> Any:
-        """What somebody worked out from the graph as it stands, made anew after each edit."""
+        """A value computed from the present graph, cached until the next edit."""
         if name not in self._derived:
             self._derived[name] = make()
         return self._derived[name]
@@ -66,7 +66,7 @@ class GraphView:
         return self.graph.output_node()
 
     def body(self, module: GraphModule) -> GraphView:
-        """The body of a higher-order operator of the graph, as a pass sees it; the next pass gets the same view."""
+        """The view of a higher-order operator's body; the next pass gets the same view."""
         if module not in self._bodies:
             self._bodies[module] = GraphView(module)
         return self._bodies[module]
@@ -78,7 +78,7 @@ class GraphView:
         return self._effects
 
     def bind(self, node: Node) -> Bound | No:
-        """What `bind` says of a node, read once for as long as nobody edits the node."""
+        """The result of `bind` for a node, cached until the node is edited."""
         bound = self._readings.get(node)
         if bound is None:
             bound = self._readings[node] = bind(node)
@@ -96,12 +96,12 @@ class GraphView:
         return self._visit(deque(sorted(found, key=sort_key)), lambda node: self._is_call_of(node, wanted))
 
     def keys(self, node: Node) -> tuple[Any, ...]:
-        """Under what a node is filed."""
+        """The index keys of a node."""
         self._indexed()
-        return self._filed.get(node, ())
+        return self._keys_of_node.get(node, ())
 
     def calls(self, key: Any) -> Collection[Node]:
-        """The calls that are filed under a key, as they stand; looking at them makes no candidates of them."""
+        """The calls indexed under a key, which do not become candidates."""
         return self._indexed().get(key, {}).keys()
 
     def each(self, *kinds: str) -> Iterator[Node]:
@@ -113,7 +113,7 @@ class GraphView:
         )
 
     def candidates(self, nodes: Iterable[Node]) -> Iterator[Node]:
-        """Nodes that a pass chose by itself, each a candidate, as far as they are still there when their turn comes."""
+        """Nodes that a pass chose, each a candidate if it is still in the graph at its turn."""
         return self._visit(deque(nodes), self._holds, again=False)
 
     def is_call(self, node: Node, *operators: OpOverloadPacket | OpOverload | Callable[..., Any]) -> bool:
@@ -131,7 +131,7 @@ class GraphView:
             while queue:
                 limit -= 1
                 if limit < 0:
-                    raise BadGraph("the pass does not settle: it keeps on creating what it looks for")
+                    raise BadGraph("the pass does not terminate: it keeps creating nodes that it looks for")
                 node = queue.popleft()
                 if not wanted(node):
                     continue
@@ -155,7 +155,7 @@ class GraphView:
         return self._index
 
     def _enter(self, index: dict[Any, dict[Node, None]], node: Node) -> None:
-        self._filed[node] = keys = keys_of(node, self.bind)
+        self._keys_of_node[node] = keys = keys_of(node, self.bind)
         for key in keys:
             index.setdefault(key, {})[node] = None
 
@@ -165,12 +165,12 @@ class GraphView:
     def _holds(self, node: Node) -> bool:
         if self._index is None:
             self._indexed()
-        return node in self._filed
+        return node in self._keys_of_node
 
     def _is_call_of(self, node: Node, wanted: _Wanted) -> bool:
         if self._index is None:
             self._indexed()
-        keys = self._filed.get(node, ())
+        keys = self._keys_of_node.get(node, ())
         if wanted.keys.isdisjoint(keys):
             return False
         if not wanted.overloads or wanted.packets.isdisjoint(keys):
@@ -178,7 +178,7 @@ class GraphView:
         bound = self.bind(node)
         return isinstance(bound, Bound) and (bound.op in wanted.overloads or bound.packet not in wanted.packets)
 
-    # What the rewriter reports.
+    # Notifications from the rewriter.
 
     def added(self, node: Node) -> None:
         """A node was created, or an existing one now calls something else."""
@@ -188,9 +188,9 @@ class GraphView:
             self._enter(self._index, node)
         if self._effects is not None:
             self._effects.add(node)
-        self._look_at(node)
+        self._enqueue(node)
 
-    def _look_at(self, node: Node) -> None:
+    def _enqueue(self, node: Node) -> None:
         for wanted, queue in self._queues:
             if wanted(node):
                 queue.append(node)
@@ -200,52 +200,52 @@ class GraphView:
         self._derived.clear()
         self._readings.pop(node, None)
         if self._index is not None:
-            for key in self._filed.pop(node, ()):
+            for key in self._keys_of_node.pop(node, ()):
                 self._index[key].pop(node, None)
         if self._effects is not None:
             self._effects.remove(node)
 
     def moved(self, node: Node) -> None:
-        """A node stands elsewhere, and is what it was."""
+        """A node was moved and is otherwise unchanged."""
         self._derived.clear()
         if self._effects is not None:
             self._effects.moved(node)
-        self._look_at(node)
+        self._enqueue(node)
 
     def respelled(self, node: Node, reading: Bound) -> None:
-        """A node calls the operator that it called, on the same values, in another form, which is read so."""
+        """A node calls the same operator on the same values in another form, which `reading` is for."""
         self._derived.clear()
         self._readings[node] = reading
-        if self._index is not None and keys_of(node, self.bind) != (known := self._filed[node]):
+        if self._index is not None and keys_of(node, self.bind) != (known := self._keys_of_node[node]):
             for key in known:
                 self._index[key].pop(node, None)
             self._enter(self._index, node)
 
     def rewired(self, node: Node, *, alike: bool = False) -> None:
-        """A node reads other values than before, maybe `alike` ones: its effects may differ, its operator does not."""
+        """A node has new operands, maybe `alike` ones: its effects may differ, its operator does not."""
         self._derived.clear()
         self._readings.pop(node, None)
         if self._effects is not None:
             self._effects.rewired(node, alike=alike)
 
     def revalued(self) -> None:
-        """Fake values changed, and with them, maybe, how calls are read that take them."""
+        """Fake values changed, which may change how `bind` reads calls."""
         self._derived.clear()
         self._readings.clear()
 
     def forget(self) -> None:
-        """Drops what was derived from the graph, after an edit that nobody reported."""
+        """Drops everything derived from the graph, after an edit that was not reported."""
         self._derived.clear()
         self._readings.clear()
         self._index = None
-        self._filed.clear()
+        self._keys_of_node.clear()
         self._bodies.clear()
         self._effects = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Operators that a pass asks for: under which keys they are filed, and of which packets only some overloads count."""
+    """Operators that a pass looks for: their index keys, and the packets of which only some overloads match."""
 
     keys: frozenset[Any]
     overloads: frozenset[OpOverload]
@@ -260,13 +260,13 @@ def _wanted(operators: tuple[Any, ...]) -> _Wanted:
 
 @functools.lru_cache(maxsize=1 << 14)
 def key_of(op: Any) -> Any:
-    """Under what the calls of an operator are filed, in whichever form it is given."""
+    """The index key of an operator's calls, for any form of the operator."""
     packets = packets_of(op)
     return packets[0] if packets else op
 
 
 def keys_of(node: Node, bind: Callable[[Node], Bound | No] = bind) -> tuple[Any, ...]:
-    """Under what a node is filed: its operator; and its target, for those that ask for a callable; a module's class."""
+    """The index keys of a node: its operator, its target (for a search by callable), or its module's class."""
     if node.op == "call_module":
         owner = node.graph.owning_module
         return (type(owner.get_submodule(str(node.target))),) if owner is not None else ()

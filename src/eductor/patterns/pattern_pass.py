@@ -56,7 +56,9 @@ class PatternPass(Pass):
     def unversioned(self) -> str:
         added = [(rule.name, rule.packages) for rule in self.rules.rules]
         return (
-            super().unversioned or (self.calls.unversioned if self.calls is not None else "") or added_by_others(self.fn, added)
+            super().unversioned
+            or (self.calls.unversioned if self.calls is not None else "")
+            or added_by_others(self.fn, added)
         )
 
     def enters_bodies(self, stage: Stage) -> bool:

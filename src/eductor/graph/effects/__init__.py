@@ -1,1 +1,1 @@
-"""What nodes read, write and alias; what may move; what each stage allows in its graphs."""
+"""What nodes read, write and alias; what may move; the invariants of each stage."""

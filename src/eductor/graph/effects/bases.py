@@ -1,4 +1,4 @@
-"""What a value is a view of, read off the graph."""
+"""The base of a view, found in the graph."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _UNDECLARED_VIEWS = frozenset(
         torch.ops.aten.unsafe_split_with_sizes.default,
     }
 )
-"""Their results share the memory of their operand, which their schemas do not declare."""
+"""Their results alias their operand, which their schemas do not declare."""
 
 
 def base_node(node: Node) -> Node:
-    """What a value is a view of, through any number of views and the parts of those with several results."""
+    """The base of a value, through any number of views and the parts of those with several results."""
     while True:
         source = node.all_input_nodes[0] if node.target is operator.getitem else node
         if not (effect_of(source).shares or source.target in _UNDECLARED_VIEWS):
@@ -31,7 +31,7 @@ def base_node(node: Node) -> Node:
 
 
 def storage_node(node: Node) -> Node:
-    """The node whose value a node is, where in-place operators return what they wrote."""
+    """The node whose tensor a node returns: in-place operators return the operand that they wrote."""
     while isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
         schema = node.target._schema
         returned = schema.returns[0].alias_info if len(schema.returns) == 1 else None
@@ -46,7 +46,7 @@ def storage_node(node: Node) -> Node:
 
 
 def origin_of(node: Node) -> Node:
-    """The value from which a value can be made again by views alone; where nothing was viewed, itself."""
+    """The value from which a value can be recomputed by views alone; itself, if it is not a view."""
     while True:
         node = storage_node(node)
         call = node.all_input_nodes[0] if node.target is operator.getitem else node

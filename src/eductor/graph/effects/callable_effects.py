@@ -1,6 +1,6 @@
-"""The effects of a Python callable that is no single operator: from tables of those that only compute.
+"""The effects of a Python callable that is not a single operator, from tables of pure functions.
 
-An unknown callable is assumed to do the worst.
+An unknown callable is assumed to have every effect.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from eductor.compat import SIZE_CHECKS
 from eductor.graph.effects.effect import PURE, Effect, is_number, tensors_among
 from eductor.graph.values.meta import tensor_of, value_of
 
-# Functions and methods that are several operators, none of which writes or draws; what they return is new.
+# Functions and methods that are several operators, none of which writes or draws; their results are new tensors.
 _COMPUTING: frozenset[Any] = frozenset(
     {
         *(operator.truediv, operator.floordiv, operator.lshift, operator.rshift),
@@ -36,8 +36,8 @@ _COMPUTING: frozenset[Any] = frozenset(
     }
 )
 
-# The same, but that they may return an argument, or a view of it.
-_PASSING_ON: frozenset[Any] = frozenset(
+# The same, but they may return an argument or a view of it.
+_MAY_RETURN_ARGUMENT: frozenset[Any] = frozenset(
     {
         *(torch.atleast_1d, torch.atleast_2d, torch.atleast_3d, torch.as_tensor, torch.asarray),
         *(torch.broadcast_tensors, torch.einsum, torch.meshgrid, F.local_response_norm, "type"),
@@ -58,7 +58,7 @@ def effect_by_name(node: Node, reason: str) -> Effect:
     target, name = node.target, getattr(node.target, "__name__", str(node.target))
     if _is_in(target, _COMPUTING) and not _has_out(node):
         return PURE
-    if _is_in(target, _PASSING_ON):
+    if _is_in(target, _MAY_RETURN_ARGUMENT):
         return Effect(shares=tensors_among(node.all_input_nodes))
     if target is getattr and tensor_of(node.args[0]) is not None and node.args[1] in _METADATA:
         return PURE
@@ -70,17 +70,17 @@ def effect_by_name(node: Node, reason: str) -> Effect:
         if _is_arithmetic(target, name):
             return PURE
     if name in ("manual_seed", "seed", "set_rng_state", "get_rng_state"):
-        return Effect(barrier="a change of the state of random numbers")
+        return Effect(barrier="a change of the random number generator's state")
     return Effect(barrier=f"an unknown callable ({reason})")
 
 
 def _is_plain_data(target: Any) -> bool:
-    """Whether a call makes nothing but a record of constants: the options of a quantized region are one."""
+    """Whether a call only makes a record of constants, as the options of a quantized region are."""
     return isinstance(target, type) and is_dataclass(target) and bool(target.__dataclass_params__.frozen)  # type: ignore[attr-defined]
 
 
 def _has_out(node: Node) -> bool:
-    """Whether a function was given a tensor to write into, which may also be by position."""
+    """Whether a call has an `out` tensor, by keyword or by position."""
     try:
         given = inspect.signature(node.target).bind(*node.args, **node.kwargs).arguments  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -96,7 +96,7 @@ def _is_in(target: Any, known: frozenset[Any]) -> bool:
 
 
 def _is_arithmetic(target: Any, name: str) -> bool:
-    """Whether a function of numbers does nothing but compute; `print` and `torch.set_num_threads` do more."""
+    """Whether a function of numbers is pure; `print` and `torch.set_num_threads` are not."""
     home = getattr(target, "__module__", "")
     if home == "builtins":
         return name in _SIZE_FUNCTIONS

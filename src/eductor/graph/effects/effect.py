@@ -1,4 +1,4 @@
-"""The effects of a node besides its result, as a record."""
+"""The side effects of a node, as a record."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from eductor.graph.values.meta import value_of
 
 RANDOM = "draws random numbers"
 COLLECTIVE = "is a collective"
-ACT = "is called for what it does, not for a result"
+ACT = "is called for its side effects"
 
 
 class Effect(NamedTuple):
-    """What one node does besides computing its result.
+    """The side effects of one node.
 
-    `writes` are the operands it changes, `shares` those with which its result may share memory (and does, for a view).
-    Nothing moves across a `barrier`; a switch (of grad mode, autocast) is one that touches no memory. Nodes that are
-    `ordered` alike keep their order among each other. A node that is `kept` must stay, though nobody uses it. One
-    that `reshapes` changes the geometry of what it writes: `t_`, `resize_`, `set_`.
+    `writes` are the operands it mutates, `shares` those that its result may alias (and does, for a view). Nothing moves
+    across a `barrier`; a switch (of grad mode, autocast) is one that touches no memory. Nodes with the same `ordered`
+    keep their relative order. A `kept` node is never dead, even without users. One that `reshapes` changes the
+    geometry of what it writes: `t_`, `resize_`, `set_`.
     """
 
     writes: tuple[Node, ...] = ()
@@ -56,7 +56,7 @@ def is_number(value: Any) -> bool:
 
 
 def may_be_tensor(node: Node) -> bool:
-    """Whether a node is not known to be something else than a tensor, or a sequence of them."""
+    """Whether a node may be a tensor or a sequence of tensors: nothing else is known of it."""
     value = value_of(node)
     return not (is_number(value) or value is None or isinstance(value, (str, torch.dtype, torch.device, torch.Size)))
 

@@ -1,8 +1,8 @@
-"""In which order autograd adds up the gradients of a value: the sum of three numbers depends on it.
+"""The order in which autograd sums the gradients of a value: with three or more terms it affects rounding.
 
-The backward visits the graph from its end to its start; each use of a value adds its part when it is visited. Two
-parts make the same sum in either order, unless there is a third from elsewhere: the caller may use an input of the graph
-as well, before or after it.
+The backward visits the graph from its end to its start; each use of a value adds its term when it is visited. Two terms
+have the same sum in either order, unless there is a third: the caller may use an input of the graph too, before or after
+the graph.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from eductor.graph.values.meta import UNKNOWN, requires_grad, value_of
 
 
 def uses(node: Node, but: Collection[Node] = ()) -> list[Node]:
-    """Who gives a part of the gradient of a value, twice for `x * x`; those in `but` are left out."""
-    givers = [user for user in node.users if user not in but and _gives_gradient(user)]
-    return [user for user in givers for _ in range(_operands(user).count(node))]
+    """The users that contribute a gradient term of a value, twice for `x * x`, without those in `but`."""
+    contributing = [user for user in node.users if user not in but and _gives_gradient(user)]
+    return [user for user in contributing for _ in range(_operands(user).count(node))]
 
 
 def may_be_used_elsewhere(value: Node) -> bool:
-    """Whether a part of the gradient of a value may come from outside of the graph, before or after those from inside."""
+    """Whether a gradient term of a value may come from outside the graph, before or after those from inside."""
     return value.op in ("placeholder", "get_attr")
 
 
 def same_sum(value: Node, others: Iterable[Node], was: Node, now: Node, parts: int = 1) -> Literal[True] | No:
-    """Is the gradient of a value the same sum if parts of it are added where `now` stands, no more where `was` does?
+    """Whether the gradient of a value is the same sum if terms of it are added at `now` instead of at `was`.
 
-    The others are those who give the rest of it.
+    `others` are the users that contribute its other terms.
     """
     others = list(others)
     if not requires_grad(value_of(value)) or len(others) + parts + may_be_used_elsewhere(value) <= 2:
@@ -40,7 +40,7 @@ def same_sum(value: Node, others: Iterable[Node], was: Node, now: Node, parts: i
 
 
 def same_sum_in_place_of(old: Node, new: Node, through: Node | None = None) -> Literal[True] | No:
-    """Is the gradient of `new` the same sum if it is used wherever `old` is, which is the same, made by another call?"""
+    """Whether the gradient of `new` is the same sum if `new` replaces `old`, an equal result of another call."""
     call = through or old
     mine, others = uses(old), uses(new, but=(call,))
     if len(mine) > 1 and (others or may_be_used_elsewhere(new)) and requires_grad(value_of(new)):

@@ -1,4 +1,4 @@
-"""What may be done in a graph: may this node move, may this value alias that one, may these be computed together."""
+"""Safety of rewrites: whether nodes may move, values may alias, and calls may be batched."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from eductor.graph.values.meta import requires_grad, tensor_of
 
 
 class Effects(Memory):
-    """The effects of a whole graph, and the questions that passes ask of them."""
+    """The effects of a whole graph, with the safety checks that passes use."""
 
     def escapes(self, node: Node) -> Literal[True] | No:
         """Whether code outside of the graph can hold the memory of a node's value: an input, output, opaque call."""
@@ -23,7 +23,7 @@ class Effects(Memory):
         return True if held else No(f"nothing outside of the graph shares memory with {node.name}", node)
 
     def writes_before(self, node: Node) -> bool:
-        """Whether anything is written in front of a node at all; in a functional graph nothing is."""
+        """Whether anything is written before a node; in a functional graph nothing is."""
         return any(self.of(mark).writes or self.of(mark).opaque for mark in self._marks if mark < node)
 
     def leaves(self, node: Node) -> bool:
@@ -31,7 +31,7 @@ class Effects(Memory):
         return leaves(self, node)
 
     def may_move(self, node: Node, before: Node) -> Literal[True] | No:
-        """May the node stand directly before another one instead of where it is?"""
+        """Whether the node may move directly before another one."""
         return (
             self._keeps_order(node, before) and self._passes_marks(node, before) and self._passes_readers(node, before)
         )
@@ -44,10 +44,10 @@ class Effects(Memory):
         if operand is not None:
             return No(f"its operand {operand.name} is defined only at or after {before.name}", node, operand, before)
         user = next((u for u in node.users if u < before), None)
-        return True if user is None else No(f"its user {user.name} stands before {before.name}", node, user, before)
+        return True if user is None else No(f"its user {user.name} comes before {before.name}", node, user, before)
 
     def _passes_marks(self, node: Node, before: Node) -> Literal[True] | No:
-        """Whether the node may cross what stands between and has effects."""
+        """Whether the node may cross the nodes with effects in between."""
         effect = self.of(node)
         if effect.barrier:
             return No(f"{node.name} is {effect.barrier}", node)
@@ -57,11 +57,11 @@ class Effects(Memory):
                 continue
             mark = self.of(other)
             if mark.barrier:
-                return No(f"{other.name} stands between: {mark.barrier}", node, other)
+                return No(f"{other.name} is a barrier in between: {mark.barrier}", node, other)
             if mark.ordered and mark.ordered == effect.ordered:
-                return No(f"{other.name} stands between, and {mark.ordered} as well", node, other)
+                return No(f"{other.name} in between also {mark.ordered}", node, other)
             if self.writes(other) & reads:
-                return No(f"{other.name} writes between what {node.name} uses", node, other)
+                return No(f"{other.name} in between writes what {node.name} uses", node, other)
         return True
 
     def _passes_readers(self, node: Node, before: Node) -> Literal[True] | No:
@@ -69,32 +69,32 @@ class Effects(Memory):
         writes = self.writes(node)
         between = _from(*_span(node, before)) if writes else ()
         reader = next((n for n in between if n is not node and self.reads(n) & writes), None)
-        return True if reader is None else No(f"{reader.name} reads between what {node.name} writes", node, reader)
+        return True if reader is None else No(f"{reader.name} in between reads what {node.name} writes", node, reader)
 
     def may_alias(self, old: Node, new: Node) -> Literal[True] | No:
-        """May `new` stand for `old` everywhere, though `old` may have had memory of its own?
+        """Whether `new` may replace `old` everywhere, even if `old` has separate memory.
 
-        It is for the caller to know that both are equal where `old` stands.
+        The caller must know that both are equal at `old`.
         """
         return may_alias(self, old, new)
 
     def same_region(self, nodes: Iterable[Node]) -> Literal[True] | No:
-        """Does no barrier stand between these nodes: no switch of grad mode or autocast, no unknown call?"""
+        """Whether no barrier separates these nodes: no switch of grad mode or autocast, no unknown call."""
         first, *others = nodes
         barrier = self.last_barrier(first)
         apart = next((n for n in others if self.last_barrier(n) is not barrier), None)
-        return True if apart is None else No(f"a barrier stands between {first.name} and {apart.name}", first, apart)
+        return True if apart is None else No(f"a barrier separates {first.name} and {apart.name}", first, apart)
 
     def unwritten(self, nodes: Iterable[Node], first: Node, last: Node) -> Literal[True] | No:
-        """Does nothing from one node up to another one write the memory of these values?"""
+        """Whether nothing from one node up to another one writes the memory of these values."""
         places = {self.place(n) for n in nodes}
         for mark in self.marks_between(first, last):
             if not places.isdisjoint(self.writes(mark)) or self.of(mark).opaque:
-                return No(f"{mark.name} stands between and may write what is read", mark)
+                return No(f"{mark.name} in between may write what is read", mark)
         return True
 
     def same_kind(self, nodes: Iterable[Node]) -> Literal[True] | No:
-        """May these values be computed together: same dtype, device, layout, class, requires_grad, no barrier between?"""
+        """Whether these calls may be batched: same dtype, device, layout, class, requires_grad, no barrier between."""
         nodes = list(nodes)
         facts: dict[str, Any] = {}
         for node in nodes:
@@ -116,7 +116,7 @@ class Effects(Memory):
 
 
 def _span(node: Node, before: Node) -> tuple[Node, Node]:
-    """From where to where a move goes, in the order of the graph."""
+    """The range that a move crosses, in graph order."""
     return (before, node) if before < node else (node, before)
 
 

@@ -1,4 +1,4 @@
-"""What may stand in a graph at each stage, as a table."""
+"""The invariants of a graph at each stage, as a table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FUNCTIONAL = STAGES[1:-1]
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """One line of the table: what holds for every node of the stages, and how a node is asked."""
+    """One row of the table: an invariant of every node at some stages, and its check."""
 
     name: str
     text: str
@@ -54,7 +54,7 @@ def _is_functional(node: Node) -> bool:
 
 
 def _writes_back_last(node: Node) -> bool:
-    """A write is a write-back of an input or an attribute, and only write-backs and the output stand after it."""
+    """Whether a write goes back to an input or an attribute, with only write-backs and the output after it."""
     if node.target is not torch.ops.aten.copy_.default:
         return True
     destination = node.args[0]
@@ -76,7 +76,7 @@ def _has_value(node: Node) -> bool:
 
 
 LAWS: tuple[Law, ...] = (
-    Law("order", "a node stands after its operands", STAGES, _is_after_operands),
+    Law("order", "a node comes after its operands", STAGES, _is_after_operands),
     Law("values", "a node that is used has a fake value, unless it is opaque", STAGES, _has_value),
     Law(
         "aten",
@@ -84,10 +84,12 @@ LAWS: tuple[Law, ...] = (
         _ATEN,
         _is_aten_call,
     ),
-    Law("functional", "nothing is written but by a `copy_` that writes back", _FUNCTIONAL, _is_functional),
-    Law("write-backs", "write-backs go to inputs or attributes, and stand at the end", _FUNCTIONAL, _writes_back_last),
+    Law("functional", "only a `copy_` that writes back may write", _FUNCTIONAL, _is_functional),
+    Law(
+        "write-backs", "write-backs go to inputs or attributes, at the end of the graph", _FUNCTIONAL, _writes_back_last
+    ),
 )
-"""What must hold for a graph, stage by stage; `violations` checks them."""
+"""The invariants of graphs, stage by stage; `violations` checks them."""
 
 
 _OF_FUNCTIONAL_GRAPHS = ("functional", "write-backs")

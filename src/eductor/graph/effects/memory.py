@@ -1,4 +1,4 @@
-"""Which values of a graph may share memory, and which nodes read, write and order it.
+"""Which values of a graph may share memory, and which nodes read, write and order accesses to it.
 
 Every tensor has a *place*: values that may share memory share a place. What one node does is read from
 `node_effects`.
@@ -40,13 +40,13 @@ class Memory:
         self._members: dict[Node, list[Node]] = {}
         self._marks: list[Node] = []
         self.external: set[Node] = set()
-        self._stranger: Node | None = None
+        self._external_root: Node | None = None
         self._outputs_by_place: dict[Node, list[Node]] | None = None
         for node in graph.nodes:
             self.add(node)
 
     def add(self, node: Node) -> None:
-        """Adds a node, or reads it again."""
+        """Adds a node, or updates its entry."""
         if node in self._effects:
             self.remove(node)
         effect = self._effects[node] = effect_of(node, self._bind)
@@ -61,18 +61,18 @@ class Memory:
         if is_opaque or (node.op in ("placeholder", "get_attr") and may_be_tensor(node)):
             self.external.add(self.place(node))
             if is_opaque or not self.inputs_distinct:
-                self._stranger = self._stranger or node
-                self._join(node, self._stranger)
+                self._external_root = self._external_root or node
+                self._join(node, self._external_root)
         if _is_mark(effect):
             bisect.insort(self._marks, node, key=sort_key)
 
     def rewired(self, node: Node, *, alike: bool) -> None:
-        """Reads a node again that has other operands, unless it touches no memory: with operands `alike` it does not."""
+        """Updates a node whose operands changed; a pure node whose new operands are `alike` needs no update."""
         if not alike or self._effects[node] is not PURE or node.op == "output":
             self.add(node)
 
     def moved(self, node: Node) -> None:
-        """A node stands elsewhere: among what may touch memory, the order is that of the graph."""
+        """Updates the position of a moved node among the nodes with effects, which are in graph order."""
         if _is_mark(self._effects[node]):
             self._marks.remove(node)
             bisect.insort(self._marks, node, key=sort_key)
@@ -93,15 +93,15 @@ class Memory:
         return node
 
     def values_in(self, place: Node) -> Sequence[Node]:
-        """The values in a place; only a place of several has a list of them, of which a large graph has few."""
+        """The values in a place; only places of several values store a list, of which a large graph has few."""
         return self._members.get(place, (place,))
 
     def reads(self, node: Node) -> set[Node]:
-        """The places whose contents a node looks at."""
+        """The places that a node reads."""
         return {self.place(n) for n in node.all_input_nodes}
 
     def writes(self, node: Node) -> set[Node]:
-        """The places whose contents a node changes."""
+        """The places that a node writes."""
         return {self.place(n) for n in self.of(node).writes}
 
     def outputs(self) -> dict[Node, list[Node]]:
@@ -113,7 +113,7 @@ class Memory:
         return self._outputs_by_place
 
     def made_of(self, node: Node) -> set[Node]:
-        """A node, and what may share its memory because it was computed from it."""
+        """A node, and the values computed from it that may alias it."""
         found = {node}
         pending = [node]
         while pending:

@@ -1,6 +1,6 @@
-"""What one node does besides computing its result: writes, shared memory, barriers, what must stay.
+"""The side effects of one node: writes, aliases, barriers, what must stay.
 
-By the schema of its operator first, by the name of its callable next.
+They come from the schema of its operator, else from the name of its callable.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from eductor.graph.reading.bind import Bound, bind
 from eductor.graph.values.meta import UNKNOWN, tensor_of, value_of
 
 _FUNCTIONAL_WRAPPERS = ("auto_functionalized", "auto_functionalized_v2", "triton_kernel_wrapper_functional")
-"""They call an operator, or a kernel, that writes on copies of its arguments, and return those."""
+"""They call a mutating operator or kernel on copies of its arguments, and return the copies."""
 
 
 def effect_of(node: Node, bind: Callable[[Node], Bound | No] = bind) -> Effect:
-    """What a node does besides computing its result: by schema first, by name next, else the worst."""
+    """The side effects of a node: by schema, else by name, else every effect."""
     if node.op in ("placeholder", "get_attr", "output"):
         return PURE
     if node.op == "call_module" and node.target == EXPORTED_CHECKS:
@@ -51,7 +51,7 @@ def effect_of(node: Node, bind: Callable[[Node], Bound | No] = bind) -> Effect:
 
 
 def _getitem(node: Node) -> Effect:
-    """Indexing by integers, slices and None is a view; by tensors, lists and booleans a copy; else it may be either."""
+    """Indexing by integers, slices and None is a view, by tensors, lists and booleans a copy; anything else may be either."""
     source, index = node.args
     shares = tensors_among([source])
     if tensor_of(source) is None:

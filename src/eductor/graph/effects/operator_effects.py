@@ -1,4 +1,4 @@
-"""The effects of an operator, read from its schema; where schemas are known to be silent, from the tables here."""
+"""The effects of an operator, from its schema, and from tables where schemas are known to omit effects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from eductor.graph.reading.bind import Bound
 from eductor.graph.reading.schema import parameters
 from eductor.graph.values.meta import tensor_of
 
-# Operators that must stay, and may be passed by: they check something, or wait for it.
+# Operators that must stay and that others may pass: they check something, or wait for it.
 _KEPT = {
     "aten::_assert_async",
     "aten::_assert_scalar",
@@ -29,7 +29,7 @@ _KEPT = {
     "_c10d_functional::wait_tensor",
 }
 
-# Norms that update `running_mean` and `running_var` without saying so, and the argument that switches it on.
+# Norms that update `running_mean` and `running_var` undeclared, and the argument that switches it on.
 _STATISTICS: dict[str, str | None] = {
     "aten::batch_norm": "training",
     "aten::_batch_norm_impl_index": "training",
@@ -42,15 +42,19 @@ _STATISTICS: dict[str, str | None] = {
     "aten::batch_norm_gather_stats_with_counts": None,
 }
 
-# Operators that return an argument, a view of it, or something that lives in it, without saying so.
+# Operators that return an argument, a view of it, or something in its memory, undeclared.
 _SHARING = {
-    *("aten::_unsafe_view", "aten::unsafe_split", "aten::unsafe_split_with_sizes"),  # they promise that nobody writes
-    *("aten::lift", "aten::dequantize", "prims::device_put"),  # nothing is to be done: the argument itself
+    *(
+        "aten::_unsafe_view",
+        "aten::unsafe_split",
+        "aten::unsafe_split_with_sizes",
+    ),  # unsafe: the caller promises not to write
+    *("aten::lift", "aten::dequantize", "prims::device_put"),  # may return the argument itself
     *("aten::set", "aten::set_"),  # the tensor moves into the memory of the source
     "_c10d_functional::wait_tensor",  # the argument, once it has arrived
 }
 
-# Written in terms of others, so that the schema need not say what is shared: known to return new memory.
+# Composite operators, whose schemas need not declare aliases: known to return new memory.
 _FRESH = {
     f"aten::{name}"
     for name in (
@@ -66,7 +70,7 @@ _FRESH = {
     )
 }
 
-# Written in terms of others, and always a view, where most of their kind may copy.
+# Composite operators that always return a view, where most composites may copy.
 _VIEWS = {
     f"aten::{name}"
     for name in (
@@ -83,21 +87,21 @@ _HIDDEN_WRITES = {
 
 _COLLECTIVES = {"_c10d_functional", "_c10d_functional_autograd", "_dtensor"}
 
-# Where no element is dropped nothing is drawn; `native_dropout` draws all the same.
+# With probability 0 these draw nothing; `native_dropout` draws anyway.
 _DROPOUTS = {"aten::dropout", "aten::alpha_dropout", "aten::feature_dropout", "aten::feature_alpha_dropout"}
 
 
 @dataclass(frozen=True, slots=True)
 class Nature:
-    """What an operator does, whatever its arguments are; `doubtful` are those that it shares in some cases.
+    """The effects of an operator for any arguments; it may alias those in `maybe_shares`.
 
-    One that is `pure` does nothing but compute, with any arguments.
+    `untrusted` is why its schema cannot be trusted. A `pure` operator has no effects, whatever its arguments.
     """
 
-    distrust: str
+    untrusted: str
     writes: tuple[str, ...]
     shares: tuple[str, ...]
-    doubtful: tuple[str, ...]
+    maybe_shares: tuple[str, ...]
     order: str
     is_view: bool
     reshapes: bool
@@ -111,17 +115,17 @@ def nature_of(op: OpOverload) -> Nature:
     everything = tuple(p.name for p in params)
     writes = tuple(p.name for p in params if p.written)
     shares = tuple(p.name for p in params if p.shared)
-    doubtful: tuple[str, ...] = ()
+    maybe_shares: tuple[str, ...] = ()
     is_view = bool(shares) and not writes and (name in _VIEWS or not is_composite(op))
-    if name in _SHARING or _is_made_of_parts(name):
+    if name in _SHARING or _wraps_strided_tensors(name):
         shares = everything
-    elif _need_not_say(op):
-        shares, doubtful = (), shares or (() if name in _FRESH else everything)
+    elif _may_alias_undeclared(op):
+        shares, maybe_shares = (), shares or (() if name in _FRESH else everything)
     reshapes, is_random = torch.Tag.inplace_view in op.tags, torch.Tag.nondeterministic_seeded in op.tags
-    distrust, order = _distrust(op), _order(op)
-    is_pure = not (distrust or writes or shares or doubtful or order or is_random)
+    untrusted, order = _why_untrusted(op), _order(op)
+    is_pure = not (untrusted or writes or shares or maybe_shares or order or is_random)
     is_pure = is_pure and name not in _STATISTICS and name not in _KEPT
-    return Nature(distrust, writes, shares, doubtful, order, is_view, reshapes, is_random, is_pure)
+    return Nature(untrusted, writes, shares, maybe_shares, order, is_view, reshapes, is_random, is_pure)
 
 
 def effect_by_schema(node: Node, bound: Bound) -> Effect:
@@ -129,14 +133,14 @@ def effect_by_schema(node: Node, bound: Bound) -> Effect:
     if nature.is_pure:
         return PURE
     name = bound.op._schema.name
-    if nature.distrust:
-        return Effect(barrier=f"{name}, {nature.distrust}")
+    if nature.untrusted:
+        return Effect(barrier=f"{name}, {nature.untrusted}")
     writes = [bound[p] for p in nature.writes]
     if name in _STATISTICS:
         writes += _statistics(bound)
     shares = [bound[p] for p in nature.shares]
-    if nature.doubtful:
-        shares += [n for n in tensors_among(bound[p] for p in nature.doubtful) if not _is_other_memory(node, n)]
+    if nature.maybe_shares:
+        shares += [n for n in tensors_among(bound[p] for p in nature.maybe_shares) if not _is_other_memory(node, n)]
     ordered = RANDOM if nature.is_random and _draws(bound) else nature.order
     kept = name if name in _KEPT or ordered in (COLLECTIVE, ACT) else ""
     if not (writes or shares or ordered or kept):
@@ -152,7 +156,7 @@ def effect_by_schema(node: Node, bound: Bound) -> Effect:
 
 
 def _order(op: OpOverload) -> str:
-    """Which operators, other than random ones, keep their order among each other: what others can observe."""
+    """The class of non-random operators whose relative order is observable; empty if this one has none."""
     if op._schema.name in _KEPT:
         return ""
     if op.namespace in _COLLECTIVES:
@@ -160,19 +164,19 @@ def _order(op: OpOverload) -> str:
     return "" if op._schema.returns or op._schema.is_mutable else ACT
 
 
-def _distrust(op: OpOverload) -> str:
-    """Why the schema of an operator cannot be believed."""
+def _why_untrusted(op: OpOverload) -> str:
+    """Why the schema of an operator cannot be trusted; empty if it can."""
     name, params = op._schema.name, parameters(op)
     if op.namespace in ("c10d", "fsdp", "streams", "symm_mem"):
-        return "whose schema does not say what it waits for, writes and returns"
+        return "whose schema does not declare what it waits for, writes and returns"
     named_as_write = name.endswith("_") and not name.endswith("__")
     if name in _HIDDEN_WRITES or (named_as_write and not any(p.written for p in params)):
-        return "whose schema does not say what it writes"
+        return "whose schema does not declare what it writes"
     if MAYBE_ALIASING_TAG in op.tags and op.namespace != "aten":
         return "which may write and return its operands"
     tensors = any("Tensor" in p.kind for p in params)
     if not tensors and not op._schema.returns and name not in _KEPT:
-        return "which takes and returns nothing, so that it changes something else"
+        return "which takes and returns nothing, so it must have another effect"
     return ""
 
 
@@ -182,19 +186,19 @@ def _statistics(bound: Bound) -> list[Any]:
     return [bound["running_mean"], bound["running_var"]] if is_on else []
 
 
-def _need_not_say(op: OpOverload) -> bool:
-    """An operator written in terms of others may return one of its arguments, or a view, without saying so."""
+def _may_alias_undeclared(op: OpOverload) -> bool:
+    """Whether an operator, such as a composite one, may return an argument or a view of it undeclared."""
     returns_tensor = any("Tensor" in str(r.type) for r in op._schema.returns)
     return returns_tensor and (MAYBE_ALIASING_TAG in op.tags or is_composite(op))
 
 
-def _is_made_of_parts(name: str) -> bool:
-    """Sparse and nested tensors are made of strided ones, whose memory they keep."""
+def _wraps_strided_tensors(name: str) -> bool:
+    """Whether an operator is about sparse or nested tensors, which alias the strided tensors they are made of."""
     return "sparse" in name or "nested" in name
 
 
 def _is_other_memory(node: Node, operand: Node) -> bool:
-    """A result of another dtype or device is a copy, but for the parts of a complex number."""
+    """Whether a result is a copy: of another dtype or device, and not a part of a complex tensor."""
     result, given = tensor_of(node), tensor_of(operand)
     if result is None or given is None or result.is_complex() or given.is_complex():
         return False

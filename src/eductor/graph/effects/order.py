@@ -1,4 +1,4 @@
-"""A stable topological order of a graph, which also keeps writes where they belong."""
+"""A stable topological sort of a graph that preserves the order of side effects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from eductor.graph.effects.graph_effects import Effects
 
 
 def is_sorted(graph: Graph) -> bool:
-    """Whether each node stands after all its operands."""
+    """Whether each node comes after all its operands."""
     seen: set[Node] = set()
     for node in graph.nodes:
         if any(operand not in seen for operand in node.all_input_nodes):
@@ -26,7 +26,7 @@ def is_sorted(graph: Graph) -> bool:
 def ancestors(
     results: Iterable[Any], operands: Callable[[Node], Iterable[Node]] = lambda node: node.all_input_nodes
 ) -> set[Node]:
-    """The nodes among some results, and all that they are computed from; `operands` says what a node depends on."""
+    """The nodes among some results, and all that they are computed from; `operands` gives the dependencies of a node."""
     found: set[Node] = set()
     pending = [n for n in results if isinstance(n, Node)]
     while pending:
@@ -38,13 +38,13 @@ def ancestors(
 
 
 def sort_in_place(graph: Graph) -> None:
-    """Sorts a graph that somebody left unsorted."""
+    """Sorts the nodes of a graph topologically."""
     for node, before in moves(graph):
         before.prepend(node)
 
 
 def moves(graph: Graph) -> Iterator[tuple[Node, Node]]:
-    """Which node to put in front of which, one after the other, until the graph is sorted; each is to be made at once."""
+    """The moves (node, before which node) that sort the graph; the caller makes each before it takes the next."""
     if is_sorted(graph):
         return
     at = next(iter(graph.nodes))
@@ -56,20 +56,20 @@ def moves(graph: Graph) -> Iterator[tuple[Node, Node]]:
 
 
 def sorted_nodes(graph: Graph) -> list[Node]:
-    """The nodes with operands first, otherwise in their present order; a cycle is an error that names it.
+    """The nodes with operands first, otherwise in their present order; a cycle raises an error that names it.
 
-    Nodes with effects (writes, barriers, random draws) keep their order among each other, and no node passes a write
-    to what it uses: such nodes are tied to their neighbours like operands.
+    Nodes with effects (writes, barriers, random draws) keep their relative order, and no node passes a write to
+    what it uses: such dependencies count like operands.
     """
     nodes = list(graph.nodes)
     position = {node: i for i, node in enumerate(nodes)}
-    waits: dict[Node, set[Node]] = {node: set(node.all_input_nodes) for node in nodes}
-    _tie_effects(graph, waits)
+    dependencies: dict[Node, set[Node]] = {node: set(node.all_input_nodes) for node in nodes}
+    _add_effect_dependencies(graph, dependencies)
     waiting: dict[Node, list[Node]] = defaultdict(list)
-    for node, operands in waits.items():
+    for node, operands in dependencies.items():
         for operand in operands:
             waiting[operand].append(node)
-    missing = {node: len(operands) for node, operands in waits.items()}
+    missing = {node: len(operands) for node, operands in dependencies.items()}
     ready = [position[node] for node in nodes if not missing[node]]
     heapq.heapify(ready)
     result: list[Node] = []
@@ -81,12 +81,12 @@ def sorted_nodes(graph: Graph) -> list[Node]:
             if not missing[user]:
                 heapq.heappush(ready, position[user])
     if len(result) < len(nodes):
-        raise BadGraph(f"the graph has a cycle: {' -> '.join(n.name for n in _cycle(waits, set(result)))}")
+        raise BadGraph(f"the graph has a cycle: {' -> '.join(n.name for n in _cycle(dependencies, set(result)))}")
     return result
 
 
-def _tie_effects(graph: Graph, waits: dict[Node, set[Node]]) -> None:
-    """Ties each node to the last effect before it that concerns it, and each effect to what it must not overtake."""
+def _add_effect_dependencies(graph: Graph, dependencies: dict[Node, set[Node]]) -> None:
+    """Makes each node depend on the last effect before it that concerns it, and each effect on what it must not pass."""
     effects = Effects(graph)
     position = {node: i for i, node in enumerate(graph.nodes)}
     needed = _first_needed(position)
@@ -98,27 +98,27 @@ def _tie_effects(graph: Graph, waits: dict[Node, set[Node]]) -> None:
     for node in graph.nodes:
         effect = effects.of(node)
         if barrier is not None and node.op != "placeholder" and needed[node] > position[barrier]:
-            waits[node].add(barrier)
+            dependencies[node].add(barrier)
         if effect.barrier or node.op == "output":
-            waits[node].update(since_barrier)
+            dependencies[node].update(since_barrier)
             barrier, since_barrier = node, []
         else:
             since_barrier.append(node)
         if effect.ordered:
-            waits[node].update([last[effect.ordered]] if effect.ordered in last else [])
+            dependencies[node].update([last[effect.ordered]] if effect.ordered in last else [])
             last[effect.ordered] = node
         used = effects.reads(node)
-        waits[node].update(writer[place] for place in used if place in writer)
+        dependencies[node].update(writer[place] for place in used if place in writer)
         for place in effects.writes(node):
-            waits[node].update(users.pop(place, ()))
+            dependencies[node].update(users.pop(place, ()))
             writer[place] = node
         for place in used:
             users[place].append(node)
-        waits[node].discard(node)
+        dependencies[node].discard(node)
 
 
 def _first_needed(position: dict[Node, int]) -> dict[Node, int]:
-    """Where a node, or something computed from it, stands first: a late node that is needed before a barrier passes it."""
+    """The first position of a node or anything computed from it: a late node needed before a barrier must pass it."""
     needed = dict(position)
     pending = list(position)
     while pending:
@@ -130,11 +130,11 @@ def _first_needed(position: dict[Node, int]) -> dict[Node, int]:
     return needed
 
 
-def _cycle(waits: dict[Node, set[Node]], done: set[Node]) -> list[Node]:
+def _cycle(dependencies: dict[Node, set[Node]], done: set[Node]) -> list[Node]:
     """One cycle among the nodes that could not be placed."""
-    node = next(n for n in waits if n not in done)
+    node = next(n for n in dependencies if n not in done)
     path: list[Node] = []
     while node not in path:
         path.append(node)
-        node = next(n for n in waits[node] if n not in done)
+        node = next(n for n in dependencies[node] if n not in done)
     return [*path[path.index(node) :], node]

@@ -1,4 +1,4 @@
-"""Checks of a tensor's metadata, and whether what is known of the tensor answers them."""
+"""Assertions on tensor metadata, and whether they are statically known to hold."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _FACTS: dict[str, Any] = {
 
 
 def holds_for_certain(node: Node) -> Literal[True] | No:
-    """Whether a node is a check of metadata that is known to hold, so that it can be removed."""
+    """Whether a node is an assertion on metadata that is known to hold, so that it is redundant."""
     bound = bind(node)
     if not isinstance(bound, Bound) or bound.packet is not torch.ops.aten._assert_tensor_metadata:
-        return No(f"{node.name} is no check of metadata", node)
+        return No(f"{node.name} is not a check of metadata", node)
     unknown = next((name for name in _FACTS if not _holds(bound, name)), "")
     return No(f"its {unknown} is not known to be {bound[unknown]}") if unknown else True
 

@@ -1,8 +1,8 @@
 """The arguments of a call by their schema names: the one way to read a node.
 
 `bind(node)` brings any call form (function, method, operator, overload, packet; positional, keyword, numpy spelling,
-varargs) to one ATen operator with every argument under its schema name. What it cannot read with certainty it returns
-as `No`, with the reason; it never guesses.
+varargs) to one ATen operator with every argument under its schema name. What it cannot read with certainty is a `No` with
+the reason; it never guesses.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def bind_call(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
 
 
 def packets_of(target: Any) -> tuple[OpOverloadPacket, ...] | None:
-    """The operators that a target can stand for, without looking at arguments; None if any."""
+    """The operators that a target can mean, whatever its arguments; None if it can be any."""
     if isinstance(target, OpOverload):
         return (spellings.canonical(target.overloadpacket),)
     if isinstance(target, OpOverloadPacket):
@@ -101,7 +101,7 @@ def packets_of(target: Any) -> tuple[OpOverloadPacket, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Direct:
-    """A function or a method that has the name of its operator; a method's receiver is the schema's `self`."""
+    """A function or method named like its operator; a method's receiver is the schema's `self`."""
 
     packet: OpOverloadPacket
     overloads: _Overloads
@@ -115,12 +115,12 @@ def _form_of(target: Any) -> _Form:
     try:
         return _form(target)
     except TypeError:
-        return No(f"{spellings.name_of(target)} cannot be looked up, it has no hash")
+        return No(f"{spellings.name_of(target)} cannot be looked up, it is not hashable")
 
 
 @functools.lru_cache(maxsize=1 << 14)
 def _form(target: Any) -> _Form:
-    """How a Torch-level target is read: as an operator of its name, through a spelling's adapter, or not at all."""
+    """How a Torch-level target is read: through an adapter, as the operator of its name, or not at all."""
     adapter = spellings.adapter_of(target)
     if adapter is not None:
         return adapter
@@ -132,7 +132,7 @@ def _form(target: Any) -> _Form:
 
 @dataclass(frozen=True, slots=True)
 class _Overloads:
-    """The overloads that a call may mean, and how calls with arguments of which kinds are read, once that came up."""
+    """The overloads that a call may mean, with a cache of plans by the kinds of its arguments."""
 
     ops: tuple[OpOverload, ...]
     plans: dict[Any, _Plan | No] = field(default_factory=dict)
@@ -150,10 +150,10 @@ def _match(
     exact: bool = False,
     receiver: bool = False,
 ) -> Bound | No:
-    """Binds to the first overload that takes the arguments; `exact` keywords are the schema's own."""
+    """Binds to the first overload that takes the arguments; `exact` keywords are the schema's names."""
     if "out" in kwargs or "requires_grad" in kwargs:
         if kwargs.get("out") is not None:
-            return No("out= writes into a tensor of the caller's")
+            return No("out= writes into a tensor of the caller")
         kwargs = {k: v for k, v in kwargs.items() if k != "out" and (exact or k != "requires_grad" or v is not False)}
     values = [*args, *kwargs.values()]
     kinds = (len(args), tuple(kwargs), tuple([code_of(value_of(v)) for v in values]), exact, receiver)
@@ -172,9 +172,9 @@ def _match(
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Where each parameter of an overload finds its value among the arguments of a call.
+    """How each parameter of an overload gets its value from the arguments of a call.
 
-    It has its default, or the argument of a number, or a new list that is made of the arguments.
+    The value is a default, the argument at an index, or a new list made of arguments.
     """
 
     op: OpOverload
@@ -185,7 +185,7 @@ class _Plan:
 
 
 class _Kinds(NamedTuple):
-    """What readings of a call depend on: how many arguments it has by position, which keywords, and of which kinds."""
+    """The cache key of a plan: number of positional arguments, keywords, and kinds of all arguments."""
 
     positional: int
     keywords: tuple[str, ...]
@@ -200,7 +200,7 @@ class _Kinds(NamedTuple):
 
 
 def _plan(overloads: tuple[OpOverload, ...], kinds: _Kinds) -> _Plan | No:
-    """The reading of all calls with arguments of these kinds."""
+    """The plan for all calls with arguments of these kinds."""
     found: list[_Plan] = []
     reasons: dict[str, None] = {}
     for op in overloads:
@@ -216,24 +216,24 @@ def _plan(overloads: tuple[OpOverload, ...], kinds: _Kinds) -> _Plan | No:
     if len(found) == 1:
         return found[0]
     if found:
-        return No("an argument has no fake value, so that several overloads would fit")
+        return No("an argument has no fake value, so several overloads fit")
     if not overloads:
         return _TORCHSCRIPT
     name = overloads[0].overloadpacket._qualified_op_name.replace("::", ".")
     return No(f"no overload of {name} takes these arguments: {'; '.join(reasons)}")
 
 
-_UNCLEAR = No("an argument has no fake value, it may be one number or a list of them")
-_TORCHSCRIPT = No("it is an operator of TorchScript alone")
+_UNCLEAR = No("an argument has no fake value, it may be one number or a list of numbers")
+_TORCHSCRIPT = No("it is a TorchScript-only operator")
 
 
 class _Fit:
-    """One overload tried on the arguments of a call: which of them each parameter gets, by its name."""
+    """An attempt to match one overload to the arguments of a call: which argument each parameter gets."""
 
     def __init__(self, op: OpOverload, kinds: _Kinds, *, checked: bool) -> None:
         self._op, self._kinds, self._checked = op, kinds, checked
         self._sources: dict[str, int | slice] = {}
-        """Where each parameter finds its value among the arguments: at one place, or spelled out at several."""
+        """The arguments of each parameter: the index of one, or the slice of several, spelled out."""
 
     def plan(self) -> _Plan | No:
         if not is_dispatched(self._op):
@@ -244,11 +244,11 @@ class _Fit:
         return fits and self._made()
 
     def _by_position(self) -> Literal[True] | No:
-        """Gives positional arguments to the parameters in their order, a method's receiver to `self`."""
+        """Assigns positional arguments to the parameters in order, a method's receiver to `self`."""
         kinds, in_order = self._kinds, [p for p in self._params if not p.keyword_only]
         if kinds.receiver:
             if "self" not in self._by_name:
-                return No("it is no method")
+                return No("it is not a method")
             in_order.sort(key=lambda p: p.name != "self")
         spelled_out = not kinds.exact and _spelled_out(in_order, kinds.codes[: kinds.positional])
         if spelled_out is None:
@@ -263,7 +263,7 @@ class _Fit:
         return True
 
     def _by_keyword(self) -> Literal[True] | No:
-        """Gives keyword arguments to the parameters of their names, or of their names in numpy."""
+        """Assigns keyword arguments to parameters by their schema names or numpy names."""
         kinds, by_name = self._kinds, self._by_name
         for i, keyword in enumerate(kinds.keywords):
             name = keyword if kinds.exact or keyword in by_name else spellings.keyword(keyword, by_name)
@@ -275,7 +275,7 @@ class _Fit:
         return True
 
     def _are_accepted(self) -> Literal[True] | No:
-        """Whether each parameter has a value that it takes."""
+        """Whether each parameter accepts its value."""
         codes = self._kinds.codes
         for p in self._params:
             source = self._sources.get(p.name)
@@ -289,14 +289,14 @@ class _Fit:
         return True
 
     def _takes_a_tensor(self) -> Literal[True] | No:
-        """Python calls an operator with a required tensor only where it is given one."""
+        """Whether a tensor is given, if one is required: Python dispatches to such an operator only then."""
         if not self._checked or self._kinds.exact or any("T" in code or "?" in code for code in self._kinds.codes):
             return True
         wanted = any("Tensor" in p.kind and not p.optional for p in self._params)
         return No("it takes no tensors") if wanted else True
 
     def _made(self) -> _Plan:
-        """The plan, under the names that the parameters have in the canonical overload."""
+        """The plan, with the parameter names of the canonical overload."""
         op = spellings.canonical_overload(self._op)
         named = [(q, self._sources.get(p.name)) for p, q in zip(self._params, parameters(op), strict=True)]
         makers = ((q.name, _list_maker(q, source, self._kinds.codes)) for q, source in named)
@@ -313,17 +313,17 @@ class _Fit:
 def _list_maker(
     p: Parameter, source: int | slice | None, codes: tuple[str, ...]
 ) -> Callable[[list[Any]], list[Any]] | None:
-    """How the list is made that a parameter gets, if it gets one that is no argument as it stands."""
+    """The function that makes a parameter's list, if it gets one that is not itself an argument."""
     if isinstance(source, slice):
         return operator.itemgetter(source)
     if source is None:
         return (lambda values: list(p.default)) if isinstance(p.default, list) else None
     repeated = p.broadcast if p.kind.startswith("List[") and codes[source] in NUMBERS else None
-    return (lambda values: [values[source]] * repeated) if repeated else None  # one number stands for the whole list
+    return (lambda values: [values[source]] * repeated) if repeated else None  # one number for the whole list
 
 
 def _spelled_out(in_order: list[Parameter], codes: tuple[str, ...]) -> bool | None:
-    """`x.view(2, 3)`: a list of integers, alone or after `self`, may be spelled out. None: it cannot be told."""
+    """`x.view(2, 3)`: a list of integers, alone or after `self`, may be spelled out. None: it is unknown."""
     names = [p.name for p in in_order]
     if not in_order or in_order[-1].kind != "List[int]" or names[:-1] not in ([], ["self"]):
         return False

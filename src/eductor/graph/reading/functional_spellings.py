@@ -1,7 +1,7 @@
-"""How functions written in Python spell operators: `torch.nn.functional`, and some of `torch`.
+"""Adapters from functions written in Python to operators: `torch.nn.functional`, and some of `torch`.
 
-Each adapter has the signature of its function, and returns the operator with its arguments, or a sentence that says
-why the call is not one operator.
+Each adapter has the signature of its function, and returns the operator with its arguments, or why the call is not one
+operator.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def _pool(packet: OpOverloadPacket) -> Adapter:
 def _adaptive_pool(packet: OpOverloadPacket) -> Adapter:
     def adapter(input: Any, output_size: Any) -> Spelled:
         if output_size is None or (isinstance(output_size, (list, tuple)) and None in output_size):
-            return No("an output size of None is the input's, to be read from its shape")
+            return No("an output size of None means the input's, which has to be read from its shape")
         return packet, (input, output_size), {}
 
     return adapter
@@ -212,7 +212,7 @@ def _split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> Spelled:
     return aten.split, (tensor, split_size_or_sections, dim), {}
 
 
-# By the name of the function; what this torch lacks is left out where they are looked up.
+# By the name of the function; the lookup skips functions that this torch lacks.
 FUNCTIONAL: dict[str, Adapter] = {
     **{n: _positional_inplace(n) for n in ("relu", "relu6", "selu", "silu", "mish", "hardswish", "hardsigmoid")},
     "leaky_relu": _positional_inplace("leaky_relu", "negative_slope"),

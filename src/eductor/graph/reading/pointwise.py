@@ -1,4 +1,4 @@
-"""Calls that compute each element of one tensor by itself, and the same calls on another tensor."""
+"""Unary pointwise calls, and the same calls on another tensor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from eductor.graph.values.meta import tensor_of
 
 
 def operand_of(bound: Bound) -> Node | None:
-    """The tensor whose elements a call computes on, one by one; None where there is more to it, or it writes or draws."""
+    """The operand of a pure unary pointwise call; None for any other call."""
     op, operands = bound.op, [x for x in bound.arguments.values() if isinstance(x, Node)]
     is_pure = not op._schema.is_mutable and torch.Tag.nondeterministic_seeded not in op.tags
     if torch.Tag.pointwise not in op.tags or not is_pure or "memory_format" in bound.arguments:
@@ -22,13 +22,13 @@ def operand_of(bound: Bound) -> Node | None:
 
 
 def on(bound: Bound, operand: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of such a call with another tensor in the place of its own."""
+    """The arguments of such a call on another tensor."""
     arguments = {name: operand if isinstance(x, Node) else x for name, x in bound.arguments.items()}
     return Bound(bound.op, arguments, bound.given).call()
 
 
 def is_same_function(a: Bound, b: Bound) -> bool:
-    """Whether two such calls do the same to their tensors."""
+    """Whether two such calls compute the same function."""
     if a.op is not b.op:
         return False
     pairs = ((a[name], b[name]) for name in a.arguments)

@@ -1,4 +1,4 @@
-"""Operator schemas as plain Python facts: parameters, kinds of values, which value fits which parameter."""
+"""Operator schemas as plain Python: parameters, kinds of values, which value a parameter accepts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from eductor.compat import FakeTensor, OpOverload, OpOverloadPacket, is_dispatched
 from eductor.graph.values.meta import UNKNOWN, value_of
 
-# Where eager's argument parser takes a Python number for a tensor (and an ATen graph shows it so).
+# Operators for which eager's argument parser accepts a Python number as a tensor (and ATen graphs show it so).
 NUMBERS_AS_TENSORS = frozenset(
     f"aten::{name}{suffix}"
     for name in ("add", "sub", "mul", "div", "true_divide", "floor_divide", "multiply", "subtract", "divide")
@@ -63,7 +63,7 @@ def parameters(op: OpOverload) -> tuple[Parameter, ...]:
     return tuple(found)
 
 
-# A schema writes these defaults as the numbers that C++ has for them.
+# A schema gives these defaults as their C++ enum values.
 _DEFAULTS: dict[tuple[str, int], Any] = {
     ("ScalarType", 4): torch.int64,
     ("MemoryFormat", 0): torch.contiguous_format,
@@ -71,9 +71,9 @@ _DEFAULTS: dict[tuple[str, int], Any] = {
 
 
 def _is_returned(op: OpOverload, alias: Any) -> bool:
-    """Whether what is written is also returned: training batch norm writes its statistics and returns something new.
+    """Whether a written argument is also returned: training batch norm writes its statistics and returns a new tensor.
 
-    A list has no names of its aliases, and what returns nothing by its schema may return its argument in Python.
+    A list names no aliases, and an operator whose schema returns nothing may return its argument in Python.
     """
     returned = [r.alias_info for r in op._schema.returns]
     named = all(r is None or r.before_set for r in returned) and bool(alias.before_set)
@@ -82,7 +82,7 @@ def _is_returned(op: OpOverload, alias: Any) -> bool:
 
 @functools.cache
 def candidates(packet: OpOverloadPacket) -> tuple[OpOverload, ...]:
-    """The overloads that a Torch-level call can mean: those of eager, without an `out` of the caller's."""
+    """The overloads that a Torch-level call can mean: those of eager without an `out` argument."""
     overloads = (getattr(packet, name) for name in packet.overloads())
     return tuple(op for op in overloads if _is_readable(op))
 
@@ -102,7 +102,7 @@ def _element(kind: str) -> str:
 
 
 def code_of(value: Any) -> str:
-    """A short name of the kind of a value, as far as overloads are told apart by it."""
+    """A short code for the kind of a value, as far as overload resolution distinguishes kinds."""
     code = _CODES.get(type(value))
     if code is not None:
         return code
@@ -131,7 +131,7 @@ _CODES: dict[type, str] = {
     torch.device: "D",
     torch.Generator: "G",
 }
-"""By the very type first, which is one look; then, in this order, by what a value is an instance of."""
+"""Looked up by exact type first, which is one lookup; then by `isinstance`, in this order."""
 
 _ACCEPTED: dict[str, frozenset[str]] = {
     "Tensor": frozenset("T"),
@@ -150,7 +150,7 @@ _ACCEPTED: dict[str, frozenset[str]] = {
 
 
 def accepts(op: OpOverload, p: Parameter, code: str) -> bool:
-    """Whether a value of this kind may be given for the parameter, as eager's argument parser would take it."""
+    """Whether eager's argument parser accepts a value of this kind for the parameter."""
     if code == "?":
         return True
     if code == "N":

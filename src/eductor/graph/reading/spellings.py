@@ -1,8 +1,8 @@
-"""Torch-level names of operators: which ATen operator a function, a method or a Python operator spells.
+"""Torch-level names of operators: the ATen operator that a function, a method or a Python operator calls.
 
 Builtin functions and methods have the name of their operator. What is written in Python (`torch.nn.functional`,
 `operator`) has an adapter here: a function with the same signature that returns the operator and its arguments, or
-a sentence that says why the call is not one operator.
+why the call is not one operator.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ SYNONYMS: dict[str, str] = {
     "ger": "outer",
 }
 
-# Numpy's names of arguments, and `input`, by which a function calls what a schema calls `self`.
+# Numpy's names of arguments, and `input`, which functions use for the schema's `self`.
 KEYWORDS: dict[str, tuple[str, ...]] = {
     "axis": ("dim",),
     "keepdims": ("keepdim",),
@@ -77,7 +77,7 @@ def keyword(name: str, known: Container[str]) -> str:
 
 @functools.cache
 def canonical(packet: OpOverloadPacket) -> OpOverloadPacket:
-    """The operator itself, for one of its synonyms."""
+    """The canonical operator of a synonym."""
     namespace, _, name = packet._qualified_op_name.partition("::")
     if namespace != "aten":
         return packet
@@ -88,7 +88,7 @@ def canonical(packet: OpOverloadPacket) -> OpOverloadPacket:
 
 @functools.cache
 def canonical_overload(op: OpOverload) -> OpOverload:
-    """The overload of the operator itself with the same parameters, for an overload of a synonym."""
+    """The overload of the canonical operator with the same parameters as a synonym's overload."""
     packet = canonical(op.overloadpacket)
     if packet is op.overloadpacket:
         return op
@@ -98,7 +98,7 @@ def canonical_overload(op: OpOverload) -> OpOverload:
 
 
 def name_of(target: Any) -> str:
-    """A target as a reader would write it."""
+    """The readable name of a target."""
     if isinstance(target, str):
         return f"Tensor.{target}"
     module = getattr(target, "__module__", None)
@@ -107,7 +107,7 @@ def name_of(target: Any) -> str:
 
 
 def packet_of(target: Any) -> OpOverloadPacket | None:
-    """The operator of a builtin function or of a tensor's method, which have its name."""
+    """The operator of the same name as a builtin function or tensor method."""
     if isinstance(target, str):
         found = getattr(torch.Tensor, target, None)
         return _packet(target) if callable(found) and not isinstance(found, FunctionType) else None
@@ -126,7 +126,7 @@ def function_of(packet: OpOverloadPacket) -> Any:
 
 
 def is_method(target: Any) -> bool:
-    """Whether the first argument of a call is the tensor whose method it is."""
+    """Whether a target is a tensor method, so that its first argument is the receiver."""
     return isinstance(target, str) or getattr(target, "__objclass__", None) is TENSOR_BASE
 
 
@@ -143,7 +143,7 @@ def _builtins() -> frozenset[Any]:
 
 
 def adapter_of(target: Any) -> Adapter | None:
-    """The adapter of a target whose call is more than its operator's name."""
+    """The adapter of a target, if reading it takes more than its operator's name."""
     if isinstance(target, str):
         return _METHODS.get(target)
     try:
@@ -163,7 +163,7 @@ _SIZES = No("arithmetic on sizes, not an operator on tensors")
 
 
 def _binary(packet: OpOverloadPacket, reflected: Reflected = None) -> Adapter:
-    """`a + b`, where `a` may be a number: then Python asks the tensor's reflected operator."""
+    """`a + b`, where `a` may be a number: then Python calls the tensor's reflected operator."""
     reflect = _reflect(packet, reflected)
 
     def adapter(a: Any, b: Any, /) -> Spelled:
@@ -175,7 +175,7 @@ def _binary(packet: OpOverloadPacket, reflected: Reflected = None) -> Adapter:
 
 
 def _reflect(packet: OpOverloadPacket, reflected: Reflected) -> Adapter:
-    """`x.__rsub__(2)`: an operator of its own, the operator with its operands exchanged, or why it is neither."""
+    """`x.__rsub__(2)`: a separate operator, the operator with its operands swapped, or why it is neither."""
 
     def adapter(self: Any, other: Any, /) -> Spelled:
         if isinstance(reflected, No):
@@ -284,7 +284,7 @@ def _to(self: Any, *args: Any, **kwargs: Any) -> Spelled:
     if len(rest) > 2:
         return No("too many arguments")
     if isinstance(options.get("device"), int):
-        return No("a device by its number depends on the machine's accelerator")
+        return No("a device index depends on the machine's accelerator")
     if isinstance(options.get("device"), str):
         options["device"] = torch.device(options["device"])
     return aten.to, (self,), {k: v for k, v in options.items() if v is not None}
@@ -300,12 +300,12 @@ def _cpu(self: Any, memory_format: torch.memory_format | None = None) -> Spelled
 
 def _type(self: Any, dtype: Any = None, non_blocking: bool = False) -> Spelled:
     if not isinstance(dtype, torch.dtype):
-        return No("the type is asked for, or given by its name")
+        return No("the call returns the type, or gets it by name")
     return aten.to, (self, dtype, non_blocking), {}
 
 
 def _special_methods() -> dict[str, Adapter]:
-    """What Python calls for its operators: `__add__`, `__radd__`, `__iadd__` and their like."""
+    """The special methods of Python's operators: `__add__`, `__radd__`, `__iadd__` and so on."""
     plain = {f"__{function.__name__.strip('_')}__": adapter for function, adapter in _OPERATORS.items()}
     reflected = {f"__r{function.__name__.strip('_')}__": _reflect(*forms) for function, forms in _BINARY.items()}
     return {name: adapter for name, adapter in {**plain, **reflected}.items() if hasattr(torch.Tensor, name)}
@@ -343,7 +343,7 @@ _METHODS: dict[str, Adapter] = {
 
 @functools.cache
 def _functions() -> dict[Any, Adapter]:
-    """The adapters of functions written in Python, by the function; what this torch lacks is left out."""
+    """The adapters of functions written in Python, by function, without those that this torch lacks."""
     found: dict[Any, Adapter] = {}
     for home, table in ((F, FUNCTIONAL), (torch, PLAIN)):
         for name, adapter in table.items():

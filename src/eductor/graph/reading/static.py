@@ -1,4 +1,4 @@
-"""Values that stay the same from call to call: parameters and buffers, and what is computed from them alone."""
+"""Static values: parameters, buffers and constants, and the packed values computed from them alone."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from eductor.graph.values.meta import UNKNOWN, value_of
 from eductor.graph.values.module_tensors import attribute_at, has_attribute
 
 PACKED = "eductor_packed"
-"""The key under which a node says that its value may be computed once and kept."""
+"""The key that marks a node whose value may be computed once and cached."""
 
 
 def is_static(node: Node) -> bool:
-    """Whether a node is a parameter, a buffer or a constant: an input that Dynamo calls static, or one the module holds."""
+    """Whether a node is a parameter, buffer or constant: an input that Dynamo marks static, or a tensor of the module."""
     if node.op == "placeholder":
         return bool((node.meta.get("tensor_dict") or {}).get("_dynamo_static_input_type"))
     if node.op != "get_attr":
@@ -27,26 +27,26 @@ def is_static(node: Node) -> bool:
 
 
 def mark_static(node: Node) -> None:
-    """Makes an input one that stays the same from call to call."""
+    """Marks an input as static: the same tensor in every call."""
     node.meta["tensor_dict"] = {"_dynamo_static_input_type": "unguarded"}
 
 
 def pack(node: Node, *, uncounted: Iterable[Node] = ()) -> None:
-    """Marks a value that is computed from static values alone: in inference it is computed once and kept.
+    """Marks a value computed from static values alone: in inference it is computed once and cached.
 
-    Only where `context.packs`: elsewhere the mark is of no use. Torch counts the writes to a tensor, which tells whether
-    what was kept still holds. Static values that are written `uncounted` (the statistics of a batch norm) are compared
-    before each call, so they should be small and in the memory of the CPU.
+    Only where `context.packs`: elsewhere the mark has no effect. Torch counts the writes to a tensor, which shows whether
+    the cached value is valid. Static values whose writes are `uncounted` (the statistics of a batch norm) are compared
+    before each call, so they should be small and in CPU memory.
     """
     node.meta[PACKED] = tuple(uncounted)
 
 
 def is_packed(node: Node) -> bool:
-    """Whether a node is marked as one whose value is computed once and kept."""
+    """Whether a node is marked as computed once and cached."""
     return PACKED in node.meta
 
 
 def uncounted_of(node: Node) -> tuple[Node, ...]:
-    """The static values behind a packed one whose writes torch does not count."""
+    """The static values that a packed value depends on and whose writes torch does not count."""
     found: tuple[Node, ...] = node.meta[PACKED]
     return found

@@ -15,12 +15,12 @@ from eductor.graph.text.structure import attribute_hash
 
 
 def is_equal(a: Graph, b: Graph) -> bool:
-    """Whether two graphs are the same but for the names of their nodes."""
+    """Whether two graphs are equal, except for the names of their nodes."""
     return first_difference(a, b) is None
 
 
 def first_difference(a: Graph, b: Graph) -> str | None:
-    """The first pair of nodes that differ, in words; None where there is none."""
+    """A description of the first pair of nodes that differ; None if the graphs are equal."""
     left, right = list(a.nodes), list(b.nodes)
     twin: dict[Node, Node] = {}
     for x, y in zip(left, right, strict=False):
@@ -36,7 +36,7 @@ def first_difference(a: Graph, b: Graph) -> str | None:
 
 
 def is_as_before(before: Snapshot, graph: Graph) -> bool:
-    """Whether a graph is the same as when the snapshot was taken, but for the names of its nodes."""
+    """Whether a graph is unchanged since the snapshot, except for the names of its nodes."""
     if len(before) != len(graph.nodes):
         return False
     twin: dict[Node, Node] = {}
@@ -53,7 +53,7 @@ def is_as_before(before: Snapshot, graph: Graph) -> bool:
 
 
 def _same_attribute(x: Node, y: Node) -> bool:
-    """Attributes are the same by what they stand for where both can be looked at, and by name otherwise."""
+    """Whether two attributes are equal: by their values if both graphs have a module, else by name."""
     if y.op != "get_attr" or x.graph.owning_module is None or y.graph.owning_module is None:
         return bool(x.target == y.target)
     return attribute_hash(x) == attribute_hash(y)
@@ -98,9 +98,9 @@ class Pair:
 
 
 def align(before: Graph, after: Graph) -> list[Pair]:
-    """Which node of one graph is which of the other: by name, then by what they compute from aligned operands.
+    """Pairs the nodes of two graphs: by name, then by equal calls on paired operands.
 
-    The pairs stand in the order of the second graph, removed nodes where they were.
+    The pairs are in the order of the second graph, with removed nodes where they were.
     """
     left, right = list(before.nodes), list(after.nodes)
     names = {n.name: n for n in left}
@@ -153,7 +153,7 @@ def _label(node: Node, twins: dict[Node, Node]) -> str:
 
 
 def _increasing(values: list[int]) -> set[int]:
-    """The members of a longest increasing subsequence: what kept its order."""
+    """The members of a longest increasing subsequence: the nodes that kept their order."""
     tails: list[int] = []
     previous: dict[int, int | None] = {}
     for value in values:

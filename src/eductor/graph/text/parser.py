@@ -1,4 +1,4 @@
-"""From printed Python back to a graph, with fake values for inputs whose types stand in comments."""
+"""Parses printed Python into a graph, with fake values for inputs that have type comments."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _DTYPES = {short: dtype for dtype, short in printer.DTYPES.items()}
 
 
 def from_python(text: str, root: torch.nn.Module | None = None) -> GraphModule:
-    """The graph that `to_python` printed. `root` has the modules and tensors that it calls `self`'s."""
+    """Parses the output of `to_python`. `root` holds the modules and tensors that the text reads from `self`."""
     module = read_graph(text, root)
     _give_values(module, text)
     return module
 
 
 def read_graph(text: str, root: torch.nn.Module | None = None, *, homes: Collection[str] | None = None) -> GraphModule:
-    """The graph without values. Where `homes` are given, nothing is looked up but in these modules."""
+    """Parses a graph without values. If `homes` are given, names are looked up only in these modules."""
     tree = ast.parse(text)
     function = next((n for n in tree.body if isinstance(n, ast.FunctionDef)), None)
     if function is None:
@@ -89,7 +89,7 @@ class _Reader:
         return "call_function", target, args, kwargs
 
     def value(self, e: ast.expr) -> Any:
-        """A literal of the printer's, with names for nodes."""
+        """Evaluates a literal of the printer, with names for nodes."""
         if isinstance(e, ast.Name) and e.id in self.names:
             return self.names[e.id]
         if isinstance(e, (ast.List, ast.Tuple)):
@@ -138,7 +138,7 @@ def _path(e: ast.expr) -> list[str] | None:
 
 
 def _give_values(module: GraphModule, text: str) -> None:
-    """Makes fake inputs of the types in the comments, symbols anew, and propagates them through the graph."""
+    """Makes fake inputs of the types in the comments, with new symbols, and propagates them through the graph."""
     placeholders = module.graph.find_nodes(op="placeholder")
     types = dict(re.findall(r"^    # (\w+): (.+)$", text, flags=re.MULTILINE))
     if not placeholders or any(p.name not in types for p in placeholders):

@@ -1,4 +1,4 @@
-"""A graph as stable, runnable Python with types in comments, and back to a graph (`eductor.graph.text.parser`)."""
+"""Prints a graph as stable, runnable Python with types in comments; `eductor.graph.text.parser` reads it back."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ DTYPES: dict[torch.dtype, str] = {
 
 
 def to_python(graph: Graph, name: str = "forward") -> str:
-    """The whole graph as a module that defines one function."""
+    """Prints a graph as the source of a module that defines one function."""
     sizes = "".join(f"# s{i} = {hint}\n" for i, hint in enumerate(_symbols(graph).values()))
     return f"{HEADER}\n{sizes}\n{to_function(graph, name)}"
 
 
 def to_function(graph: Graph, name: str = "forward") -> str:
-    """The graph as one function, one line a node."""
+    """Prints a graph as one function, one line per node."""
     graph = without_shadows(graph)
     lines = [line for _, line in _lines(graph)]
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
@@ -56,7 +56,7 @@ def to_function(graph: Graph, name: str = "forward") -> str:
 
 
 def without_shadows(graph: Graph) -> Graph:
-    """The graph itself, or a copy in which no node is called like something that the text needs."""
+    """The graph itself, or a copy in which no node shadows a name that the text needs."""
     taken = {"torch", "operator", "self", "slice", "float", "complex"}
     if not any(node.name in taken for node in graph.nodes):
         return graph
@@ -96,7 +96,7 @@ def statement(node: Node) -> str:
 
 
 def assignment(name: str, op: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """The same of a node as it was when it had these arguments."""
+    """The assignment of a node with this target and these arguments."""
     if op == "output":
         return f"return {literal(args[0])}"
     if op == "get_attr":
@@ -113,7 +113,7 @@ def assignment(name: str, op: str, target: Any, args: Sequence[Any], kwargs: Map
 
 
 def _of_self(path: str) -> str:
-    """An attribute of the module; modules in a list have numbers for names, which Python cannot spell with a dot."""
+    """An attribute of the module; names that are numbers, as in module lists, need `attrgetter`."""
     spelled = all(part.isidentifier() for part in path.split("."))
     return f"self.{path}" if spelled else f"operator.attrgetter({path!r})(self)"
 
@@ -123,7 +123,7 @@ def _needs_self(graph: Graph) -> bool:
 
 
 def literal(value: Any) -> str:
-    """A constant, or a name for a node, as Python that evaluates to it."""
+    """Python source that evaluates to a constant, or the name of a node."""
     if isinstance(value, Node):
         return value.name
     if isinstance(value, (list, tuple)):
@@ -149,7 +149,7 @@ def literal(value: Any) -> str:
 
 
 def path_of(target: Any) -> str:
-    """A dotted path under which a callable can be found again."""
+    """A dotted path that `find` resolves to a callable."""
     if isinstance(target, (OpOverload, OpOverloadPacket)):
         return f"torch.ops.{target}"
     if isinstance(target, HigherOrderOperator):
@@ -159,7 +159,7 @@ def path_of(target: Any) -> str:
 
 @functools.cache
 def _path_of_builtin(target: Any) -> str:
-    """Builtins live as long as the process, so that remembering them keeps nothing alive."""
+    """Cached, which keeps nothing alive: builtins live as long as the process."""
     return _search(target)
 
 
@@ -175,7 +175,7 @@ def _search(target: Any) -> str:
 
 
 def find(path: str) -> Any:
-    """What a dotted path names, or None."""
+    """The object at a dotted path, or None."""
     parts = path.split(".")
     if not all(part.isidentifier() for part in parts):
         return None
@@ -195,12 +195,12 @@ def find(path: str) -> Any:
 
 
 def symbol_names(graph: Graph) -> dict[str, str]:
-    """Symbols of sizes are numbered as they appear, so that a graph prints the same wherever it was captured."""
+    """Names for size symbols, numbered by appearance, so that a graph prints the same wherever it was captured."""
     return {symbol: f"s{i}" for i, symbol in enumerate(_symbols(graph))}
 
 
 def type_of(value: Any, names: Mapping[str, str] | None = None) -> str:
-    """A fake value as a short type: `f32[2, s0]{s0, 1} cuda:0 grad`; strides only where they are not the usual ones."""
+    """A fake value as a short type: `f32[2, s0]{s0, 1} cuda:0 grad`; strides only where they are not row-major."""
     return spell_size(_type_of(value), names or {})
 
 
@@ -210,7 +210,7 @@ def _type_of(value: Any) -> str:
         if value.layout is not torch.strided:
             text += f" {value.layout}"
         else:
-            if str(tuple(value.stride())) != str(_usual_strides(value)):
+            if str(tuple(value.stride())) != str(_row_major_strides(value)):
                 text += "{" + ", ".join(map(str, value.stride())) + "}"
             if str(value.storage_offset()) != "0":
                 text += f"+{value.storage_offset()}"
@@ -223,7 +223,7 @@ def _type_of(value: Any) -> str:
     return "" if value is UNKNOWN or value is None else type(value).__name__
 
 
-def _usual_strides(value: torch.Tensor) -> tuple[Any, ...]:
+def _row_major_strides(value: torch.Tensor) -> tuple[Any, ...]:
     strides: list[Any] = []
     step: Any = 1
     for size in reversed(value.shape):

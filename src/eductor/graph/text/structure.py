@@ -1,4 +1,4 @@
-"""A structural hash: the same for graphs that compute the same in the same way, in every process."""
+"""Structural hashes: equal for graphs of the same calls, and stable across processes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from eductor.graph.values.meta import value_of
 
 
 def structural_hash(graph: Graph) -> str:
-    """A key of the whole graph: operators, constants, subgraphs, wiring, types and order, but no names of nodes."""
+    """A key of the whole graph: operators, constants, subgraphs, wiring, types and order, without names of nodes."""
     hashes = node_hashes(graph)
     return _digest(*(hashes[n] for n in graph.nodes))
 
 
 def node_hashes(graph: Graph) -> dict[Node, str]:
-    """For each node a hash of all that it is computed from. Inputs are told apart by their position and type."""
+    """For each node a hash of everything it is computed from. Inputs are distinguished by position and type."""
     hashes: dict[Node, str] = {}
     names = symbol_names(graph)
     for node in graph.nodes:
@@ -33,7 +33,7 @@ def node_hashes(graph: Graph) -> dict[Node, str]:
 
 
 def region_hash(nodes: list[Node]) -> str:
-    """A key of a few nodes in order, with what comes from outside numbered as it appears: for repeated regions."""
+    """A key of a few nodes in order, with outside operands numbered by appearance: to find repeated regions."""
     hashes: dict[Node, str] = {}
     for node in nodes:
         for operand in node.all_input_nodes:
@@ -43,8 +43,8 @@ def region_hash(nodes: list[Node]) -> str:
 
 
 def attribute_hash(node: Node) -> str:
-    """A key of what an attribute node stands for: a subgraph by its structure, a parameter by its type, a small
-    constant by its contents; a large one, and what cannot be found, by its name."""
+    """A key of the value of an attribute node: a subgraph by its structure, a parameter by its type, a small
+    constant by its contents; a large or missing one by its name."""
     value = attribute_or_none(node.graph.owning_module, str(node.target))
     if isinstance(value, GraphModule):
         return structural_hash(value.graph)
@@ -56,7 +56,7 @@ def attribute_hash(node: Node) -> str:
 
 
 CONTENTS = 1024
-"""Constants of up to so many elements are told apart by their contents."""
+"""Constants with at most this many elements are distinguished by their contents."""
 
 
 def _hash(node: Node, hashes: dict[Node, str], names: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Symbolic sizes as text, and back. What is read is arithmetic on known names; nothing else is evaluated."""
+"""Prints and parses symbolic sizes. Only arithmetic on known names is evaluated."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ _SYMBOL = re.compile(r"\b[su]\d+\b")
 
 
 def spell_size(size: Any, names: Mapping[str, str]) -> str:
-    """A size or a condition on sizes, with other names for its symbols; those without another keep theirs."""
+    """Prints a size or a condition on sizes, with symbols renamed by `names`."""
     return _SYMBOL.sub(lambda found: names.get(found[0], found[0]), str(size))
 
 
 def read_size(text: str, known: Mapping[str, Any]) -> Any:
-    """The number, the size or the condition that a text spells in terms of names that are known."""
+    """Parses a number, size or condition in terms of known names."""
     text = text.strip()
     if text.removeprefix("-").isdecimal():
         return int(text)
@@ -60,7 +60,7 @@ def read_size(text: str, known: Mapping[str, Any]) -> Any:
     try:
         return _value(ast.parse(text, mode="eval").body, known)
     except (SyntaxError, ValueError, TypeError, KeyError) as error:
-        raise BadGraph(f"`{text}` is no size in terms of {', '.join(known) or 'numbers'}: {error}") from None
+        raise BadGraph(f"`{text}` is not a size in terms of {', '.join(known) or 'numbers'}: {error}") from None
 
 
 def _value(e: ast.expr, known: Mapping[str, Any]) -> Any:
@@ -82,4 +82,4 @@ def _value(e: ast.expr, known: Mapping[str, Any]) -> Any:
         for other in others:
             first = function(first, other)
         return first if others else function(first)
-    raise ValueError(f"`{ast.unparse(e)}` is not understood")
+    raise ValueError(f"`{ast.unparse(e)}` is not supported")

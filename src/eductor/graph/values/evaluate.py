@@ -1,4 +1,4 @@
-"""Fake values of nodes from those of their operands: for a whole graph, or only where it changed."""
+"""Propagates fake values: through a whole graph, or only from changed nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from eductor.graph.values.meta import UNKNOWN, difference, fake_mode_of, require
 
 
 def propagate(module: GraphModule, inputs: Iterable[Any] | None = None) -> None:
-    """Gives each node its fake value; `inputs` are the values of the placeholders where they have none."""
+    """Computes the fake value of each node; `inputs` are the values of the placeholders if these have none."""
     graph = module.graph
     placeholders = graph.find_nodes(op="placeholder")
     given = list(inputs) if inputs is not None else [value_of(p) for p in placeholders]
@@ -40,7 +40,7 @@ def propagate(module: GraphModule, inputs: Iterable[Any] | None = None) -> None:
 
 
 def update(module: GraphModule, changed: Iterable[Node], mode: FakeTensorMode | None = None) -> int:
-    """Recomputes the fake values of changed nodes and of those that depend on them, as far as anything differs.
+    """Recomputes the fake values of changed nodes, and of their users wherever a value differs.
 
     Returns how many nodes were recomputed.
     """
@@ -55,21 +55,21 @@ def update(module: GraphModule, changed: Iterable[Node], mode: FakeTensorMode | 
 
 
 def _differ(old: Any, new: Any) -> bool:
-    """Whether two fake values are not alike in all that passes read of them."""
-    return old is UNKNOWN or difference(old, new) is not None or _followed(old) != _followed(new)
+    """Whether two fake values differ in anything that passes read."""
+    return old is UNKNOWN or difference(old, new) is not None or _require_grad(old) != _require_grad(new)
 
 
-def _followed(value: Any) -> list[bool]:
-    """Which of the tensors of a value autograd follows."""
+def _require_grad(value: Any) -> list[bool]:
+    """Which of the tensors of a value require grad."""
     return [requires_grad(v) for v in (value if isinstance(value, (list, tuple)) else (value,))]
 
 
 def reevaluated(
     module: GraphModule, nodes: Collection[Node], mode: FakeTensorMode | None = None
 ) -> Iterator[tuple[Node, Any]]:
-    """Each of the nodes, in the order of the graph, with the fake value that its operands give now.
+    """Yields each of the nodes, in graph order, with its recomputed fake value.
 
-    The nodes may grow on the way. Switches of grad mode and autocast are really made, and undone.
+    `nodes` may grow meanwhile. Switches of grad mode and autocast are executed, and undone at the end.
     """
     mode = mode or fake_mode_of(module.graph)
     if not nodes or mode is None:
@@ -86,13 +86,13 @@ def reevaluated(
 
 
 def evaluate(module: GraphModule, node: Node, mode: FakeTensorMode) -> Any:
-    """The fake value of a node from those of its operands; UNKNOWN where running it would change or invent something."""
+    """The fake value of a node from those of its operands; UNKNOWN where running it would have effects or create symbols."""
     if node.op == "get_attr":
         value = operator.attrgetter(str(node.target))(module)
         return mode.from_tensor(value, static_shapes=True) if isinstance(value, torch.Tensor) else value
     values = [value_of(n) for n in node.all_input_nodes]
     effect = effect_of(node)
-    # `t_`, `resize_` and their like would change the fake value of their operand a second time.
+    # `t_`, `resize_` and so on would change the fake value of their operand a second time.
     if any(v is UNKNOWN for v in values) or "unbacked_bindings" in node.meta or effect.reshapes:
         return UNKNOWN
     if (same := given_back(node)) is not None:
@@ -112,24 +112,24 @@ _DROPOUTS = (F.dropout, torch.dropout, torch.ops.aten.dropout.default)
 
 
 def given_back(node: Node) -> Node | None:
-    """The operand that a dropout returns as it is, because it drops nothing; torch's kernel in Python copies it."""
+    """The operand that a dropout returns uncopied, because it drops nothing; torch's Python kernel copies it."""
     bound = bind(node) if node.target in _DROPOUTS else None
     if not isinstance(bound, Bound) or bound.packet is not torch.ops.aten.dropout:
         return None
     operand = bound["input"]
-    is_idle = bound["train"] is False or bound["p"] == 0
-    return operand if is_idle and isinstance(operand, Node) else None
+    drops_nothing = bound["train"] is False or bound["p"] == 0
+    return operand if drops_nothing and isinstance(operand, Node) else None
 
 
 def correct_captured(module: GraphModule) -> None:
-    """Brings the values up to date that a capture takes from torch's kernels in Python, where these differ from eager."""
+    """Corrects captured values from torch's Python kernels where these differ from eager."""
     dropouts = [n for target in _DROPOUTS for n in module.graph.find_nodes(op="call_function", target=target)]
     given = [(node, operand) for node in dropouts if (operand := given_back(node)) is not None]
     update(module, [node for node, operand in given if _differ(value_of(node), value_of(operand))])
 
 
 def _evaluate_higher_order(op: HigherOrderOperator, args: Any, kwargs: Any) -> Any:
-    """Most of them run their subgraphs on fake values; what one cannot do so is not known."""
+    """Runs a higher-order operator on fake values; UNKNOWN if it fails."""
     try:
         return op(*args, **kwargs)
     except Exception:

@@ -16,7 +16,7 @@ from eductor.graph.values.meta import row_major_strides, value_of
 
 
 class FakeResults:
-    """The metadata of results that are new tensors made of plain ones, by the call: they depend on nothing else."""
+    """The metadata of results by call, for new tensors from plain operands, which determine it."""
 
     def __init__(self) -> None:
         self._results: dict[Any, _Result] = {}
@@ -33,17 +33,17 @@ class FakeResults:
         value = evaluate()
         with suppress(_NotPlain):
             result = _Result(*_form_of_tensor(value, mode))
-            if effect_of(node).removable and not _is_part_of(value, map(value_of, node.all_input_nodes)):
+            if effect_of(node).removable and not _aliases(value, map(value_of, node.all_input_nodes)):
                 self._results[form] = result
         return value
 
 
 class _NotPlain(Exception):
-    """A value of which more matters than its metadata."""
+    """Raised for a value that its metadata does not determine."""
 
 
-def _is_part_of(value: torch.Tensor, operands: Iterable[Any]) -> bool:
-    """Whether a result has the memory of one of its operands."""
+def _aliases(value: torch.Tensor, operands: Iterable[Any]) -> bool:
+    """Whether a result aliases one of its operands."""
     memory = value.untyped_storage()
     return any(x.untyped_storage() is memory for x in operands if isinstance(x, torch.Tensor))
 
@@ -88,8 +88,8 @@ def _inferred(form: Any) -> _Result | None:
 
 
 def _stacked(form: Any) -> _Result | None:
-    """The stack of row-major tensors that are alike: for many of them, torch takes milliseconds."""
-    target, (tensors, *rest), keywords, is_followed = form
+    """The stack of equal-sized row-major tensors: for many of them, torch takes milliseconds."""
+    target, (tensors, *rest), keywords, grad_enabled = form
     if target is not torch.ops.aten.stack.default or not tensors or any(tensor != tensors[0] for tensor in tensors):
         return None
     (_, dim), *others = [*rest, *(value for _, value in keywords)] or [(int, 0)]
@@ -98,7 +98,7 @@ def _stacked(form: Any) -> _Result | None:
         return None
     at = dim % (len(shape) + 1)
     result = (*shape[:at], len(tensors), *shape[at:])
-    return _Result(result, row_major_strides(result), dtype, device, requires_grad and is_followed)
+    return _Result(result, row_major_strides(result), dtype, device, requires_grad and grad_enabled)
 
 
 aten = torch.ops.aten
@@ -108,21 +108,21 @@ _ELEMENTWISE: frozenset[Any] = frozenset(
 
 
 def _elementwise(form: Any) -> _Result | None:
-    """The result for row-major floating tensors, of which the first has its shape: it is like that one."""
-    target, (first, *others), keywords, is_followed = form
+    """The result for row-major floating tensors that broadcast to the first: it has the metadata of that one."""
+    target, (first, *others), keywords, grad_enabled = form
     if target not in _ELEMENTWISE or keywords or not all(len(x) == len(first) for x in others):
         return None
     shape, stride, dtype, device, _ = first
     if not dtype.is_floating_point or stride != row_major_strides(shape):
         return None
     for other in others:
-        if other[2:4] != (dtype, device) or other[1] != row_major_strides(other[0]) or not _spreads(other[0], shape):
+        if other[2:4] != (dtype, device) or other[1] != row_major_strides(other[0]) or not _broadcasts(other[0], shape):
             return None
-    return _Result(shape, stride, dtype, device, is_followed and any(x[-1] for x in (first, *others)))
+    return _Result(shape, stride, dtype, device, grad_enabled and any(x[-1] for x in (first, *others)))
 
 
-def _spreads(shape: tuple[int, ...], over: tuple[int, ...]) -> bool:
-    """Whether a tensor of one shape is read as one of another, at least as long."""
+def _broadcasts(shape: tuple[int, ...], over: tuple[int, ...]) -> bool:
+    """Whether a shape broadcasts to another one without changing that."""
     rest = len(over) - len(shape)
     return rest >= 0 and all(a in (b, 1) for a, b in zip(shape, over[rest:], strict=True))
 
@@ -136,7 +136,7 @@ class _Result:
     requires_grad: bool
 
     def tensor(self, mode: FakeTensorMode) -> torch.Tensor:
-        """A new tensor with this metadata, which autograd follows as the result of a computation."""
+        """A new tensor with this metadata; one that requires grad is not a leaf."""
         with unset_fake_temporarily():
             if not self.requires_grad:
                 return self._plain(mode)
@@ -150,7 +150,7 @@ class _Result:
 
 
 class _Computed(torch.autograd.Function):
-    """Makes a tensor that is no leaf: it may be written in place, as any result may be."""
+    """Makes a tensor that is not a leaf, so that it may be written in place like any result."""
 
     @staticmethod
     def forward(ctx: Any, source: torch.Tensor, result: _Result, mode: FakeTensorMode) -> torch.Tensor:

@@ -1,7 +1,7 @@
-"""Operators whose kernels lay their results out otherwise than torch's fake mode says.
+"""Operators whose kernels return other strides than torch's fake mode computes.
 
-A trace decides by fake values what is a view. Where they are wrong, the view fails at run time. So these operators are
-traced as what their kernels do.
+A trace decides by fake strides what is a view. Where they are wrong, the view fails at run time. So these operators are
+decomposed in traces into what their kernels do.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ aten = torch.ops.aten
 Table = Mapping[Any, Callable[..., Any]]
 
 
-def as_laid_out(taken_apart: Table, now: Table) -> dict[Any, Callable[..., Any]]:
-    """Decompositions for a trace with a backward: layouts beside those that the trace has, which `now` lists.
+def with_kernel_layouts(decomposed: Table, now: Table) -> dict[Any, Callable[..., Any]]:
+    """The decompositions `now` of a trace with a backward, and those that give results their kernel's strides.
 
-    Of operators that are taken apart, now or afterwards, only those need the layout of their kernel that a user sees.
+    Of operators that are decomposed, now or later, only those whose results users see need the strides of their kernel.
     """
-    inner = {op: fn for op, fn in _INSIDE.items() if op not in taken_apart}
-    return inner | dict(now) | {op: functools.partial(_laid_out, fn, now.get(op)) for op, fn in _RETURNED.items()}
+    inner = {op: fn for op, fn in _INSIDE.items() if op not in decomposed}
+    return inner | dict(now) | {op: functools.partial(_with_fallback, fn, now.get(op)) for op, fn in _RETURNED.items()}
 
 
-def _laid_out(as_kernel: Callable[..., Any], otherwise: Callable[..., Any] | None, *args: Any) -> Any:
-    """The one decomposition; where it has nothing to say of a call, the other one, if there is one."""
+def _with_fallback(as_kernel: Callable[..., Any], fallback: Callable[..., Any] | None, *args: Any) -> Any:
+    """Applies a kernel's decomposition; where that returns NotImplemented, the fallback, if there is one."""
     result = as_kernel(*args)
-    return otherwise(*args) if result is NotImplemented and otherwise is not None else result
+    return fallback(*args) if result is NotImplemented and fallback is not None else result
 
 
 def _dropout_backward(gradient: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
-    """What the kernel of the CPU does, laid out as its operands are; others do it in one step, as the fake mode says."""
+    """The CPU kernel, which keeps the strides of its operands; other kernels return what the fake mode computes."""
     return gradient * mask * scale if gradient.device.type == "cpu" else NotImplemented
 
 
 def _layer_norm_backward(gradient: torch.Tensor, input: torch.Tensor, *rest: Any) -> Any:
-    """The kernel copies what is not contiguous, and its result is; the fake mode says that it is like the gradient."""
+    """The kernel copies operands to contiguous, and so is its result; the fake mode uses the gradient's strides."""
     if gradient.is_contiguous() and input.is_contiguous():
         return NotImplemented
     return aten.native_layer_norm_backward.default(gradient.contiguous(), input.contiguous(), *rest)
 
 
 def _max_unpool2d(input: torch.Tensor, *rest: Any) -> Any:
-    """The kernel of the CPU keeps the memory format of its input; the fake mode says that its result is contiguous."""
+    """The CPU kernel keeps the memory format of its input; the fake mode makes its result contiguous."""
     memory_format = memory_format_of(input)
     if input.device.type != "cpu" or memory_format is torch.contiguous_format:
         return NotImplemented
@@ -58,6 +58,6 @@ _INSIDE: dict[Any, Callable[..., Any]] = {
     aten.native_dropout_backward.default: _dropout_backward,
     aten.native_layer_norm_backward.default: _layer_norm_backward,
 }
-"""Views of their results would fail."""
+"""Operators where wrong strides would make views of their results fail."""
 _RETURNED: dict[Any, Callable[..., Any]] = {aten.max_unpool2d.default: _max_unpool2d}
-"""Their results may leave the graph as they are, and users see the layout."""
+"""Operators whose results may leave the graph directly, so that users see the strides."""

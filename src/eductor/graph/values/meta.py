@@ -1,4 +1,4 @@
-"""What is known of a node's value without running it: fake values, and comparisons that never install a guard."""
+"""Fake values of nodes, and comparisons of sizes that never install a guard."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.fx import Graph, GraphModule, Node
 from eductor.compat import FakeTensor, FakeTensorMode, made_without_grad_mode, statically_known_true
 
 UNKNOWN: Any = type("Unknown", (), {"__repr__": lambda self: "UNKNOWN", "__bool__": lambda self: False})()
-"""Stands for the value of a node that carries no fake value."""
+"""The value of a node without a fake value."""
 
 
 BACKWARD = "is_backward"
@@ -19,24 +19,24 @@ BACKWARD = "is_backward"
 
 
 def is_backward(node: Node) -> bool:
-    """Whether a node was made by the backward: in a joint graph, it runs after the caller had the outputs in hand."""
+    """Whether a node belongs to the backward: in a joint graph, it runs after the caller received the outputs."""
     return node.meta.get("partitioner_tag") == BACKWARD
 
 
 AHEAD = "eductor_ahead"
-"""The key under which a node of a backward says that it is computed at its start, and the same once more later on.
+"""The key of a backward's node that is computed at its start and recomputed later.
 
-Whoever merges equal values must let the two be: between them the value is not held.
+Passes that merge equal values must keep both: the value is not held between them.
 """
 
 CAME_FROM = "eductor_from"
-"""The key under which a node names those of the graph before the last trace or split that it came from."""
+"""The key for the names of the nodes, before the last trace or split, that a node came from."""
 
 IN_BACKWARD = "eductor_in_backward"
-"""The key under which a node of a joint graph names the value that it takes the place of in the backward."""
+"""The key for the name of the value that a joint graph's node replaces in the backward."""
 
 Form = tuple[Any, ...]
-"""What tells one use of an operator from another."""
+"""A key of the arguments of a call, as far as they affect how it is decomposed or traced."""
 
 
 def value_of(x: Any) -> Any:
@@ -65,12 +65,12 @@ def set_value(node: Node, value: Any) -> None:
 
 
 def known_true(condition: Any) -> bool:
-    """Whether a condition on sizes holds for certain; unknown counts as no, and no guard is installed."""
+    """Whether a condition on sizes is statically known to hold; installs no guard."""
     return bool(statically_known_true(condition))
 
 
 def known_equal(a: Any, b: Any) -> bool:
-    """Whether two sizes, or two sequences of them, are equal for certain."""
+    """Whether two sizes, or two sequences of sizes, are statically known to be equal."""
     if type(a) is int and type(b) is int:
         return a == b
     if isinstance(a, (list, tuple)) or isinstance(b, (list, tuple)):
@@ -86,7 +86,7 @@ _PLAIN = {int}
 
 
 def difference(a: Any, b: Any) -> str | None:
-    """What tells two fake values apart for anybody who uses them, or None: all metadata, strides and offset included."""
+    """The first difference between two fake values, in any metadata, strides and offset included; None if equal."""
     if a is b:
         return None
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
@@ -132,12 +132,12 @@ def row_major_strides(shape: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def is_row_major(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is known to lie in memory row by row, as a new one does."""
+    """Whether a tensor is known to have row-major strides, as a new one does."""
     return known_equal(tuple(tensor.stride()), row_major_strides(tensor.shape))
 
 
 def form_of(given: Any) -> Form:
-    """What tells one use of an operator from another: the form of its tensors, and its other arguments."""
+    """A key of arguments: the metadata of tensors, and the other values themselves."""
     if isinstance(given, Node):
         return form_of(value_of(given))
     if isinstance(given, torch.Tensor):
@@ -153,23 +153,23 @@ def form_of(given: Any) -> Form:
 
 
 def hint_of(size: Any) -> Any:
-    """The value that a symbolic size had when its graph was captured; anything else is its own."""
+    """The value that a symbolic size had when its graph was captured; anything else is returned unchanged."""
     return size.node.hint if isinstance(size, (torch.SymInt, torch.SymFloat)) else size
 
 
 def results_of(module: GraphModule) -> list[Any]:
-    """What the graph of a module returns, one by one."""
+    """The outputs of a module's graph as a list."""
     found = output_of(module)
     return list(found) if isinstance(found, (list, tuple)) else [found]
 
 
 def output_of(module: GraphModule) -> Any:
-    """What the graph of a module returns, as nodes in their structure."""
+    """The output of a module's graph, in its structure."""
     return module.graph.output_node().args[0]
 
 
 def fake_mode_of(graph: Graph) -> FakeTensorMode | None:
-    """The fake mode in which the values of a graph live."""
+    """The fake mode of the values of a graph."""
     for node in graph.nodes:
         value = value_of(node)
         if isinstance(value, FakeTensor):
@@ -179,8 +179,8 @@ def fake_mode_of(graph: Graph) -> FakeTensorMode | None:
 
 
 def requires_grad(value: Any) -> bool:
-    """Whether a value is a tensor that autograd follows.
+    """Whether a value is a tensor that autograd tracks.
 
-    A view that was made while no gradients were recorded says so of itself as soon as its base does, and is not.
+    A view made without grad mode reports `requires_grad` as soon as its base does, but is not tracked.
     """
     return isinstance(value, torch.Tensor) and value.requires_grad and not made_without_grad_mode(value)

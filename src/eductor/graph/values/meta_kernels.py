@@ -1,6 +1,6 @@
-"""Fake values by meta kernels alone: for operators whose kernel says all, without the detours of torch's fake mode.
+"""Runs meta kernels directly for fake values, without the overhead of torch's fake mode.
 
-The mode works out a device, looks into a cache and asks for special cases, which takes several times as long as the
+The mode infers a device, looks into a cache and checks for special cases, which takes several times as long as the
 kernel. Views and matrix products of plain tensors on one device need none of this.
 """
 
@@ -37,9 +37,9 @@ _SUPPORTED: frozenset[Any] = frozenset(
 
 
 def run_meta_kernel(node: Node, mode: FakeTensorMode) -> Any:
-    """The fake value of a call by its meta kernel; UNKNOWN where that is not enough.
+    """The fake value of a call by its meta kernel; UNKNOWN where that does not suffice.
 
-    It is enough if the operands are plain tensors of one device, with sizes that are numbers.
+    It suffices if the operands are plain tensors of one device, with sizes that are numbers.
     """
     if node.target not in _SUPPORTED:
         return UNKNOWN
@@ -56,7 +56,7 @@ def run_meta_kernel(node: Node, mode: FakeTensorMode) -> Any:
 
 
 class _MetaKernels(TorchDispatchMode):
-    """Runs operators by their meta kernels; what they make is fake, on the device of what they were given."""
+    """Runs operators by their meta kernels; results are fake tensors on the device of the operands."""
 
     def __init__(self, mode: FakeTensorMode, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""The tensors that a module holds: as named values that can stand aside for others."""
+"""The tensors of a module by name, and swapping them for others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 
 
 def tensors_of(holder: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters, buffers, and tensors that the graph of a module takes from it, by their names."""
+    """Parameters, buffers, and tensors that the graph of a module reads as attributes, by name."""
     found: dict[str, torch.Tensor] = dict(holder.named_parameters(remove_duplicate=False))
     found.update(holder.named_buffers(remove_duplicate=False))
     if isinstance(holder, GraphModule):
@@ -24,13 +24,13 @@ def tensors_of(holder: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def first_names(state: Mapping[str, torch.Tensor]) -> list[str]:
-    """One name for each tensor, the first of those it goes by."""
+    """The first name of each tensor."""
     return list({id(t): name for name, t in reversed(list(state.items()))}.values())[::-1]
 
 
 @contextmanager
 def swapped(holder: nn.Module, values: Mapping[str, Any]) -> Iterator[None]:
-    """Puts other tensors in the place of a module's own, for a while."""
+    """Replaces tensors of a module within the context."""
     homes = []
     for path, value in values.items():
         parent, _, name = path.rpartition(".")

@@ -49,7 +49,7 @@ def written_between(x: torch.Tensor = f32(4, 12)) -> torch.Tensor:
     return torch.cat(parts, 1)
 
 
-@fuse_chunk_reshape_concat_pass.refuses("a barrier stands between")
+@fuse_chunk_reshape_concat_pass.refuses("a barrier separates")
 def chunks_without_gradient(x: torch.Tensor = f32(4, 12)) -> torch.Tensor:
     with torch.no_grad():
         parts = [t.reshape(8, 2) for t in torch.chunk(x, 3, 1)]
@@ -116,7 +116,7 @@ def the_same_chunk_twice(x: torch.Tensor = f32(4, 12)) -> torch.Tensor:
     return torch.cat([a.unsqueeze(0), a.unsqueeze(0)], 0)
 
 
-@fuse_chunk_reshape_unsqueeze_concat_pass.refuses("a barrier stands between")
+@fuse_chunk_reshape_unsqueeze_concat_pass.refuses("a barrier separates")
 def chunks_under_autocast(x: torch.Tensor = f32(4, 12)) -> torch.Tensor:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         parts = [t.unsqueeze(0) for t in torch.chunk(x, 3, 1)]

@@ -66,7 +66,7 @@ def stack_in_another_order(x: torch.Tensor = f32(2, 4)) -> torch.Tensor:
     return torch.stack([b, a])
 
 
-@unbind_stack_pass.refuses("a barrier stands between")
+@unbind_stack_pass.refuses("a barrier separates")
 def unbound_without_gradient(x: torch.Tensor = f32(2, 4)) -> torch.Tensor:
     with torch.no_grad():
         parts = x.unbind(0)

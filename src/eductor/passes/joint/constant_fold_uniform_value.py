@@ -273,6 +273,6 @@ def plus_zeros(x: torch.Tensor = f32(4)) -> torch.Tensor:
     return (x + torch.zeros(4)).sin()
 
 
-@constant_fold_uniform_value.refuses("an output of its own")
+@constant_fold_uniform_value.refuses("a separate output")
 def input_that_would_be_the_output(x: torch.Tensor = f32(4)) -> torch.Tensor:
     return x - torch.zeros(4)

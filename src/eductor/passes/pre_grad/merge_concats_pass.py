@@ -114,7 +114,7 @@ def mixed_dtypes(a: torch.Tensor = f32(2, 3), b: torch.Tensor = f64(2, 3)) -> to
     return torch.cat([torch.cat([a, b], 1), a], 1)
 
 
-@merge_concats_pass.refuses("a barrier stands between")
+@merge_concats_pass.refuses("a barrier separates")
 def inner_without_gradient(a: torch.Tensor = f32(2, 3), b: torch.Tensor = f32(2, 3)) -> torch.Tensor:
     with torch.no_grad():
         inner = torch.cat([a, b], 1)

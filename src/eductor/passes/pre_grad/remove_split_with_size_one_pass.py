@@ -61,6 +61,6 @@ def two_sections(x: torch.Tensor = f32(4, 8)) -> torch.Tensor:
     return a.sin() + b
 
 
-@remove_split_with_size_one_pass.refuses("an output of its own")
+@remove_split_with_size_one_pass.refuses("a separate output")
 def returned(x: torch.Tensor = f32(4, 8)) -> torch.Tensor:
     return torch.split(x, 8, 1)[0]

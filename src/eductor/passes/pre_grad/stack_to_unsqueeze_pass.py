@@ -85,7 +85,7 @@ def of_two_tensors(x: torch.Tensor = f32(4, 3), y: torch.Tensor = f32(4, 3)) -> 
     return torch.stack([x, y])
 
 
-@stack_to_unsqueeze_pass.refuses("an output of its own")
+@stack_to_unsqueeze_pass.refuses("a separate output")
 def stack_of_one_that_is_returned(x: torch.Tensor = f32(4, 3)) -> torch.Tensor:
     return torch.stack([x])
 

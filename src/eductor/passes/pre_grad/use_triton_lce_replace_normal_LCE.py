@@ -54,7 +54,7 @@ def without_bias(x: torch.Tensor = f32(4, 8, 6), w: torch.Tensor = f32(3, 8)) ->
     return F.linear(x.mT, w).mT.flatten(1)
 
 
-@use_triton_lce_replace_normal_LCE.refuses("stands between")
+@use_triton_lce_replace_normal_LCE.refuses("a barrier separates")
 def without_gradients(
     x: torch.Tensor = f32(4, 8, 6), w: torch.Tensor = f32(3, 8), b: torch.Tensor = f32(3)
 ) -> torch.Tensor:

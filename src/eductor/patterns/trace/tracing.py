@@ -20,7 +20,7 @@ from eductor.compat import FakeTensorMode, ShapeEnv, make_fx
 from eductor.errors import BadPattern
 from eductor.graph.capture import dialect_of, functional
 from eductor.graph.values.evaluate import update
-from eductor.graph.values.kernel_layouts import as_laid_out
+from eductor.graph.values.kernel_layouts import with_kernel_layouts
 from eductor.graph.values.meta import requires_grad
 from eductor.patterns.language.pattern import Outputs, Pattern
 from eductor.patterns.trace.trace_comparison import TRACED as TRACED
@@ -355,7 +355,7 @@ def _joint_graph(
             found = iter(torch.autograd.grad([made[i] for i in differentiable], sources, there, allow_unused=True))
             return [*made, *(next(found) if g else None for g in wanted)]
 
-        module = make_fx(joint, decomposition_table=as_laid_out(table, table))(*primals, *taken)
+        module = make_fx(joint, decomposition_table=with_kernel_layouts(table, table))(*primals, *taken)
     with torch.no_grad():
         return _tidied(functional(module, [*flat, *taken])), taken
 
