@@ -108,6 +108,7 @@ class _Compiler:
         self._calls: dict[Call, int] = {}
         self._computed: list[tuple[int, int, Place, Computed]] = []
         self._lists: list[int] = []
+        self._later: list[tuple[int, Place, Any]] = []
         self._slots = 1
 
     def program(self) -> Program:
@@ -116,10 +117,11 @@ class _Compiler:
         else:
             self._calls[self._anchor] = 0
             self._arguments(self._anchor, 0)
-        while (next_ := self._next_user()) is not None:
+        while (next_ := self._next_user() or self._next_named_user()) is not None:
             call, place, below = next_
             self._calls[call] = self._add(Climb(below, place, call.keys, call.overloads, self._form.tolerated))
             self._arguments(call, self._calls[call], known=place)
+        self._visit_later()
         missing = [c for c in self._form.calls if c not in self._calls]
         if missing:
             raise BadPattern(
@@ -154,10 +156,14 @@ class _Compiler:
             self._add(Closed(slot, call.mentioned, "casts" in self._form.tolerated))
         for place, count in call.lengths.items():
             self._add(Length(slot, place, count))
-        # What tells patterns apart comes first: constants, then calls, then what fits anything.
+        # What tells patterns apart comes first: constants, then calls, users among them, then what fits anything.
         for place, value in sorted(call.places.items(), key=lambda item: _rank(item[1])):
-            if place != known:
+            if place == known:
+                continue
+            if _rank(value) < _ANYTHING:
                 self._visit(slot, place, value)
+            else:
+                self._later.append((slot, place, value))
 
     def _visit(self, slot: int, place: Place, value: Any) -> None:
         tolerated = self._form.tolerated
@@ -196,24 +202,38 @@ class _Compiler:
         if value.inverted:
             self._inverses.add(value.name)
 
+    def _visit_later(self) -> None:
+        while self._later:
+            self._visit(*self._later.pop(0))
+
     def _next_user(self) -> tuple[Call, Place, int] | None:
         """A call that is not found yet, one of whose operands is; where it has it, and the operand's slot."""
-        by_name: tuple[Call, Place, int] | None = None
+        for call, place, value in self._unfound():
+            if isinstance(value, Call) and value in self._calls:
+                return call, place, self._calls[value]
+        return None
+
+    def _next_named_user(self) -> tuple[Call, Place, int] | None:
+        """The same by a name that they have in common."""
+        self._visit_later()
+        for call, place, value in self._unfound():
+            if isinstance(value, Var) and value.name in self._names and not value.anything:
+                return call, place, self._names[value.name]
+        return None
+
+    def _unfound(self) -> Iterator[tuple[Call, Place, Any]]:
         for call in self._form.calls:
-            if call in self._calls:
-                continue
-            for place, value in call.places.items():
-                if isinstance(value, Call) and value in self._calls:
-                    return call, place, self._calls[value]
-                if by_name is None and isinstance(value, Var) and value.name in self._names and not value.anything:
-                    by_name = call, place, self._names[value.name]
-        return by_name
+            if call not in self._calls:
+                yield from ((call, place, value) for place, value in call.places.items())
+
+
+_ANYTHING = 2
 
 
 def _rank(value: Any) -> int:
     if isinstance(value, Call):
         return 1
-    return 2 if isinstance(value, (Var, Const, Each, Computed)) else 0
+    return _ANYTHING if isinstance(value, (Var, Const, Each, Computed)) else 0
 
 
 # ------------------------------------------------------------------------------------------------- lists of any length

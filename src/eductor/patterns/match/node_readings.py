@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.fx import Node
 
+from eductor.compat import OpOverload
 from eductor.graph.effects.node_effects import effect_of
 from eductor.graph.reading.bind import bind
 from eductor.patterns.language.pattern import Tolerance
 from eductor.patterns.match.call_reading import Inverse, Reading
-from eductor.patterns.match.spellings import Binder, readings_of
+from eductor.patterns.match.spellings import Binder, readings_of, sources
 from eductor.patterns.match.transparent import transparent
 
 aten = torch.ops.aten
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _sources(keys: tuple[Any, ...], tolerated: frozenset[Tolerance]) -> frozenset[Any]:
+    """The operators whose calls may read as a call of one of the keys."""
+    return frozenset(source for key in keys for source in sources(key, tolerated))
 
 
 class Readings:
@@ -39,6 +47,11 @@ class Readings:
         node = value.node if inverted else value
         if not isinstance(node, Node):
             return []
+        target = node.target
+        if isinstance(target, OpOverload):
+            held = _sources(keys, tolerated)
+            if target.overloadpacket not in held and target not in held:
+                return []
         return [
             r
             for r in self.of(node)
