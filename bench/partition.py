@@ -56,18 +56,18 @@ def models(layers: int) -> Iterator[tuple[str, nn.Module, torch.Tensor]]:
 def joint_of(model: nn.Module, x: torch.Tensor) -> Joint:
     """The joint graph of a step, after the joint passes, as the partitioner gets it."""
     found: list[Joint] = []
-    original = eductor.compiler.partition_fn
+    original = eductor.compiler.partition
 
-    def kept(joint: Joint, **options: Any) -> Any:
-        found.append(joint)
-        return original(joint, **options)
+    def kept(flow: Any, joint: Joint) -> Any:
+        found.append(fresh(joint))
+        return original(flow, joint)
 
     torch._dynamo.reset()
-    eductor.compiler.partition_fn = kept
+    eductor.compiler.partition = kept
     try:
         eductor.compile(lambda x: model(x).float().square().mean(), engine="inductor")(x)
     finally:
-        eductor.compiler.partition_fn = original
+        eductor.compiler.partition = original
     return found[0]
 
 
