@@ -44,11 +44,7 @@ _STATISTICS: dict[str, str | None] = {
 
 # Operators that return an argument, a view of it, or something in its memory, undeclared.
 _SHARING = {
-    *(
-        "aten::_unsafe_view",
-        "aten::unsafe_split",
-        "aten::unsafe_split_with_sizes",
-    ),  # unsafe: the caller promises not to write
+    *("aten::_unsafe_view", "aten::unsafe_split", "aten::unsafe_split_with_sizes"),  # callers must not write
     *("aten::lift", "aten::dequantize", "prims::device_put"),  # may return the argument itself
     *("aten::set", "aten::set_"),  # the tensor moves into the memory of the source
     "_c10d_functional::wait_tensor",  # the argument, once it has arrived
