@@ -50,7 +50,7 @@ class _Replacement:
             return True
         if self._merges_outputs():
             return No(f"{old.name} is a separate output, {new.name} is an input or another output", old, new)
-        if _loses_writability(value_of(old), value_of(new)) and leaves(self.memory, old):
+        if _locks(value_of(old), value_of(new)) and leaves(self.memory, old):
             reason = f"{old.name} leaves the graph and may be written, autograd forbids writing {new.name}"
             return No(reason, old, new)
         if not self.same and self._changes_sharing():
@@ -96,14 +96,12 @@ class _Replacement:
         """Whether a separate output would become an input, or the same tensor as another output."""
         memory, old = self.memory, self.old
         candidates = [
-            _may_be_identical_to(memory, n)
-            for place in {self.old_place, self.new_place}
-            for n in memory.outputs().get(place, ())
+            _identical(memory, n) for place in {self.old_place, self.new_place} for n in memory.outputs().get(place, ())
         ]
         others = [found for found in candidates if old not in found]
         if len(others) == len(candidates):
             return False
-        known = _may_be_identical_to(memory, self.new)
+        known = _identical(memory, self.new)
         is_held = any(n.op in ("placeholder", "get_attr") or memory.of(n).opaque for n in known)
         return is_held or any(known & found for found in others)
 
@@ -143,7 +141,7 @@ def leaves(memory: Memory, node: Node) -> bool:
     return any(output in made for output in memory.outputs().get(memory.place(node), ()))
 
 
-def _may_be_identical_to(memory: Memory, node: Node) -> set[Node]:
+def _identical(memory: Memory, node: Node) -> set[Node]:
     """The values that may be the very same tensor: an operator that need not copy may return its argument."""
     found = {node}
     pending = [node]
@@ -178,7 +176,7 @@ def _flat(value: Any) -> Iterable[Any]:
     return value if isinstance(value, (list, tuple)) else (value,)
 
 
-def _loses_writability(old: Any, new: Any) -> bool:
+def _locks(old: Any, new: Any) -> bool:
     """Whether autograd allows writing the first of two tensors, and forbids writing the second."""
     both = isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor)
     return both and must_not_be_written(new) and not must_not_be_written(old)

@@ -85,9 +85,7 @@ LAWS: tuple[Law, ...] = (
         _is_aten_call,
     ),
     Law("functional", "only a `copy_` that writes back may write", _FUNCTIONAL, _is_functional),
-    Law(
-        "write-backs", "write-backs go to inputs or attributes, at the end of the graph", _FUNCTIONAL, _writes_back_last
-    ),
+    Law("write-backs", "write-backs go to inputs or attributes, at the end", _FUNCTIONAL, _writes_back_last),
 )
 """The invariants of graphs, stage by stage; `violations` checks them."""
 

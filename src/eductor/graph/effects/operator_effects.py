@@ -44,11 +44,7 @@ _STATISTICS: dict[str, str | None] = {
 
 # Operators that return an argument, a view of it, or something in its memory, undeclared.
 _SHARING = {
-    *(
-        "aten::_unsafe_view",
-        "aten::unsafe_split",
-        "aten::unsafe_split_with_sizes",
-    ),  # unsafe: the caller promises not to write
+    *("aten::_unsafe_view", "aten::unsafe_split", "aten::unsafe_split_with_sizes"),  # callers must not write
     *("aten::lift", "aten::dequantize", "prims::device_put"),  # may return the argument itself
     *("aten::set", "aten::set_"),  # the tensor moves into the memory of the source
     "_c10d_functional::wait_tensor",  # the argument, once it has arrived
@@ -93,7 +89,7 @@ _DROPOUTS = {"aten::dropout", "aten::alpha_dropout", "aten::feature_dropout", "a
 
 @dataclass(frozen=True, slots=True)
 class Nature:
-    """The effects of an operator for any arguments; it may alias those in `maybe_shares`.
+    """The effects of an operator for any arguments; it may alias those in `unsure` in some cases.
 
     `untrusted` is why its schema cannot be trusted. A `pure` operator has no effects, whatever its arguments.
     """
@@ -101,7 +97,7 @@ class Nature:
     untrusted: str
     writes: tuple[str, ...]
     shares: tuple[str, ...]
-    maybe_shares: tuple[str, ...]
+    unsure: tuple[str, ...]
     order: str
     is_view: bool
     reshapes: bool
@@ -115,17 +111,17 @@ def nature_of(op: OpOverload) -> Nature:
     everything = tuple(p.name for p in params)
     writes = tuple(p.name for p in params if p.written)
     shares = tuple(p.name for p in params if p.shared)
-    maybe_shares: tuple[str, ...] = ()
+    unsure: tuple[str, ...] = ()
     is_view = bool(shares) and not writes and (name in _VIEWS or not is_composite(op))
     if name in _SHARING or _wraps_strided_tensors(name):
         shares = everything
     elif _may_alias_undeclared(op):
-        shares, maybe_shares = (), shares or (() if name in _FRESH else everything)
+        shares, unsure = (), shares or (() if name in _FRESH else everything)
     reshapes, is_random = torch.Tag.inplace_view in op.tags, torch.Tag.nondeterministic_seeded in op.tags
     untrusted, order = _why_untrusted(op), _order(op)
-    is_pure = not (untrusted or writes or shares or maybe_shares or order or is_random)
+    is_pure = not (untrusted or writes or shares or unsure or order or is_random)
     is_pure = is_pure and name not in _STATISTICS and name not in _KEPT
-    return Nature(untrusted, writes, shares, maybe_shares, order, is_view, reshapes, is_random, is_pure)
+    return Nature(untrusted, writes, shares, unsure, order, is_view, reshapes, is_random, is_pure)
 
 
 def effect_by_schema(node: Node, bound: Bound) -> Effect:
@@ -139,8 +135,8 @@ def effect_by_schema(node: Node, bound: Bound) -> Effect:
     if name in _STATISTICS:
         writes += _statistics(bound)
     shares = [bound[p] for p in nature.shares]
-    if nature.maybe_shares:
-        shares += [n for n in tensors_among(bound[p] for p in nature.maybe_shares) if not _is_other_memory(node, n)]
+    if nature.unsure:
+        shares += [n for n in tensors_among(bound[p] for p in nature.unsure) if not _is_other_memory(node, n)]
     ordered = RANDOM if nature.is_random and _draws(bound) else nature.order
     kept = name if name in _KEPT or ordered in (COLLECTIVE, ACT) else ""
     if not (writes or shares or ordered or kept):
