@@ -103,7 +103,11 @@ def test_neutral_elements_go(before, after, inputs):
         (lambda x: (torch.complex(x, x) * 1).abs(), [f32(2)], "complex"),
         (lambda x: x + torch.ones([]).expand(2, 2), [f32(2)], "it is not row-major"),
         (lambda x: x * (torch.ones(2, 3).t() * 2), [f32(3, 2)], "it is not row-major"),
-        (lambda x: x * torch.full((2,), 0x7FC00001, dtype=torch.int32).view(torch.float32), [f32(2)], "no Python number represents"),
+        (
+            lambda x: x * torch.full((2,), 0x7FC00001, dtype=torch.int32).view(torch.float32),
+            [f32(2)],
+            "no Python number represents",
+        ),
     ],
 )
 def test_what_is_seen_stays(program, inputs, because):

@@ -119,7 +119,10 @@ def test_half_precision_is_shifted_in_the_dtype_of_the_softmax():
         (lambda x: (lambda s: torch.sub(s, s.amax(-1, True), alpha=2).exp())(x * 0.5), "no softmax follows"),
         (lambda x: (lambda s: (s - s.amax(-1, True)).exp().log() + s.amax(-1, True))(x * 0.5), None),
         (lambda x: (lambda s: softmax(s) + s)(x * 0.5), "used elsewhere"),
-        (lambda x: (lambda s: (lambda d: d - d.exp().sum(-1, True).log())(s - s.amax(-1, True)))(x * 0.5), "used outside the softmax"),
+        (
+            lambda x: (lambda s: (lambda d: d - d.exp().sum(-1, True).log())(s - s.amax(-1, True)))(x * 0.5),
+            "used outside the softmax",
+        ),
         (lambda x: softmax(x), None),
         (lambda x: softmax(x + 2), None),
         (lambda x: softmax(torch.div(x, 2.0, rounding_mode="floor")), None),
