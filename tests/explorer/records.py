@@ -214,7 +214,7 @@ def filled(name: str, order: list[str], passes: list[Any], extra: int, nodes: in
     miss = {
         "rule": "batch_linear",
         "nodes": ["addmm"],
-        "reason": "no other call is of the same form and independent of it",
+        "reason": "no other call has the same form and is independent of it",
     }
     listed, now = [], nodes
     for each in [*order, *(f"custom_pass_{i}" for i in range(extra))]:

@@ -335,7 +335,7 @@ def test_kernels_lead_to_their_nodes(visit):
 
 def test_nearest_misses_have_reasons(visit):
     page = visit("#joint/pad_mm")
-    expect(page.locator(".misses")).to_contain_text("no other call is of the same form and independent of it")
+    expect(page.locator(".misses")).to_contain_text("no other call has the same form and is independent of it")
     page.locator(".misses").get_by_role("link", name="addmm_1").click()
     expect(page.get_by_role("complementary", name="Details")).to_contain_text("addmm_1")
 
