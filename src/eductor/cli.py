@@ -29,9 +29,7 @@ from eductor.observe.scripts.output_files import check_can_write, write
 from eductor.observe.scripts.run_script import run_script
 from eductor.observe.scripts.script_checks import bisect_script, verify_script
 from eductor.observe.verify.verify import Report
-from eductor.pipeline.base import STAGES
-from eductor.pipeline.recorder import Recorder
-from eductor.pipeline.registry import Registry
+from eductor.pipeline import STAGES, Recorder, Registry
 from eductor.verification.verifier import Verifier
 from eductor.version import __version__
 

@@ -9,13 +9,11 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from eductor.graph.capture import dialect_of, to_aten
-from eductor.graph.values.evaluate import correct_captured, propagate
-from eductor.graph.values.meta import UNKNOWN, requires_grad, value_of
+from eductor.graph import UNKNOWN, dialect_of, propagate, requires_grad, to_aten, value_of
+from eductor.graph.values.evaluate import correct_captured
 from eductor.graph.values.module_tensors import tensors_of
 from eductor.options import Options
-from eductor.pipeline.base import Context, Stage
-from eductor.pipeline.pipeline import Pipeline
+from eductor.pipeline import Context, Pipeline, Stage
 
 
 def pre_grad_passes(

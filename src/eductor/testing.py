@@ -12,14 +12,10 @@ from typing import Any
 import torch
 
 from eductor.errors import PassFailed
-from eductor.graph.capture import capture
-from eductor.graph.text.compare import first_difference
-from eductor.graph.text.printer import to_function
+from eductor.graph import capture, first_difference, to_function
 from eductor.observe.manual.manual import ExampleRun, capture_example, nearest_misses, run_example, run_pass
 from eductor.patterns.pattern_pass import PatternPass
-from eductor.pipeline.base import Example, Pass, Stage, TensorSpec
-from eductor.pipeline.pipeline import Pipeline
-from eductor.pipeline.registry import Registry
+from eductor.pipeline import Example, Pass, Pipeline, Registry, Stage, TensorSpec
 from eductor.verification.verifier import Verifier
 
 

@@ -20,10 +20,9 @@ from torch.fx import GraphModule, Interpreter, Node
 from eductor import compat
 from eductor.autograd.captured import Captured, contains
 from eductor.autograd.gradient_uses import gradients_by_use, gradients_in_sum
+from eductor.graph import Bound, bind, output_of, requires_grad, tensor_of, value_of
 from eductor.graph.effects.order import ancestors
-from eductor.graph.reading.bind import Bound, bind
 from eductor.graph.snapshot import copy_of
-from eductor.graph.values.meta import output_of, requires_grad, tensor_of, value_of
 from eductor.program.joint import Joint, Signature
 from eductor.program.program import ReplayNeeds
 

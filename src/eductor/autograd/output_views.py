@@ -14,9 +14,8 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from eductor.errors import Unsupported
+from eductor.graph import effect_of, tensor_of, value_of
 from eductor.graph.effects.bases import storage_node
-from eductor.graph.effects.node_effects import effect_of
-from eductor.graph.values.meta import tensor_of, value_of
 from eductor.program.joint import Place, Views
 
 

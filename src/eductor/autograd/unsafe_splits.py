@@ -10,9 +10,8 @@ from torch.utils import _pytree as pytree
 
 from eductor.autograd.functionalize import written_by
 from eductor.errors import Unsupported
+from eductor.graph import effect_of, is_row_major, value_of
 from eductor.graph.effects.bases import storage_node
-from eductor.graph.effects.node_effects import effect_of
-from eductor.graph.values.meta import is_row_major, value_of
 
 _SPLITS = (torch.ops.aten.unsafe_split.Tensor, torch.ops.aten.unsafe_split_with_sizes.default)
 

@@ -22,8 +22,7 @@ from eductor.engines import Engine
 from eductor.errors import EductorWarning, warnings_until_now
 from eductor.options import Options
 from eductor.packing import Hoisted
-from eductor.pipeline.base import GraphName
-from eductor.pipeline.pipeline import Pipeline
+from eductor.pipeline import GraphName, Pipeline
 from eductor.program.program import Program
 
 _log = logging.getLogger("eductor")

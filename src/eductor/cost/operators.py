@@ -12,10 +12,8 @@ from torch.fx import Node
 
 from eductor.compat import OpOverload
 from eductor.cost.device import Device
-from eductor.graph.effects.node_effects import effect_of
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound, bind
-from eductor.graph.values.meta import hint_of, tensor_of, value_of
+from eductor.graph import Bound, No, bind, effect_of, tensor_of, value_of
+from eductor.graph.values.meta import hint_of
 
 aten = torch.ops.aten
 

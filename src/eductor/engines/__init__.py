@@ -12,8 +12,7 @@ from eductor.errors import BadOption, UnknownName
 from eductor.options import Options
 from eductor.passes import lower
 from eductor.patterns.trace.decompositions import add_table
-from eductor.pipeline.base import Pass
-from eductor.pipeline.registry import Row
+from eductor.pipeline import Pass, Row
 from eductor.program.job import Compiled as Compiled
 from eductor.program.job import Job as Job
 from eductor.program.job import Kernel as Kernel

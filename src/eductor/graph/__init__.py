@@ -35,7 +35,11 @@ from eductor.graph.values.evaluate import propagate as propagate
 from eductor.graph.values.evaluate import update as update
 from eductor.graph.values.meta import UNKNOWN as UNKNOWN
 from eductor.graph.values.meta import difference as difference
+from eductor.graph.values.meta import is_row_major as is_row_major
 from eductor.graph.values.meta import known_equal as known_equal
 from eductor.graph.values.meta import known_true as known_true
+from eductor.graph.values.meta import output_of as output_of
+from eductor.graph.values.meta import requires_grad as requires_grad
+from eductor.graph.values.meta import tensor_of as tensor_of
 from eductor.graph.values.meta import value_of as value_of
 from eductor.graph.view import GraphView as GraphView

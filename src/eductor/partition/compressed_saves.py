@@ -10,8 +10,7 @@ import torch
 from torch.fx import Node
 
 from eductor.cost import Device
-from eductor.graph.reading.bind import Bound, bind
-from eductor.graph.values.meta import tensor_of
+from eductor.graph import Bound, bind, tensor_of
 from eductor.partition.node_info import NodeInfo
 
 LEAST = 1 << 16

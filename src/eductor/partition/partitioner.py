@@ -28,8 +28,7 @@ from eductor.partition.problem import Choice, bytes_of, completed
 from eductor.partition.reasons import why_again, why_saved
 from eductor.partition.saves import Saves
 from eductor.partition.split import split
-from eductor.pipeline.base import Context, GraphName
-from eductor.pipeline.pipeline import Pipeline
+from eductor.pipeline import Context, GraphName, Pipeline
 from eductor.program.joint import Joint
 from eductor.program.parts import Parts
 

@@ -8,13 +8,9 @@ import torch
 from torch.fx import GraphModule, Node
 
 from eductor.compat import is_symbolic, sort_key
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
+from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, known_true, tensor_of
 from eductor.graph.reading.static import is_static, mark_static, pack
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import is_row_major, known_true, tensor_of
 from eductor.graph.values.module_tensors import attribute_at
-from eductor.graph.view import GraphView
 from eductor.passes.batching.layout import own_copy
 from eductor.passes.batching.placing import Placing
 from eductor.passes.batching.rule import Emission

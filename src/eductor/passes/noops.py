@@ -9,11 +9,7 @@ from typing import Any, Literal
 import torch
 from torch.fx import Node
 
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import difference, known_equal, known_true, tensor_of, value_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, No, Rewriter, difference, known_equal, known_true, tensor_of, value_of
 from eductor.pipeline.rule_pass import RulePass
 
 aten = torch.ops.aten

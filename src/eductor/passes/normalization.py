@@ -9,13 +9,9 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import OpOverload, OpOverloadPacket
-from eductor.graph.no import No
+from eductor.graph import Bound, GraphView, No, Rewriter, bind_call, known_equal, requires_grad, tensor_of, value_of
 from eductor.graph.reading import spellings
-from eductor.graph.reading.bind import Bound, bind_call
-from eductor.graph.rewriter import Rewriter
 from eductor.graph.text.compare import same_value
-from eductor.graph.values.meta import known_equal, requires_grad, tensor_of, value_of
-from eductor.graph.view import GraphView
 
 aten = torch.ops.aten
 

@@ -10,10 +10,8 @@ from typing import Any
 import torch
 
 from eductor.errors import BadPass, BadPattern, warn
+from eductor.graph import GraphView, Rewriter, type_of
 from eductor.graph.matches import Rejection
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.text.printer import type_of
-from eductor.graph.view import GraphView
 from eductor.patterns.compile.program import compiled
 from eductor.patterns.language.pattern import ROUNDING, Pattern, Tolerance, listing, tolerances, walk
 from eductor.patterns.replace.replacement_check import check_rule

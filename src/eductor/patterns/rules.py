@@ -14,11 +14,8 @@ from torch.fx import Node
 
 from eductor.compat import FakeTensorMode
 from eductor.errors import BadGraph, BadPattern
-from eductor.graph.no import No
-from eductor.graph.provenance import Provenance, provenance_of
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import fake_mode_of, form_of, requires_grad, value_of
-from eductor.graph.view import GraphView
+from eductor.graph import GraphView, No, Provenance, Rewriter, provenance_of, requires_grad, value_of
+from eductor.graph.values.meta import fake_mode_of, form_of
 from eductor.patterns.compile.forms import Form, forms
 from eductor.patterns.compile.index import Candidate, Index
 from eductor.patterns.language.pattern import Const, Pattern, Tolerance, Var, walk

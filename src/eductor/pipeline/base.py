@@ -15,9 +15,7 @@ import torch
 from torch.fx import Graph, GraphModule
 
 from eductor.errors import BadPass, UnknownName
-from eductor.graph.no import No
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.view import GraphView
+from eductor.graph import GraphView, No, Rewriter
 from eductor.options import Options
 from eductor.pipeline.versions import is_ours, source_hash
 

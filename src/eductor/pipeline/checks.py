@@ -7,11 +7,8 @@ from typing import Any
 
 from torch.fx import Graph, Node, map_arg
 
-from eductor.graph.effects.legal import violations
-from eductor.graph.effects.order import is_sorted
+from eductor.graph import Snapshot, is_sorted, type_of, violations
 from eductor.graph.matches import Match
-from eductor.graph.snapshot import Snapshot
-from eductor.graph.text.printer import type_of
 from eductor.graph.values import meta
 from eductor.pipeline.base import Stage
 

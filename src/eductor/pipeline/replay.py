@@ -13,8 +13,7 @@ import torch
 from torch.fx import GraphModule
 
 from eductor.errors import BadPass
-from eductor.graph.text.parser import from_python
-from eductor.graph.text.printer import to_python
+from eductor.graph import from_python, to_python
 from eductor.options import Options
 from eductor.pipeline.base import Context, GraphName, Pass, Stage, as_pass
 from eductor.pipeline.runner import run_steps

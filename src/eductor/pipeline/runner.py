@@ -12,18 +12,13 @@ import torch
 from torch.fx import Graph, GraphModule
 
 from eductor.errors import PassFailed, RequiredPassFailed, warn
+from eductor.graph import GraphView, No, Rewriter, Snapshot, around, update, violations
 from eductor.graph.bodies import inner_first
-from eductor.graph.effects.legal import violations
 from eductor.graph.effects.order import sort_in_place
 from eductor.graph.matches import LimitReached, Match
-from eductor.graph.no import No
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.snapshot import Snapshot, attribute_or_none
+from eductor.graph.snapshot import attribute_or_none
 from eductor.graph.text.compare import is_as_before
-from eductor.graph.text.printer import around
 from eductor.graph.values import meta
-from eductor.graph.values.evaluate import update
-from eductor.graph.view import GraphView
 from eductor.pipeline.base import Context, Pass, Stage
 from eductor.pipeline.checks import (
     ContractBroken,

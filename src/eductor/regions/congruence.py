@@ -16,11 +16,10 @@ import torch
 from torch.fx import GraphModule, Node
 
 from eductor.compat import sort_key
-from eductor.graph.effects.node_effects import effect_of
+from eductor.graph import GraphView, effect_of, known_equal, tensor_of, value_of
 from eductor.graph.effects.order import ancestors
 from eductor.graph.text.structure import attribute_hash
-from eductor.graph.values.meta import known_equal, results_of, tensor_of, value_of
-from eductor.graph.view import GraphView
+from eductor.graph.values.meta import results_of
 from eductor.patterns.language.pattern import Tolerance
 from eductor.patterns.match.call_reading import Reading
 from eductor.patterns.match.constants import plain, unlike

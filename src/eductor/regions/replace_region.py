@@ -14,10 +14,8 @@ from typing import Any, Literal
 from torch.fx import GraphModule, Node
 
 from eductor.compat import sort_key
-from eductor.graph.no import No
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import is_backward, tensor_of
-from eductor.graph.view import GraphView
+from eductor.graph import GraphView, No, Rewriter, tensor_of
+from eductor.graph.values.meta import is_backward
 from eductor.patterns.compile.forms import Form
 from eductor.patterns.match.match import Match, is_spare
 from eductor.patterns.replace.paste import Piece, paste

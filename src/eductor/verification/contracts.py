@@ -9,8 +9,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from eductor import ops
 from eductor.compat import is_transform
-from eductor.graph.effects.graph_effects import Effects
-from eductor.graph.provenance import provenance_of
+from eductor.graph import Effects, provenance_of
 from eductor.graph.reading.asserts import holds_for_certain
 from eductor.graph.values import meta
 from eductor.graph.values.evaluate import reevaluated

@@ -21,9 +21,8 @@ from eductor.compat import (
     is_transform,
     without_autocast,
 )
-from eductor.graph.effects.node_effects import effect_of
+from eductor.graph import effect_of, value_of
 from eductor.graph.snapshot import subgraphs
-from eductor.graph.values.meta import value_of
 from eductor.graph.values.value_comparison import is_bitwise_equal
 from eductor.verification.run_tensors import NARROW, connected, gradients, keeping_states, own_copies, places, widened
 from eductor.verification.seeded_draws import is_redrawn, redrawn, seed_of

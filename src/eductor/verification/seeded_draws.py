@@ -12,8 +12,7 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import OpOverload
-from eductor.graph.provenance import provenance_of
-from eductor.graph.reading.bind import Bound, bind, bind_call
+from eductor.graph import Bound, bind, bind_call, provenance_of
 
 
 def origin_of(node: Node) -> str:

@@ -11,12 +11,8 @@ from typing import Any, Literal
 import torch
 from torch.fx import Node
 
+from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, known_equal, requires_grad, tensor_of, value_of
 from eductor.graph.effects.gradient_order import another_order, may_be_used_elsewhere, same_sum, uses
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import is_row_major, known_equal, requires_grad, tensor_of, value_of
-from eductor.graph.view import GraphView
 from eductor.pipeline.base import Context
 from eductor.views.checking import check_equal
 from eductor.views.index_map import IndexMap, joined

@@ -12,9 +12,7 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import FakeTensor
-from eductor.graph.reading.bind import Bound
-from eductor.graph.values.meta import known_equal, known_true, tensor_of, value_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, known_equal, known_true, tensor_of, value_of
 from eductor.views.index_map import IndexMap
 
 aten = torch.ops.aten

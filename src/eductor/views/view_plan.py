@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import is_row_major, known_equal, value_of
+from eductor.graph import Rewriter, is_row_major, known_equal, value_of
 from eductor.views.index_map import IndexMap, Mode, Size
 
 aten = torch.ops.aten

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from eductor.graph.effects.node_effects import effect_of
+from eductor.graph import effect_of, value_of
 from eductor.graph.effects.order import sort_in_place
 from eductor.graph.snapshot import copy_of
-from eductor.graph.values.meta import value_of
 from eductor.verification.execution import RunMode, observe
 
 Fails = Callable[[GraphModule, Sequence[Any]], bool]

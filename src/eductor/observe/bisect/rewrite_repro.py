@@ -14,8 +14,7 @@ from torch.fx import GraphModule
 from eductor.graph.text.printer import to_python
 from eductor.observe.bisect.trial import Trial
 from eductor.observe.diff.pass_diff import diff_of_graphs
-from eductor.pipeline.base import Stage
-from eductor.pipeline.pipeline import Pipeline
+from eductor.pipeline import Pipeline, Stage
 from eductor.pipeline.replay import rebuilt_context, rebuilt_module, rebuilt_step
 from eductor.pipeline.reproducer import attributes_of, place_for, quoted, spelled_context, where_is
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from torch.fx import Graph, Node
 
 from eductor.errors import UnknownName
-from eductor.graph.text.compare import align
-from eductor.graph.text.printer import statement, symbol_names, type_of
-from eductor.graph.values.meta import value_of
+from eductor.graph import align, type_of, value_of
+from eductor.graph.text.printer import statement, symbol_names
 from eductor.observe.table import described
 from eductor.pipeline.recorder import PassRecord
 

@@ -20,9 +20,7 @@ from eductor.observe.explain.origins import Origin, Origins
 from eductor.observe.scripts.interception import CompiledFunction, name_of
 from eductor.options import Options
 from eductor.partition.plan import Plan
-from eductor.pipeline.base import STAGES
-from eductor.pipeline.instruments import Instrument
-from eductor.pipeline.recorder import PassRecord, Recorder, StageRecord
+from eductor.pipeline import STAGES, Instrument, PassRecord, Recorder, StageRecord
 from eductor.verification.verifier import Verifier
 
 if TYPE_CHECKING:

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from eductor.graph import Snapshot, to_function
 from eductor.graph.matches import Match
-from eductor.graph.snapshot import Snapshot
-from eductor.graph.text.printer import to_function
 from eductor.pipeline.recorder import PassRecord
 from eductor.version import __version__
 

@@ -8,8 +8,7 @@ from typing import Literal
 
 from eductor.compat import RESUMED, code_name, recompile_reason
 from eductor.graph.provenance import source_line
-from eductor.pipeline.instruments import Instrument, StageRun
-from eductor.pipeline.recorder import Recorder
+from eductor.pipeline import Instrument, Recorder, StageRun
 
 OriginKind = Literal["first", "after_graph_break", "called", "recompile"]
 

@@ -18,12 +18,7 @@ from eductor.observe.table import described, indent
 from eductor.options import Options
 from eductor.patterns.explain.why_not import WhyNot, why_not
 from eductor.patterns.pattern_pass import PatternPass
-from eductor.pipeline.base import Pass
-from eductor.pipeline.instruments import Instrument, PassRun
-from eductor.pipeline.pipeline import Pipeline
-from eductor.pipeline.recorder import PassRecord
-from eductor.pipeline.registry import Registry
-from eductor.pipeline.rule_pass import RulePass
+from eductor.pipeline import Instrument, Pass, PassRecord, PassRun, Pipeline, Registry, RulePass
 from eductor.pipeline.steps import Step
 
 

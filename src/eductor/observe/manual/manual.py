@@ -8,16 +8,12 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from eductor.graph.capture import capture
+from eductor.graph import capture, to_function
 from eductor.graph.matches import Rejection
-from eductor.graph.text.printer import to_function
 from eductor.options import Options
 from eductor.patterns.explain.why_not import why_not
 from eductor.patterns.pattern_pass import PatternPass
-from eductor.pipeline.base import Context, Example, Pass, Stage
-from eductor.pipeline.instruments import Instrument
-from eductor.pipeline.recorder import PassRecord, Recorder
-from eductor.pipeline.registry import Registry, Step
+from eductor.pipeline import Context, Example, Instrument, Pass, PassRecord, Recorder, Registry, Stage, Step
 from eductor.pipeline.runner import run_steps
 
 

@@ -11,9 +11,8 @@ from eductor.observe.table import as_markdown
 from eductor.options import Options
 from eductor.patterns.pattern_pass import PatternPass
 from eductor.patterns.rules import Rule, Said
-from eductor.pipeline.base import NUMERICS, Contract, Example, Pass, Stage, describe_options
-from eductor.pipeline.registry import Registry, Step
-from eductor.pipeline.rule_pass import RulePass
+from eductor.pipeline import Contract, Example, Pass, Registry, RulePass, Stage, Step
+from eductor.pipeline.base import NUMERICS, describe_options
 
 PAYS = "It pays "
 """The start of the docstring paragraph on when a pass pays, which becomes a section of the page."""

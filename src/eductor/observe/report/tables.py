@@ -13,8 +13,7 @@ import torch
 
 from eductor.patterns.pattern_pass import PatternPass
 from eductor.patterns.rules import Handled, Replaced
-from eductor.pipeline.base import Pass
-from eductor.pipeline.rule_pass import RulePass
+from eductor.pipeline import Pass, RulePass
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]*)", line (?P<line>\d+)[^\n]*(?:\n[ \t]+(?!File)(?P<code>[^\n]*))?', re.M)
 _TORCH = str(Path(torch.__file__).parent)

@@ -10,11 +10,7 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import is_symbolic, is_wrapper_subclass
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import is_row_major, tensor_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, tensor_of
 from eductor.passes.batching.layout import gradients, needed, touched
 from eductor.passes.batching.rule import BatchCall, BatchRule
 

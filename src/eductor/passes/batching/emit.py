@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import Node
 
+from eductor.graph import GraphView, Rewriter, is_row_major, known_equal, tensor_of
 from eductor.graph.reading.static import pack
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import is_row_major, known_equal, tensor_of
-from eductor.graph.view import GraphView
 from eductor.passes.batching.layout import own_copy
 from eductor.passes.batching.plan import Batch, BatchRun, Join, Planner, Shared, Source, View
 from eductor.passes.batching.rule import Column, Emission

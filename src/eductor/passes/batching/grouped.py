@@ -13,11 +13,7 @@ from torch.fx import Node
 
 from eductor.compat import has_grouped_product, is_wrapper_subclass
 from eductor.cost import VECTOR, Device, Gemm, bytes_of, copy_time, device_of, gemm_time, pays
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import is_row_major, tensor_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, tensor_of
 from eductor.passes.batching.buckets import levels
 from eductor.passes.batching.layout import needed, own_copy, touched
 from eductor.passes.batching.placing import Placing

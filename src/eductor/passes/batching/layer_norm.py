@@ -6,9 +6,7 @@ import torch
 from torch.fx import Node
 
 from eductor.cost import Device
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.values.meta import tensor_of
+from eductor.graph import Bound, No, tensor_of
 from eductor.passes.batching.rule import BatchCall, BatchRule, CallReading, Column, Emission
 
 aten = torch.ops.aten

@@ -5,10 +5,8 @@ from __future__ import annotations
 import torch
 from torch.fx import Node
 
+from eductor.graph import GraphView, Rewriter, requires_grad, value_of
 from eductor.graph.effects.order import ancestors
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import requires_grad, value_of
-from eductor.graph.view import GraphView
 
 aten = torch.ops.aten
 

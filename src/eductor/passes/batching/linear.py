@@ -8,9 +8,7 @@ import torch
 from torch.fx import Node
 
 from eductor.cost import Device, Gemm, gemm_of, gemm_time
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.values.meta import known_equal, tensor_of
+from eductor.graph import Bound, No, known_equal, tensor_of
 from eductor.passes.batching.rule import BatchCall, BatchRule, CallReading, Column, Emission
 
 aten = torch.ops.aten

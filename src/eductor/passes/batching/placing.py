@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from torch.fx import Node
 
-from eductor.graph.no import No
-from eductor.graph.view import GraphView
+from eductor.graph import GraphView, No
 
 
 @dataclass(frozen=True, slots=True)

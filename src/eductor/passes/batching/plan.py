@@ -14,12 +14,8 @@ import torch
 from torch.fx import Node
 
 from eductor.cost import bytes_of, copy_time, device_of, pays
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
+from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, requires_grad, tensor_of
 from eductor.graph.reading.static import is_static
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import is_row_major, requires_grad, tensor_of
-from eductor.graph.view import GraphView
 from eductor.passes.batching.buckets import ALONE, Bucket
 from eductor.passes.batching.placing import Placing
 from eductor.passes.batching.rule import BatchCall, BatchRule

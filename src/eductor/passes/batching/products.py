@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 from torch.fx import Node
 
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.values.meta import known_equal, tensor_of
+from eductor.graph import Bound, No, known_equal, tensor_of
 from eductor.passes.batching.linear import batched, saved_by_one_product
 from eductor.passes.batching.rule import BatchCall, BatchRule, CallReading, Column, Emission
 

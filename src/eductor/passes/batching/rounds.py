@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from eductor.errors import UnknownName
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.view import GraphView
+from eductor.graph import GraphView, Rewriter
 from eductor.passes.batching.buckets import buckets
 from eductor.passes.batching.emit import Emitter
 from eductor.passes.batching.plan import Planner

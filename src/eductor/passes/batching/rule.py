@@ -11,10 +11,7 @@ import torch
 from torch.fx import Node
 
 from eductor.cost import Device
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import tensor_of
+from eductor.graph import Bound, No, Rewriter, tensor_of
 from eductor.graph.view import key_of
 
 Columns = tuple[Node | None, ...]

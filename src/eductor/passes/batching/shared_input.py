@@ -13,12 +13,8 @@ from torch.fx import Node
 
 from eductor.compat import is_wrapper_subclass, sort_key
 from eductor.cost import Device, Gemm, bytes_of, copy_time, device_of, gemm_of, gemm_time, is_pointwise, pays
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
+from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, known_equal, requires_grad, tensor_of
 from eductor.graph.reading.static import is_static, pack
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import is_row_major, known_equal, requires_grad, tensor_of
-from eductor.graph.view import GraphView
 from eductor.passes.batching.layout import gradients, needed, own_copy, touched
 from eductor.passes.batching.placing import Placing
 from eductor.passes.batching.rule import Emission

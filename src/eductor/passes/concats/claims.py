@@ -12,10 +12,8 @@ from typing import Any
 
 import torch
 
+from eductor.graph import GraphView, No, Rewriter
 from eductor.graph.core_rewriter import in_core_operators
-from eductor.graph.no import No
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.view import GraphView
 from eductor.pipeline.base import Context, Contract, Pass, Stage
 from eductor.views import ConcatNest, concat_nest, fuse_concat
 

@@ -7,10 +7,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import is_row_major, known_true, tensor_of, value_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, Rewriter, is_row_major, known_true, tensor_of, value_of
 from eductor.patterns import Match, any_of, const, op, var
 
 aten = torch.ops.aten

@@ -10,9 +10,8 @@ import torch
 from torch.fx import Node, map_arg
 
 from eductor.compat import OpOverload, enable_python_dispatcher, is_symbolic, sort_key
-from eductor.graph.no import No
-from eductor.graph.values.meta import difference, fake_mode_of, value_of
-from eductor.graph.view import GraphView
+from eductor.graph import GraphView, No, difference, value_of
+from eductor.graph.values.meta import fake_mode_of
 
 _MOST_CHANGED = 64
 """How many values with changed strides are followed at most."""

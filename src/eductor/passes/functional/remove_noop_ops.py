@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch.fx import Node
 
-from eductor.graph.reading.bind import Bound
-from eductor.graph.values.meta import tensor_of
+from eductor.graph import Bound, tensor_of
 from eductor.passes.noops import (
     cat_of_one,
     copy,
@@ -18,8 +17,7 @@ from eductor.passes.noops import (
     rounded_integers,
     same_view,
 )
-from eductor.pipeline.base import f32, i64
-from eductor.pipeline.rule_pass import rule_pass
+from eductor.pipeline import f32, i64, rule_pass
 
 aten = torch.ops.aten
 prims = torch.ops.prims

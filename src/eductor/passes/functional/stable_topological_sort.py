@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch.fx import GraphModule
 
+from eductor.graph import GraphView, Rewriter
 from eductor.graph.effects.order import moves
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.view import GraphView
 from eductor.pipeline.base import f32, graph_pass
 
 

@@ -6,8 +6,7 @@ from typing import Literal
 
 import torch
 
-from eductor.graph.no import No
-from eductor.graph.values.meta import known_equal, value_of
+from eductor.graph import No, known_equal, value_of
 from eductor.patterns import Match, pattern_pass
 from eductor.pipeline.base import f32
 

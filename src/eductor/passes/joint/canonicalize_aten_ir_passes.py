@@ -8,13 +8,10 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
+from eductor.graph import Bound, GraphView, Rewriter
 from eductor.graph.snapshot import attribute_or_none, copy_of
-from eductor.graph.view import GraphView
 from eductor.passes.joint.uniform_values import literal_of
-from eductor.pipeline.base import f32
-from eductor.pipeline.rule_pass import rule_pass
+from eductor.pipeline import f32, rule_pass
 
 aten = torch.ops.aten
 hops = torch.ops.higher_order

@@ -12,11 +12,7 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import sort_key
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import difference, is_row_major, tensor_of, value_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, No, Rewriter, difference, is_row_major, tensor_of, value_of
 from eductor.passes.joint.uniform_values import CONSTRUCTORS, VIEWS, Number, Uniform
 from eductor.pipeline.base import b8, f32, graph_pass, i64
 

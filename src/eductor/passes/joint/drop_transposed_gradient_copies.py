@@ -7,11 +7,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import is_row_major, known_equal, value_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, known_equal, value_of
 from eductor.passes.joint.gradients import gradients_of, operand_of, swaps_rows_and_columns
 from eductor.pipeline.base import Context, f32, graph_pass
 

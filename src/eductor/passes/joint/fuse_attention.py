@@ -7,9 +7,7 @@ from typing import Literal
 
 import torch
 
-from eductor.graph.no import No
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.view import GraphView
+from eductor.graph import GraphView, No, Rewriter
 from eductor.passes.joint.attention import ANCHORS, Attention, recognize, regions, softmax_at
 from eductor.pipeline.base import Context, f32, graph_pass
 from eductor.regions.replace_region import replace_region

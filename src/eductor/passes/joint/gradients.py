@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch.fx import Node
 
-from eductor.graph.reading.bind import Bound, bind
-from eductor.graph.values.meta import results_of, value_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, bind, value_of
+from eductor.graph.values.meta import results_of
 from eductor.pipeline.base import Context
 
 aten = torch.ops.aten

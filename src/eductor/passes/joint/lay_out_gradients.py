@@ -5,10 +5,7 @@ from __future__ import annotations
 import torch
 from torch.fx import Node
 
-from eductor.graph.no import No
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import is_row_major, value_of
-from eductor.graph.view import GraphView
+from eductor.graph import GraphView, No, Rewriter, is_row_major, value_of
 from eductor.passes.joint.gradients import gradients_of, operand_of, swaps_rows_and_columns
 from eductor.pipeline.base import Context, f32, graph_pass
 

@@ -7,10 +7,7 @@ from functools import partial
 import torch
 
 from eductor.cost import device_of
-from eductor.graph.no import No
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import tensor_of
-from eductor.graph.view import GraphView
+from eductor.graph import GraphView, No, Rewriter, tensor_of
 from eductor.passes.joint.padding.padded import PaddedProducts
 from eductor.passes.joint.padding.plan import MEMORY_SHARE, Measure, plan
 from eductor.passes.joint.padding.products import FACTORS, read_product

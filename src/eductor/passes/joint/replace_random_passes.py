@@ -8,11 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import value_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, No, Rewriter, value_of
 from eductor.passes.joint.seeded.draw import Draw, Seeds, physical_order, source_of_sizes
 from eductor.passes.joint.seeded.recipes import OPERATORS, may_be_seeded, replace
 from eductor.pipeline.base import Context, f32, graph_pass

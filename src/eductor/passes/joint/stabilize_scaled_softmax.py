@@ -9,11 +9,7 @@ from typing import Any, Literal
 import torch
 from torch.fx import Node
 
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import known_equal, tensor_of, value_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, No, Rewriter, known_equal, tensor_of, value_of
 from eductor.pipeline.base import f32, graph_pass
 
 aten = torch.ops.aten

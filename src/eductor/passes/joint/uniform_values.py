@@ -15,9 +15,7 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import sort_key, unset_fake_temporarily
-from eductor.graph.reading.bind import Bound
-from eductor.graph.values.meta import tensor_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, tensor_of
 
 aten = torch.ops.aten
 prims = torch.ops.prims

@@ -10,9 +10,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from eductor.compat import FakeTensorMode, ShapeEnv
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import tensor_of, value_of
-from eductor.graph.view import GraphView
+from eductor.graph import GraphView, Rewriter, tensor_of, value_of
 from eductor.pipeline.base import f32, f64, graph_pass, i64
 
 aten = torch.ops.aten

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, Rewriter
 from eductor.ops.wide_cat import wide_cat
 from eductor.pipeline.base import f32, graph_pass
 

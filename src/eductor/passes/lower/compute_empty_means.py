@@ -6,10 +6,7 @@ import operator
 
 import torch
 
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import known_equal, tensor_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, Rewriter, known_equal, tensor_of
 from eductor.pipeline.base import f32, graph_pass
 
 aten = torch.ops.aten

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch.fx import Node, map_arg
 
-from eductor.graph.rewriter import Rewriter
+from eductor.graph import GraphView, Rewriter
 from eductor.graph.snapshot import attribute_or_none
-from eductor.graph.view import GraphView
 from eductor.pipeline.base import f32, graph_pass
 
 aten = torch.ops.aten

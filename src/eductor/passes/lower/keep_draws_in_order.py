@@ -9,10 +9,8 @@ from torch.fx import GraphModule, Node
 
 from eductor import ops
 from eductor.compat import OpOverload
-from eductor.graph.rewriter import Rewriter
+from eductor.graph import GraphView, Rewriter, known_equal, value_of
 from eductor.graph.snapshot import attribute_or_none
-from eductor.graph.values.meta import known_equal, value_of
-from eductor.graph.view import GraphView
 from eductor.pipeline.base import f32, graph_pass
 
 drawn_in_order = ops.random.drawn_in_order.default

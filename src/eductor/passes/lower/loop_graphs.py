@@ -10,9 +10,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from eductor.compat import INHERITED_META
-from eductor.graph.effects.graph_effects import Effects
-from eductor.graph.values.evaluate import propagate, update
-from eductor.graph.values.meta import output_of
+from eductor.graph import Effects, output_of, propagate, update
 
 aten = torch.ops.aten
 

@@ -10,10 +10,9 @@ import torch
 from torch.fx import GraphModule, Node
 
 from eductor.compat import HigherOrderOperator, make_fx
-from eductor.graph.rewriter import Rewriter
+from eductor.graph import GraphView, Rewriter, value_of
 from eductor.graph.snapshot import attribute_or_none
-from eductor.graph.values.meta import set_value, value_of
-from eductor.graph.view import GraphView
+from eductor.graph.values.meta import set_value
 from eductor.graph.wrappers.copies import hand_out
 from eductor.graph.wrappers.sizes import as_arguments
 from eductor.passes.lower.loop_graphs import Operands, body_graph, condition_graph

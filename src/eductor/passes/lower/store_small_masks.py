@@ -5,10 +5,7 @@ from __future__ import annotations
 import torch
 from torch.fx import Node
 
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, No, Rewriter
 from eductor.ops.stored import stored
 from eductor.pipeline.base import f32, graph_pass
 

@@ -8,8 +8,7 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import HigherOrderOperator
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.view import GraphView
+from eductor.graph import GraphView, Rewriter
 from eductor.graph.wrappers.auto_functionalized import functional_call, functional_call_on_bases
 from eductor.graph.wrappers.triton_wrapper import functional_kernel
 from eductor.pipeline.base import f32, graph_pass

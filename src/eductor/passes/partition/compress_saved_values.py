@@ -9,10 +9,9 @@ import torch
 from torch.fx import Node, map_arg
 
 from eductor.compat import sort_key
+from eductor.graph import GraphView, Rewriter, value_of
 from eductor.graph.effects.order import ancestors
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import IN_BACKWARD, is_backward, results_of, value_of
-from eductor.graph.view import GraphView
+from eductor.graph.values.meta import IN_BACKWARD, is_backward, results_of
 from eductor.pipeline.base import Context, f32, graph_pass
 
 aten, prims = torch.ops.aten, torch.ops.prims

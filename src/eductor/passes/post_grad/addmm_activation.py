@@ -14,10 +14,7 @@ from torch.fx import Node
 
 from eductor import ops
 from eductor.compat import sort_key
-from eductor.graph.no import No
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import is_row_major, known_equal, tensor_of, value_of
-from eductor.graph.view import GraphView
+from eductor.graph import GraphView, No, Rewriter, is_row_major, known_equal, tensor_of, value_of
 from eductor.ops.middle import Step
 from eductor.passes.post_grad.back_to_back import BackToBackProduct, read_product
 from eductor.passes.post_grad.known_functions import POINTS, RELU, evaluated, is_gelu

@@ -10,10 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from eductor.cost import Device, Gemm, device_of, gemm_of, pays
-from eductor.graph.no import No
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import value_of
-from eductor.graph.view import GraphView
+from eductor.graph import GraphView, No, Rewriter, value_of
 from eductor.ops.b2b_gemm import TILE, b2b_gemm
 from eductor.ops.middle import spelled
 from eductor.passes.post_grad.back_to_back import PRODUCTS, BackToBack, read_back_to_back

@@ -9,10 +9,7 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import sort_key
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.values.meta import known_equal, tensor_of, value_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, No, known_equal, tensor_of, value_of
 from eductor.ops.launching import KERNEL_DTYPES
 from eductor.ops.middle import CASTS, Step
 from eductor.passes.post_grad.pointwise import elements_of, is_one, read_steps

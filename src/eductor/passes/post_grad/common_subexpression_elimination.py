@@ -8,11 +8,8 @@ from typing import Any, Literal
 import torch
 from torch.fx import Node
 
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import AHEAD, difference, value_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, No, Rewriter, difference, value_of
+from eductor.graph.values.meta import AHEAD
 from eductor.pipeline.base import f32, graph_pass
 
 aten = torch.ops.aten

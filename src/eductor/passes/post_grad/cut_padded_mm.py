@@ -11,11 +11,7 @@ from torch.fx import Node
 from eductor import ops
 from eductor.cost import bytes_of, device_of
 from eductor.cost.operators import size_of
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import is_row_major, known_equal, tensor_of, value_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, known_equal, tensor_of, value_of
 from eductor.ops.cut_mm import rows_of_a_piece
 from eductor.passes.post_grad.back_to_back import PRODUCTS, BackToBackProduct, read_product
 from eductor.passes.post_grad.products import are_alike, fuses_into_users

@@ -8,11 +8,7 @@ import torch
 from torch.fx import Node
 
 from eductor.cost import device_of
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import is_row_major, known_equal, tensor_of, value_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, known_equal, tensor_of, value_of
 from eductor.passes.post_grad.products import are_alike, is_expandable
 from eductor.pipeline.base import Context, f32, graph_pass
 

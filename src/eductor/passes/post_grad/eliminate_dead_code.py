@@ -7,9 +7,7 @@ from typing import Literal
 import torch
 from torch.fx import GraphModule, Node
 
-from eductor.graph.no import No
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.view import GraphView
+from eductor.graph import GraphView, No, Rewriter
 from eductor.pipeline.base import f32, graph_pass
 
 aten = torch.ops.aten

@@ -8,9 +8,8 @@ import torch
 
 from eductor.cost import device_of
 from eductor.errors import BadOption
+from eductor.graph import GraphView, Rewriter
 from eductor.graph.core_rewriter import in_core_operators
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.view import GraphView
 from eductor.passes.batching import POST_GRAD_RULES, grouped
 from eductor.passes.batching.rounds import chosen, make_batches
 from eductor.pipeline.base import Context, bf16, f32, f64, graph_pass

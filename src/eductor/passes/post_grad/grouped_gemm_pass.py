@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from eductor.graph import GraphView, Rewriter
 from eductor.graph.core_rewriter import in_core_operators
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.view import GraphView
 from eductor.passes.batching.shared_input import fuse_shared_inputs
 from eductor.pipeline.base import Context, f32, graph_pass
 

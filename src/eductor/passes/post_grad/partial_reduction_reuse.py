@@ -8,10 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import known_true, tensor_of, value_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, Rewriter, known_true, tensor_of, value_of
 from eductor.pipeline.base import f32, graph_pass
 
 aten = torch.ops.aten

@@ -8,10 +8,7 @@ from typing import Literal
 import torch
 
 from eductor import ops
-from eductor.graph.no import No
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import value_of
-from eductor.graph.view import GraphView
+from eductor.graph import GraphView, No, Rewriter, value_of
 from eductor.patterns import ANY, Match, const, op, outputs, pattern_pass, var
 from eductor.pipeline.base import f32
 

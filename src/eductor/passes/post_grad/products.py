@@ -8,9 +8,7 @@ import torch
 from torch.fx import Node
 
 from eductor.cost import fuses, reduces
-from eductor.graph.no import No
-from eductor.graph.values.meta import known_equal, tensor_of, value_of
-from eductor.graph.view import GraphView
+from eductor.graph import GraphView, No, known_equal, tensor_of, value_of
 
 aten = torch.ops.aten
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 from torch.fx import GraphModule, Node
 
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, Rewriter
 from eductor.passes.post_grad.inplace.operators import INDEXED, WHOLE, write_list, write_operand
 from eductor.passes.post_grad.inplace.safety import is_write_back
 from eductor.passes.post_grad.inplace.scatters import write_part

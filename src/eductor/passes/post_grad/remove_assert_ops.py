@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from eductor.graph import GraphView, Rewriter
 from eductor.graph.reading.asserts import holds_for_certain
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.view import GraphView
 from eductor.pipeline.base import f32, graph_pass
 
 aten = torch.ops.aten

@@ -9,8 +9,7 @@ import torch
 from torch.fx import Node
 
 from eductor.cost import bytes_of
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.view import GraphView
+from eductor.graph import GraphView, Rewriter
 from eductor.pipeline.base import f32, graph_pass
 
 

@@ -11,11 +11,7 @@ import torch
 from torch.fx import Node
 
 from eductor.cost import device_of
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import known_equal, tensor_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, No, Rewriter, known_equal, tensor_of
 from eductor.pipeline.base import Context, f32, graph_pass
 
 aten = torch.ops.aten

@@ -13,12 +13,8 @@ from typing import Any, Literal
 import torch
 from torch.fx import GraphModule, Node
 
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
+from eductor.graph import Bound, GraphView, No, Rewriter, difference, is_row_major, known_equal, tensor_of
 from eductor.graph.reading.static import mark_static
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import difference, is_row_major, known_equal, tensor_of
-from eductor.graph.view import GraphView
 
 aten = torch.ops.aten
 

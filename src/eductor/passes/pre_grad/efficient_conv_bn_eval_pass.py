@@ -8,9 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from eductor.cost import bytes_of
-from eductor.graph.no import No
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.view import GraphView
+from eductor.graph import GraphView, No, Rewriter
 from eductor.passes.pre_grad.batch_norm_folding import CONVOLUTIONS, TRANSPOSED, Fold, folds
 from eductor.pipeline.base import Context, f32, graph_pass
 

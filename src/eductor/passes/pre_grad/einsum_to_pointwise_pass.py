@@ -10,11 +10,7 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import FakeTensor
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound, bind
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import known_equal, tensor_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, No, Rewriter, bind, known_equal, tensor_of
 from eductor.passes.pre_grad.products.compress import are_of_one_kind, einsum_terms
 from eductor.passes.pre_grad.products.layout_safety import may_change_strides
 from eductor.pipeline.base import f32, graph_pass

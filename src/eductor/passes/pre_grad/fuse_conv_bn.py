@@ -7,11 +7,8 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 
-from eductor.graph.no import No
+from eductor.graph import GraphView, No, Rewriter, tensor_of
 from eductor.graph.reading.static import is_static, pack
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import tensor_of
-from eductor.graph.view import GraphView
 from eductor.passes.pre_grad.batch_norm_folding import CONVOLUTIONS, TRANSPOSED, Fold, folds, with_parameters
 from eductor.pipeline.base import Context, f32, graph_pass
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.view import GraphView
+from eductor.graph import GraphView, Rewriter
 from eductor.passes.batching.shared_input import fuse_shared_inputs
 from eductor.pipeline.base import Context, f32, graph_pass
 

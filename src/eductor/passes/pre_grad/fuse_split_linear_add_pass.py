@@ -11,12 +11,8 @@ import torch.nn.functional as F
 from torch.fx import Node
 
 from eductor.cost import Device, Gemm, bytes_of, copy_time, device_of, gemm_of, gemm_time, pays
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
+from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, known_equal, requires_grad, tensor_of
 from eductor.graph.reading.static import is_static, pack
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import is_row_major, known_equal, requires_grad, tensor_of
-from eductor.graph.view import GraphView
 from eductor.pipeline.base import Context, f32, graph_pass
 from eductor.views import ViewPlan, concatenated, source_view
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.view import GraphView
+from eductor.graph import GraphView, Rewriter
 from eductor.passes.batching import RULES
 from eductor.passes.batching.rounds import chosen, make_batches
 from eductor.passes.batching.shared_input import fuse_shared_inputs

@@ -6,10 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import requires_grad, tensor_of, value_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, Rewriter, requires_grad, tensor_of, value_of
 from eductor.passes.pre_grad.products.compress import (
     are_of_one_kind,
     have_no_other_users,

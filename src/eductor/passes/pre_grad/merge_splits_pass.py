@@ -8,10 +8,7 @@ from typing import Literal
 import torch
 from torch.fx import Node
 
-from eductor.graph.no import No
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import tensor_of
-from eductor.graph.view import GraphView
+from eductor.graph import GraphView, No, Rewriter, tensor_of
 from eductor.pipeline.base import f32, graph_pass
 from eductor.views import SPLITS, Division, division
 

@@ -10,12 +10,8 @@ import torch
 from torch.fx import Node
 
 from eductor.cost import bytes_of, copy_time, device_of, microseconds
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
+from eductor.graph import Bound, GraphView, No, Rewriter, known_equal, value_of
 from eductor.graph.reading.pointwise import on, operand_of
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import known_equal, value_of
-from eductor.graph.view import GraphView
 from eductor.pipeline.base import Context, f32, f64, graph_pass
 from eductor.views import division
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.view import GraphView
+from eductor.graph import GraphView, Rewriter
 from eductor.passes.normalization import normalize
 from eductor.pipeline.base import f32, graph_pass
 

@@ -10,12 +10,10 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import OpOverload
+from eductor.graph import Bound, GraphView, Rewriter, bind_call
 from eductor.graph.reading import spellings
-from eductor.graph.reading.bind import Bound, bind_call
 from eductor.graph.reading.schema import Parameter, parameters
-from eductor.graph.rewriter import Rewriter
 from eductor.graph.text.compare import same_value
-from eductor.graph.view import GraphView
 from eductor.pipeline.base import f32, graph_pass
 
 

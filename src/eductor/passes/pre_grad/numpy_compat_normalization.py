@@ -8,13 +8,10 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import OpOverload, OpOverloadPacket
-from eductor.graph.no import No
+from eductor.graph import Bound, GraphView, No, Rewriter, bind, bind_call
 from eductor.graph.reading import spellings
-from eductor.graph.reading.bind import Bound, bind, bind_call
 from eductor.graph.reading.schema import candidates, parameters
-from eductor.graph.rewriter import Rewriter
 from eductor.graph.text.compare import same_value
-from eductor.graph.view import GraphView
 from eductor.pipeline.base import f32, graph_pass
 
 _NUMPY = frozenset(spellings.KEYWORDS) - {"input"}

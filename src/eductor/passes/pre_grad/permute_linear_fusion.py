@@ -6,10 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import tensor_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, Rewriter, tensor_of
 from eductor.passes.pre_grad.products.compress import are_of_one_kind, insert_expanded, may_be_product
 from eductor.passes.pre_grad.products.swaps import swapped
 from eductor.pipeline.base import f32, graph_pass

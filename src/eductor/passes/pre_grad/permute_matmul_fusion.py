@@ -7,14 +7,10 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import known_equal, tensor_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, Rewriter, known_equal, tensor_of
 from eductor.passes.pre_grad.products.compress import insert_expanded, may_be_product
 from eductor.passes.pre_grad.products.swaps import swapped
-from eductor.pipeline.base import f32
-from eductor.pipeline.rule_pass import rule_pass
+from eductor.pipeline import f32, rule_pass
 
 aten = torch.ops.aten
 

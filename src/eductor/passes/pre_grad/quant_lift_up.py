@@ -8,11 +8,8 @@ import torch
 from torch.fx import Node, map_arg
 
 from eductor.compat import quantized_operators
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import fake_mode_of, known_equal, tensor_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, No, Rewriter, known_equal, tensor_of
+from eductor.graph.values.meta import fake_mode_of
 from eductor.passes.pre_grad.reshapes import RESHAPES, may_be_view
 from eductor.pipeline.base import f32, graph_pass
 

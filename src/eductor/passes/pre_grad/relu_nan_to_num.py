@@ -7,10 +7,7 @@ from typing import Literal
 
 import torch
 
-from eductor.graph.no import No
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import value_of
-from eductor.graph.view import GraphView
+from eductor.graph import GraphView, No, Rewriter, value_of
 from eductor.patterns import Match, op, pattern_pass, var
 from eductor.pipeline.base import f32, i64
 

@@ -8,12 +8,8 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import has_hooks
+from eductor.graph import Bound, GraphView, No, Rewriter, requires_grad, value_of
 from eductor.graph.effects.gradient_order import same_sum_in_place_of
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import requires_grad, value_of
-from eductor.graph.view import GraphView
 from eductor.passes.noops import (
     cat_of_one,
     copy,
@@ -29,8 +25,7 @@ from eductor.passes.noops import (
     same_view,
     times_one,
 )
-from eductor.pipeline.base import f32, i64
-from eductor.pipeline.rule_pass import rule_pass
+from eductor.pipeline import f32, i64, rule_pass
 
 aten = torch.ops.aten
 

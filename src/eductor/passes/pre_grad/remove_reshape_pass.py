@@ -8,12 +8,8 @@ from typing import Any, Literal
 import torch
 from torch.fx import Node
 
+from eductor.graph import Bound, GraphView, No, Rewriter, difference, is_row_major, value_of
 from eductor.graph.effects.gradient_order import same_sum, same_sum_in_place_of, uses
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import difference, is_row_major, value_of
-from eductor.graph.view import GraphView
 from eductor.pipeline.base import Context, f32, graph_pass
 from eductor.views import RESHAPES, SourceView, ViewPlan, check_equal, plan_views, source_view_through
 

@@ -8,11 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch.fx import Node
 
-from eductor.graph.reading.bind import Bound
+from eductor.graph import Bound, GraphView, Rewriter, known_equal, value_of
 from eductor.graph.reading.pointwise import is_same_function, on, operand_of
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import known_equal, value_of
-from eductor.graph.view import GraphView
 from eductor.pipeline.base import f32, graph_pass
 from eductor.views import SPLITS, concatenated, division
 

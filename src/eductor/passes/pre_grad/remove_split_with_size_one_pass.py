@@ -6,10 +6,8 @@ import operator
 
 import torch
 
+from eductor.graph import GraphView, Rewriter, difference, value_of
 from eductor.graph.effects.gradient_order import same_sum_in_place_of
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import difference, value_of
-from eductor.graph.view import GraphView
 from eductor.pipeline.base import f32, graph_pass
 from eductor.views import SPLITS, division
 

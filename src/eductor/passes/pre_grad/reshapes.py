@@ -7,8 +7,7 @@ from typing import Literal
 import torch
 from torch.fx import Node
 
-from eductor.graph.no import No
-from eductor.graph.view import GraphView
+from eductor.graph import GraphView, No
 
 aten = torch.ops.aten
 

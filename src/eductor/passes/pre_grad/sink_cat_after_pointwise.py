@@ -8,12 +8,9 @@ import torch
 from torch.fx import Node
 
 from eductor.cost import device_of
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
+from eductor.graph import Bound, GraphView, No, Rewriter, difference, is_row_major, requires_grad, tensor_of, value_of
 from eductor.graph.reading.pointwise import on, operand_of
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import difference, fake_mode_of, is_row_major, requires_grad, tensor_of, value_of
-from eductor.graph.view import GraphView
+from eductor.graph.values.meta import fake_mode_of
 from eductor.passes.pre_grad.reshapes import RESHAPES, may_be_view
 from eductor.pipeline.base import Context, f32, graph_pass
 

@@ -8,11 +8,7 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import FakeTensor, enable_python_dispatcher
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import difference, tensor_of, value_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, No, Rewriter, difference, tensor_of, value_of
 from eductor.pipeline.base import f32, graph_pass
 from eductor.views import concat_nest
 

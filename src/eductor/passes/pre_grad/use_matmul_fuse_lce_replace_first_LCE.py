@@ -10,11 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
-from eductor.graph.no import No
+from eductor.graph import GraphView, No, Rewriter, requires_grad, tensor_of, value_of
 from eductor.graph.reading.static import is_static, pack
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import requires_grad, tensor_of, value_of
-from eductor.graph.view import GraphView, key_of
+from eductor.graph.view import key_of
 from eductor.passes.pre_grad.products.compress import LCE_OPERATORS, Compress, insert_product, read_lce, undisturbed
 from eductor.passes.pre_grad.products.layout_safety import contiguous_like, may_change_strides
 from eductor.pipeline.base import Context, f32, graph_pass

@@ -7,9 +7,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from eductor.graph.no import No
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.view import GraphView
+from eductor.graph import GraphView, No, Rewriter
 from eductor.passes.pre_grad.products.compress import LCE_OPERATORS, Compress, insert_product, may_be_product, read_lce
 from eductor.pipeline.base import f32, graph_pass
 

@@ -8,11 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound, bind
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import known_equal, tensor_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, No, Rewriter, bind, known_equal, tensor_of
 from eductor.ops.dot_compress import dot_compress
 from eductor.ops.launching import KERNEL_DTYPES
 from eductor.passes.pre_grad.products.compress import (

@@ -7,9 +7,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from eductor.graph.no import No
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.view import GraphView
+from eductor.graph import GraphView, No, Rewriter
 from eductor.passes.pre_grad.products.compress import LCE_OPERATORS, read_lce, replace_by_kernel, with_relu
 from eductor.pipeline.base import f32, graph_pass
 

@@ -14,8 +14,7 @@ from typing import Any, Protocol
 from torch.fx import Node
 
 from eductor.compat import sort_key
-from eductor.graph.no import No
-from eductor.graph.view import GraphView
+from eductor.graph import GraphView, No
 from eductor.patterns.compile.forms import Call, Form
 from eductor.patterns.compile.program import Program, anchored, compiled
 from eductor.patterns.compile.steps import Slots, Step

@@ -12,9 +12,8 @@ from typing import Any
 
 from torch.fx import Node
 
-from eductor.graph.no import No
+from eductor.graph import GraphView, No
 from eductor.graph.provenance import source_line
-from eductor.graph.view import GraphView
 from eductor.patterns.compile.forms import Form
 from eductor.patterns.compile.index import possible
 from eductor.patterns.compile.program import Every, Program, compiled, element

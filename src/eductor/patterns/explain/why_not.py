@@ -12,9 +12,8 @@ from typing import Any
 from torch.fx import Graph, GraphModule
 
 from eductor.errors import BadPattern
+from eductor.graph import GraphView, around
 from eductor.graph.snapshot import subgraphs
-from eductor.graph.text.printer import around
-from eductor.graph.view import GraphView
 from eductor.patterns.compile.forms import Call, Form
 from eductor.patterns.compile.index import Index, possible
 from eductor.patterns.compile.program import anchored

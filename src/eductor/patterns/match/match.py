@@ -12,8 +12,7 @@ from torch.fx import Graph, Node, map_arg
 
 from eductor.compat import sort_key
 from eductor.errors import BadPattern
-from eductor.graph.no import No
-from eductor.graph.values.meta import known_equal, tensor_of
+from eductor.graph import No, known_equal, tensor_of
 from eductor.patterns.compile.forms import Call, Form
 from eductor.patterns.compile.program import Program, compiled, is_shared
 from eductor.patterns.compile.steps import Slots

@@ -10,8 +10,7 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import OpOverload
-from eductor.graph.effects.node_effects import effect_of
-from eductor.graph.reading.bind import bind
+from eductor.graph import bind, effect_of
 from eductor.patterns.language.pattern import Tolerance
 from eductor.patterns.match.call_reading import Inverse, Reading
 from eductor.patterns.match.spellings import Binder, readings_of, sources

@@ -15,9 +15,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound, bind
-from eductor.graph.values.meta import tensor_of
+from eductor.graph import Bound, No, bind, tensor_of
 from eductor.patterns.language.pattern import Tolerance
 from eductor.patterns.match.call_reading import MISSING, Inverse, Reading, Signature, made, signature_of
 from eductor.patterns.match.transparent import CAST, CASTS, PERMUTES, VIEWS, as_cast, is_float, is_number, transparent

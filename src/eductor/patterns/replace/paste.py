@@ -13,15 +13,22 @@ from torch.fx import GraphModule, Node, map_arg
 
 from eductor.compat import FakeTensor
 from eductor.errors import BadPattern
-from eductor.graph.capture import dialect_of
-from eductor.graph.effects.graph_effects import Effects
-from eductor.graph.effects.node_effects import effect_of
+from eductor.graph import (
+    Effects,
+    GraphView,
+    No,
+    Rewriter,
+    dialect_of,
+    difference,
+    effect_of,
+    known_equal,
+    tensor_of,
+    value_of,
+)
 from eductor.graph.effects.order import ancestors
-from eductor.graph.no import No
-from eductor.graph.rewriter import Rewriter
 from eductor.graph.values import meta
-from eductor.graph.values.meta import difference, hint_of, is_backward, known_equal, results_of, tensor_of, value_of
-from eductor.graph.view import GraphView, keys_of
+from eductor.graph.values.meta import hint_of, is_backward, results_of
+from eductor.graph.view import keys_of
 from eductor.patterns.language.pattern import Tolerance
 from eductor.patterns.match.match import Match, is_size, is_spare
 from eductor.patterns.match.transparent import CAST, transparent

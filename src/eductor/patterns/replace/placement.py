@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from torch.fx import Node
 
-from eductor.graph.effects.graph_effects import Effects
-from eductor.graph.no import No
+from eductor.graph import Effects, No
 from eductor.patterns.match.match import Match
 from eductor.patterns.match.transparent import transparent
 

@@ -13,11 +13,9 @@ from torch.fx.node import map_aggregate
 
 from eductor.compat import FakeTensorMode, OpOverload, created_nodes, sort_key
 from eductor.errors import BadPattern
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound, bind
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import fake_mode_of, known_equal, value_of
-from eductor.graph.view import GraphView, key_of, keys_of
+from eductor.graph import Bound, GraphView, No, Rewriter, bind, known_equal, value_of
+from eductor.graph.values.meta import fake_mode_of
+from eductor.graph.view import key_of, keys_of
 from eductor.patterns.match.constants import same_constant
 from eductor.patterns.match.match import Match
 from eductor.patterns.match.spellings import COMMUTATIVE

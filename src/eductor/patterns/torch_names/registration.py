@@ -22,11 +22,9 @@ from torch.utils import _pytree as pytree
 
 from eductor.compat import FakeTensor
 from eductor.errors import BadPattern
+from eductor.graph import GraphView, Rewriter, known_equal
 from eductor.graph.bodies import inner_first
-from eductor.graph.rewriter import Rewriter
 from eductor.graph.snapshot import subgraphs
-from eductor.graph.values.meta import known_equal
-from eductor.graph.view import GraphView
 from eductor.patterns.compile.forms import forms
 from eductor.patterns.language.pattern import AnyOf, Pattern, listing
 from eductor.patterns.pattern_pass import PatternPass

@@ -13,12 +13,8 @@ from torch.fx import GraphModule
 
 from eductor.compat import FakeTensor, FakeTensorMode, created_nodes, unset_fake_temporarily
 from eductor.errors import BadPattern
+from eductor.graph import GraphView, No, Rewriter, known_true, provenance_of, requires_grad
 from eductor.graph.effects.order import sort_in_place
-from eductor.graph.no import No
-from eductor.graph.provenance import provenance_of
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import known_true, requires_grad
-from eductor.graph.view import GraphView
 from eductor.patterns.language.pattern import AnyOf, Op, Outputs, Pattern, Var
 from eductor.patterns.match.match import Match
 from eductor.patterns.rules import Replaced, Source, Variant, of_all, parameters_of

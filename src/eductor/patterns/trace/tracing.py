@@ -18,10 +18,9 @@ from torch.fx import GraphModule
 from eductor import compat
 from eductor.compat import FakeTensorMode, ShapeEnv, make_fx
 from eductor.errors import BadPattern
-from eductor.graph.capture import dialect_of, functional
-from eductor.graph.values.evaluate import update
+from eductor.graph import dialect_of, requires_grad, update
+from eductor.graph.capture import functional
 from eductor.graph.values.kernel_layouts import with_kernel_layouts
-from eductor.graph.values.meta import requires_grad
 from eductor.patterns.language.pattern import Outputs, Pattern
 from eductor.patterns.trace.trace_comparison import TRACED as TRACED
 from eductor.patterns.trace.trace_comparison import Trace, explained

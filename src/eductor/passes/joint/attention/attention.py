@@ -10,10 +10,7 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import sort_key
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.values.meta import tensor_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, No, tensor_of
 from eductor.passes.joint.attention.axes import Axes, axes_of
 from eductor.passes.joint.attention.kernels import has_kernel, kernel_dtype
 from eductor.passes.joint.attention.masks import Groups, Masks, copied, masks_of

@@ -10,9 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.graph.no import No
-from eductor.graph.values.meta import known_equal, tensor_of
-from eductor.graph.view import GraphView
+from eductor.graph import GraphView, No, known_equal, tensor_of
 from eductor.passes.joint.attention.scores import Moved, Scores
 from eductor.passes.joint.attention.weights import Weights
 from eductor.views.index_map import IndexMap

@@ -12,9 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
-from eductor.graph.reading.bind import Bound
-from eductor.graph.values.meta import known_equal, value_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, known_equal, value_of
 from eductor.passes.joint.attention.attention import Attention, value_at
 from eductor.passes.joint.attention.kernels import OneKernel, may_hide_nan
 from eductor.passes.joint.attention.masks import Bias, Groups

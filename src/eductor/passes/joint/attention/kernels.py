@@ -7,8 +7,7 @@ from typing import Any, Literal
 import torch
 
 from eductor.compat import TorchDispatchMode
-from eductor.graph.no import No
-from eductor.graph.values.meta import known_equal, known_true, tensor_of
+from eductor.graph import No, known_equal, known_true, tensor_of
 from eductor.passes.joint.attention.masks import Masks
 from eductor.passes.joint.attention.scores import Added
 

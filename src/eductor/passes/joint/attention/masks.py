@@ -10,10 +10,7 @@ from typing import Any, Literal
 import torch
 from torch.fx import Node
 
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.values.meta import known_equal, tensor_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, No, known_equal, tensor_of
 from eductor.passes.joint.attention.axes import Axes, Dims
 from eductor.passes.joint.attention.causal import is_lower_triangle
 from eductor.passes.joint.attention.numbers import bounds_of, number_of, rounded

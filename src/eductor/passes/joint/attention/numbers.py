@@ -9,10 +9,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.graph.reading.bind import Bound
-from eductor.graph.values.meta import tensor_of
+from eductor.graph import Bound, GraphView, tensor_of
 from eductor.graph.values.module_tensors import attribute_at, has_attribute
-from eductor.graph.view import GraphView
 from eductor.views import RESHAPES
 
 aten = torch.ops.aten

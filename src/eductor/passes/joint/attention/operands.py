@@ -10,9 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.graph.reading.bind import Bound
-from eductor.graph.values.meta import known_equal, tensor_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, known_equal, tensor_of
 from eductor.passes.joint.attention.axes import Axes
 from eductor.passes.joint.attention.masks import Groups
 from eductor.passes.joint.attention.numbers import number_of

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Node, map_arg
 
-from eductor.graph.reading.bind import Bound
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView
 
 aten = torch.ops.aten
 prims = torch.ops.prims

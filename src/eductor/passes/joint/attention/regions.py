@@ -11,9 +11,7 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import sort_key
-from eductor.graph.reading.bind import Bound
-from eductor.graph.values.meta import is_row_major
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, is_row_major
 from eductor.passes.joint.attention.attention import Attention, core, value_at
 from eductor.passes.joint.attention.call import Fused, UnknownSize, fused
 from eductor.passes.joint.attention.operands import widened

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.graph.reading.bind import Bound
-from eductor.graph.values.meta import is_backward, tensor_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, tensor_of
+from eductor.graph.values.meta import is_backward
 from eductor.passes.joint.attention.numbers import number_of
 
 aten = torch.ops.aten

@@ -9,10 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.values.meta import known_equal, tensor_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, No, known_equal, tensor_of
 from eductor.passes.joint.attention.numbers import number_of
 from eductor.passes.joint.attention.scores import PRODUCTS, same_values
 from eductor.passes.joint.attention.softmax import forward_users

@@ -8,10 +8,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import difference, is_backward, value_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, Rewriter, difference, value_of
+from eductor.graph.values.meta import is_backward
 from eductor.passes.joint.padding.plan import Dim, MatrixProduct, Pads
 from eductor.passes.joint.padding.products import FACTORS, accepts_any_strides
 

@@ -10,11 +10,7 @@ from torch.fx import Node
 
 from eductor.cost import Device, is_pointwise
 from eductor.cost.operators import size_of
-from eductor.graph.effects.node_effects import effect_of
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.values.meta import is_row_major, known_equal, tensor_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, No, effect_of, is_row_major, known_equal, tensor_of
 from eductor.passes.joint.padding.plan import Dim, Matrix, MatrixProduct, ProductBias
 
 aten = torch.ops.aten

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import difference, value_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, Rewriter, difference, value_of
 from eductor.patterns import ANY, Match, const, op, var
 
 aten = torch.ops.aten

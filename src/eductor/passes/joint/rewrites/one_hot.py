@@ -7,11 +7,7 @@ from typing import Any, Literal
 import torch
 from torch.fx import Node
 
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import is_row_major, known_equal, value_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, known_equal, value_of
 from eductor.patterns import ANY, Match, const, op, var
 
 aten = torch.ops.aten

@@ -7,10 +7,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import difference, is_row_major, tensor_of, value_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, Rewriter, difference, is_row_major, tensor_of, value_of
 from eductor.views import order_of
 
 aten = torch.ops.aten

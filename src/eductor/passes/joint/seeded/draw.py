@@ -9,9 +9,8 @@ import torch
 from torch.fx import Node
 
 from eductor import ops
-from eductor.graph.reading.bind import Bound, bind
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import is_backward, is_row_major, known_equal, row_major_strides, tensor_of
+from eductor.graph import Bound, Rewriter, bind, is_row_major, known_equal, tensor_of
+from eductor.graph.values.meta import is_backward, row_major_strides
 from eductor.patterns.match.transparent import CAST
 
 aten = torch.ops.aten

@@ -9,9 +9,7 @@ from typing import Any, Literal
 import torch
 from torch.fx import Node
 
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.values.meta import known_true, tensor_of
+from eductor.graph import Bound, No, known_true, tensor_of
 from eductor.passes.joint.seeded.draw import NORMAL, UNIFORM, Draw, Kind, integers
 
 aten, prims = torch.ops.aten, torch.ops.prims

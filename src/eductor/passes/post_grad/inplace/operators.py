@@ -9,9 +9,7 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import OpOverload
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.values.meta import difference, tensor_of, value_of
+from eductor.graph import Bound, No, difference, tensor_of, value_of
 from eductor.passes.post_grad.inplace.safety import Write
 from eductor.passes.post_grad.inplace.work import Work
 

@@ -14,10 +14,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from eductor.graph import GraphView, difference, tensor_of, value_of
 from eductor.graph.effects.effect import may_be_tensor, tensors_among
 from eductor.graph.snapshot import attribute_or_none
-from eductor.graph.values.meta import difference, tensor_of, value_of
-from eductor.graph.view import GraphView
 
 Use = tuple[Node, Node]
 """A value and one of its users."""

@@ -13,10 +13,7 @@ from typing import Literal
 import torch
 from torch.fx import Node, map_arg
 
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.values.meta import difference, known_equal, tensor_of, value_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, No, difference, known_equal, tensor_of, value_of
 from eductor.passes.post_grad.inplace.geometry import covers, has_no_overlap
 from eductor.passes.post_grad.inplace.places import Places
 from eductor.passes.post_grad.inplace.views import SCATTERS, ScatteredParts

@@ -9,8 +9,7 @@ from __future__ import annotations
 import torch
 from torch.fx import Node
 
-from eductor.graph.reading.bind import Bound
-from eductor.graph.values.meta import difference, value_of
+from eductor.graph import Bound, difference, value_of
 from eductor.passes.post_grad.inplace.safety import Write
 from eductor.passes.post_grad.inplace.views import view_of
 from eductor.passes.post_grad.inplace.work import Work

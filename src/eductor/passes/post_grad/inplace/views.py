@@ -8,9 +8,7 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import FakeTensor, OpOverload, made_of
-from eductor.graph.reading.bind import Bound
-from eductor.graph.values.meta import tensor_of, value_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, tensor_of, value_of
 
 aten = torch.ops.aten
 

@@ -8,9 +8,7 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import OpOverload
-from eductor.graph.no import No
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.view import GraphView
+from eductor.graph import GraphView, No, Rewriter
 from eductor.passes.post_grad.inplace.places import Places
 from eductor.passes.post_grad.inplace.safety import Safety
 from eductor.passes.post_grad.inplace.views import ScatteredParts

@@ -9,9 +9,7 @@ from typing import Any, Literal
 from torch.fx import Node
 
 from eductor.compat import HigherOrderOperator, OpOverload
-from eductor.graph.no import No
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import known_equal, tensor_of
+from eductor.graph import No, Rewriter, known_equal, tensor_of
 from eductor.graph.wrappers.auto_functionalized import (
     functional_call,
     functional_call_on_bases,

@@ -9,12 +9,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, known_equal, known_true, tensor_of, value_of
 from eductor.graph.core_rewriter import in_core_operators
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import is_row_major, known_equal, known_true, tensor_of, value_of
-from eductor.graph.view import GraphView
 from eductor.passes.functional.layout_safety import may_change_strides
 from eductor.pipeline.base import Context
 from eductor.views import concat_nest, fuse_concat, source_view_through

@@ -11,11 +11,7 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import FakeTensor
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound, bind
-from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import known_equal, tensor_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, No, Rewriter, bind, known_equal, tensor_of
 from eductor.ops.launching import KERNEL_DTYPES
 from eductor.ops.lce import lce
 from eductor.passes.pre_grad.products.layout_safety import contiguous_like, may_change_strides

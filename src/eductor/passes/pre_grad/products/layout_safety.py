@@ -10,10 +10,7 @@ import torch
 from torch.fx import Node, map_arg
 
 from eductor.compat import FakeTensor, enable_python_dispatcher, sort_key
-from eductor.graph.no import No
-from eductor.graph.reading.bind import Bound
-from eductor.graph.values.meta import known_equal, tensor_of, value_of
-from eductor.graph.view import GraphView
+from eductor.graph import Bound, GraphView, No, known_equal, tensor_of, value_of
 
 aten = torch.ops.aten
 

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.graph.reading.bind import Bound, bind
-from eductor.graph.values.meta import tensor_of
+from eductor.graph import Bound, bind, tensor_of
 
 aten = torch.ops.aten
 
