@@ -25,6 +25,7 @@ from eductor.errors import NotInstalled as NotInstalled
 from eductor.errors import NotVerified as NotVerified
 from eductor.errors import OrderConflict as OrderConflict
 from eductor.errors import PassFailed as PassFailed
+from eductor.errors import RequiredPassFailed as RequiredPassFailed
 from eductor.errors import UnknownName as UnknownName
 from eductor.errors import Unsupported as Unsupported
 from eductor.observe.bisect.bisect import bisect as bisect

@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from eductor.compat import FakeTensorMode, ShapeEnv
-from eductor.graph import GraphView, Rewriter, tensor_of, value_of
+from eductor.graph import GraphView, No, Rewriter, tensor_of, value_of
 from eductor.pipeline.base import f32, f64, graph_pass, i64
 
 aten = torch.ops.aten
@@ -21,7 +21,7 @@ TAKES_TENSORS: frozenset[Any] = frozenset({aten.add.Tensor, aten.sub.Tensor, ate
 @graph_pass(
     stage="joint",
     numerics="exact",
-    when=lambda context: not context.takes_numbers or "the engine runs graphs that read Python floats from tensors",
+    when=lambda context: not context.takes_numbers or No("the engine runs graphs that read Python floats from tensors"),
 )
 def without_numbers(graph: GraphView, rewrite: Rewriter) -> None:
     """Replaces Python floats that the graph reads from tensors by these tensors, or by constants.

@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node, map_arg
 
 from eductor.compat import sort_key
-from eductor.graph import GraphView, Rewriter, value_of
+from eductor.graph import GraphView, No, Rewriter, value_of
 from eductor.graph.effects.order import ancestors
 from eductor.graph.values.meta import IN_BACKWARD, is_backward, results_of
 from eductor.pipeline.base import Context, f32, graph_pass
@@ -22,7 +22,7 @@ _CONVERT = prims.convert_element_type.default  # the engine's decompositions are
 @graph_pass(
     stage="partition",
     numerics="exact",
-    when=lambda context: any(context.saved.values()) or "nothing is saved that has a smaller form",
+    when=lambda context: any(context.saved.values()) or No("nothing is saved that has a smaller form"),
 )
 def compress_saved_values(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
     """Saves flags as bits and indices in few bytes: the backward makes the values again from these.
