@@ -1,4 +1,4 @@
-"""`eductor::online_softmax`: the maximum of rows, and the sum of the exponentials of what is less by it.
+"""`eductor::online_softmax`: the maximum of a dimension, and the sum of exp(x - max) over it.
 
 The Inductor engine makes one kernel of it, which reads its input once.
 """

@@ -1,4 +1,4 @@
-"""What is saved for the backward, as a plain value: what the choice hands to the passes before the split, and to the split."""
+"""The saved values and their forms, as a plain value that the choice passes to the passes before the split, and to the split."""
 
 from __future__ import annotations
 

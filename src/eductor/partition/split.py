@@ -1,4 +1,4 @@
-"""Splits a joint graph, given what is saved: the backward makes again what else it needs, right before it is needed."""
+"""Splits a joint graph, given the saved values: the backward recomputes the rest, right before it is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pattern language and the matcher: how most graph rewriting is said.
+"""The pattern language and the matcher.
 
 @pattern_pass(stage="joint", numerics="reassociates")
 def fuse_norms():

@@ -1,4 +1,4 @@
-"""A pass that is made of patterns: `stage/pass:rule@match`."""
+"""Passes that are made of patterns: `stage/pass:rule@match`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes the precompiled patterns of the package: `make patterns`. With `--check`, says whether they are up to date.
+"""Writes the precompiled patterns of the package (`make patterns`); with `--check`, tests whether they are current.
 
 `python -m eductor.patterns.precompile my_package.my_passes` does it for the passes of a module of one's own.
 """

@@ -1,4 +1,4 @@
-"""Rules: a pattern, a condition, and what is done with a match. A set of them finds and applies all that it can."""
+"""Rules: a pattern, a condition and an action. A set of rules finds and applies all its matches."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The values that stages hand to each other: joint graph, parts, job, compiled graph, program."""
+"""The values that stages pass to each other: joint graph, parts, job, compiled graph, program."""

@@ -1,4 +1,4 @@
-"""What a captured graph does to its inputs, and what its outputs are."""
+"""The analysis of a captured graph: which inputs it writes, and what its outputs alias."""
 
 from __future__ import annotations
 

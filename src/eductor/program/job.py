@@ -1,4 +1,4 @@
-"""What an engine is given and what it gives back: a job, and a compiled graph."""
+"""The input and the output of an engine: a job, and a compiled graph."""
 
 from __future__ import annotations
 

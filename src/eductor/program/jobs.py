@@ -1,4 +1,4 @@
-"""The jobs of a program: what an engine may assume about its forward graph and its backward graph."""
+"""Builds the jobs of a program: what an engine may assume about its forward graph and its backward graph."""
 
 from __future__ import annotations
 

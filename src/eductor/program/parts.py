@@ -1,4 +1,4 @@
-"""What a partitioner makes of a joint graph: a forward graph, a backward graph, and what is saved between them."""
+"""The output of a partitioner: a forward graph, a backward graph, and what is saved between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A captured graph after all graph passes: what is left is to compile its graphs and to link them."""
+"""A captured graph after all graph passes, ready to be compiled and linked."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Regions of a graph, with their backward, replaced by a function that computes the same: recognized by retracing."""
+"""Replaces a region of a joint graph, with its gradients, by a function that computes the same."""

@@ -1,4 +1,4 @@
-"""Which nodes of a graph compute what the nodes of a reference do: the same calls on the same values.
+"""Finds the nodes of a graph that compute the same as the nodes of a reference: the same calls on the same values.
 
 Spellings that give the same bits are one, and nodes that change nothing are passed over on both sides: a graph is cleaned
 before anybody looks for the reference in it. Sizes are compared by what they are, not by how they are computed.

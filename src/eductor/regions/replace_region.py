@@ -1,4 +1,4 @@
-"""A part of a graph is computed in another way, and its gradients are, too.
+"""Replaces a region of a joint graph, and its gradients, by another computation of the same values.
 
 What the backward of the part is nobody has to say: the part is differentiated once more, and what that gives is looked for
 in the graph.

@@ -1,4 +1,4 @@
-"""Traces of functions on values of a graph, with the decompositions that the graph was made with. Each is made once."""
+"""Traces functions on values of a graph, with the decompositions of that graph; each trace is cached."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""From an expression to the steps that look for it: plain forms, programs, and one tree of steps for all rules of a pass."""
+"""Compiles patterns: from an expression to plain forms, to programs of steps, to one tree of steps for all rules of a pass."""

@@ -1,4 +1,4 @@
-"""A pattern in its plain forms: alternatives chosen, arguments by place, one spelling for what can be spelled in many ways.
+"""Expands a pattern into plain forms: without alternatives, with positional arguments and canonical spellings.
 
 What `readings` does for the nodes of a graph, this does for the pattern: both meet in the same spelling.
 """

@@ -1,4 +1,4 @@
-"""All rules of a pass as one tree of steps: what several patterns begin with is tested once.
+"""Indexes all rules of a pass as one tree of steps: a common prefix of patterns is tested once.
 
 Each form starts at that of its calls of which the graph at hand has the fewest; a form some call of which the graph
 lacks is not looked for at all.

@@ -1,4 +1,4 @@
-"""A form of a pattern as a list of steps that starts at one of its calls: down to operands first, then up to users."""
+"""Compiles a form of a pattern to a list of steps: from one of its calls down to operands, then up to users."""
 
 from __future__ import annotations
 

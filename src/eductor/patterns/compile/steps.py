@@ -1,4 +1,4 @@
-"""The steps of a compiled pattern: each looks at one place of a graph, and knows why it fails.
+"""The steps of a compiled pattern: each checks one place of a graph, and says why it fails.
 
 Steps are values: two patterns that begin with equal steps share them. A step that finds something stores it in the
 next slot; `outcomes` has all that it could be, in the order in which they are tried.

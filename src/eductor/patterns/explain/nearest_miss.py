@@ -1,4 +1,4 @@
-"""The nearest miss of a pattern: its steps are taken although some of them fail, and the way that finds most is kept.
+"""Finds the nearest miss of a pattern: the steps continue past failures, and the path that matches most is kept.
 
 A step that fails leaves its slot unset, and steps that would read it are left out. A way is given up as soon as it
 cannot become better than the best one so far.

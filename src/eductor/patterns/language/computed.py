@@ -1,4 +1,4 @@
-"""Expressions of what the names of a pattern stand for: `x.shape[0] * 2`. Parsed, not executed."""
+"""Expressions over the names of a pattern, such as `x.shape[0] * 2`: parsed, not executed."""
 
 from __future__ import annotations
 

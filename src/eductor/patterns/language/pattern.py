@@ -1,4 +1,4 @@
-"""The pattern language: small expressions that say what a rewrite looks for.
+"""The pattern language: small expressions that describe what a rewrite replaces.
 
     op(aten.permute, op(aten.permute, var("x"), const("inner"), users=1), const("outer"))
 

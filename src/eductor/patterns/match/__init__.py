@@ -1,1 +1,1 @@
-"""How nodes are read as calls, what is passed over between them, and what a match is."""
+"""Matching: reads nodes as calls, skips transparent nodes, and binds names."""

@@ -1,4 +1,4 @@
-"""A reading of a node: a call, with its arguments under the names of a schema."""
+"""A node read as a call, with its arguments under the names of a schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constants of a pattern against those of a graph: with their types, dims counted from the front, sizes by what is known."""
+"""Compares constants of a pattern with those of a graph: by type, with dims counted from the front and known sizes."""
 
 from __future__ import annotations
 

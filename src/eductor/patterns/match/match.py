@@ -1,4 +1,4 @@
-"""A match: which nodes a pattern was found in, what its names stand for; and what was still missing, where it was not."""
+"""A match: the nodes that a pattern was found in and the values of its names; or what was missing."""
 
 from __future__ import annotations
 

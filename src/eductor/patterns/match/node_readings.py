@@ -1,4 +1,4 @@
-"""The readings of the nodes of one graph, each worked out once, and what can be passed over between them."""
+"""Caches the readings of the nodes of one graph, and the transparent nodes between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a node of a graph could have been written: its call under schema names, and other spellings that mean the same.
+"""The equivalent spellings of a node: its call under schema names, and other calls that mean the same.
 
 A pattern is written in one spelling; each node offers all that it could have been written as. Spellings that give the
 same bits are always offered. Those that round otherwise carry the name of the tolerance that allows them.

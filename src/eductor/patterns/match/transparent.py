@@ -1,4 +1,4 @@
-"""What can be passed over: nodes that change nothing, and those that a tolerance overlooks."""
+"""Transparent nodes: those without effect, and those that a tolerance skips."""
 
 from __future__ import annotations
 

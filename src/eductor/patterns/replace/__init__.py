@@ -1,1 +1,1 @@
-"""A replacement in the place of a match: where it goes, what it must agree in, and the check against its search function."""
+"""Replaces matches: where the replacement goes, what must agree, and the check against its search function."""

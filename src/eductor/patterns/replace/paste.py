@@ -1,4 +1,4 @@
-"""A replacement: a small graph that takes the place of a match, node by node, wherever it may stand."""
+"""Pastes a replacement, a small graph, in place of a match, node by node."""
 
 from __future__ import annotations
 

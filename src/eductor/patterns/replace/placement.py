@@ -1,4 +1,4 @@
-"""Where a replacement may stand: after all that it needs, before all who use its results, and past nobody's write."""
+"""Finds a place for a replacement: after its operands, before its users, and not across a write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A replacement is run against what it replaces: one that computes something else is refused by name."""
+"""Runs a replacement against its search function, and refuses it by name if the results differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a handler that edits a graph by itself has done with it."""
+"""Detects what a handler changed that edits the graph by itself."""
 
 from __future__ import annotations
 

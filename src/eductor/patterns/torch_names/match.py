@@ -1,4 +1,4 @@
-"""A match as handlers and checks that were written for torch's matcher know it."""
+"""A match with the attributes that handlers and checks written for torch's matcher expect."""
 
 from __future__ import annotations
 

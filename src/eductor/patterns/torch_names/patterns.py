@@ -1,4 +1,4 @@
-"""The pattern classes of torch's matcher, under their names, as another way to write expressions of ours.
+"""The pattern classes of torch's matcher under their names; they build expressions of our language.
 
     CallFunction(aten.permute, CallFunction(aten.permute, KeywordArg("x"), Ignored()), Arg(), _users=MULTIPLE)
 

@@ -1,4 +1,4 @@
-"""Rules of what torch's matcher calls a replacement and a graph pattern, and the two ways to trace a function."""
+"""Rules made from the replacements and graph patterns of torch's matcher, and its two ways to trace a function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Targets as torch's patterns name them: functions and methods by what they spell, whatever their arguments will be.
+"""Targets of torch's patterns: the operators that functions and methods spell, for any arguments.
 
 A pattern of torch's captures anything: a tensor, a number, a list. What a function such as `torch.split` spells depends
 on that, so all that it may spell is looked for.

@@ -1,4 +1,4 @@
-"""The decompositions that engines trace graphs with: a search function is traced with each of them."""
+"""The decomposition tables of engines: a search function is traced with each of them."""
 
 from __future__ import annotations
 

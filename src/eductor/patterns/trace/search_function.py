@@ -1,4 +1,4 @@
-"""Patterns that come from search functions: loaded where they are stored, else traced when first needed."""
+"""Patterns from search functions: loaded if they are stored, else traced when they are first needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Precompiled patterns: what search functions were traced to, as data that can be read in a diff.
+"""The store of precompiled patterns: traces of search functions, as data that is readable in a diff.
 
 A file has one pattern after the other, one line a call: its number, what is called, its arguments. `%3` is the call of
 that number, which comes before, `$x` what the name `x` stands for, `=x.shape[0]` what follows from such names.

@@ -1,4 +1,4 @@
-"""From two traces of one function to the pattern that they have in common.
+"""Derives the pattern that two traces of one function have in common.
 
 What is the same in both is compared as it is. What differs must follow from what was different: a free number, a size.
 """

@@ -1,4 +1,4 @@
-"""Patterns and replacements from ordinary functions, by tracing them.
+"""Traces patterns and replacements from ordinary functions.
 
 A search function is traced on tensors with symbolic sizes, so that a size in the pattern is an expression of the
 inputs' shapes. Numbers that are parameters are free: the function is traced twice with different ones, and each constant

@@ -1,4 +1,4 @@
-"""Conversions of conversions: one is enough where the first loses nothing."""
+"""Chains of dtype conversions: one is enough where the first is lossless."""
 
 from __future__ import annotations
 

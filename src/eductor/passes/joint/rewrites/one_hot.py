@@ -1,4 +1,4 @@
-"""A constant tensor with one other value a row: a comparison with the index, which fuses, in place of a scatter."""
+"""Scatters of one value per row into a constant: a comparison with the index, which fuses, replaces the scatter."""
 
 from __future__ import annotations
 

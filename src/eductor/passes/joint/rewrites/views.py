@@ -1,4 +1,4 @@
-"""Chains of views: several reshapes are one, several permutations are one, and what leads back is nothing."""
+"""Chains of views: merges reshapes and permutations, and removes those that cancel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cats of pieces and pieces of cats: each element is copied once, and not at all where it lies there already."""
+"""Cats of pieces and pieces of cats: copies each element at most once."""
 
 from __future__ import annotations
 

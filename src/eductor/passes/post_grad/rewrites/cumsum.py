@@ -1,4 +1,4 @@
-"""Running sums of a constant: multiples of it, which fuse, in place of a scan."""
+"""Running sums of a constant: multiples of it, which fuse, replace the scan."""
 
 from __future__ import annotations
 
