@@ -111,7 +111,7 @@ STAYS = {
     "is used elsewhere": lambda x, w, b: (lambda y: (y.relu(), y.sum()))(F.linear(x, w, b)),
     "is scaled": lambda x, w, b: torch.addmm(b, x, w.t(), alpha=2).relu(),
     "not one number for each column": lambda x, w, b: torch.addmm(x[:, :1], x, w.t()).relu(),
-    "does not lie in one piece": lambda x, w, b: torch.addmm(w[:, 0], x, w.t()).relu(),
+    "its bias is not contiguous": lambda x, w, b: torch.addmm(w[:, 0], x, w.t()).relu(),
 }
 
 

@@ -141,7 +141,7 @@ def test_a_viewed_piece_lies_otherwise_and_nobody_sees_it():
     [
         (lambda x, y: torch.cat([x, y], 1).split([2, 3], 1), "of its own"),
         (lambda x, y: torch.cat([x + 1, y], 1)[:, :2], "the strides of an output would change"),
-        (lambda x, y: torch.cat([x, y], 1)[:, 1:4].sin(), "does not lie within one operand"),
+        (lambda x, y: torch.cat([x, y], 1)[:, 1:4].sin(), "is not within one operand"),
         (lambda x, y: torch.cat([x, y], 1)[:, ::2].sin(), None),
         (lambda x, y: torch.cat([x, y], 1)[:3].sin(), None),
         (lambda x, y: torch.cat([x.double(), y], 1)[:, :2].sin(), None),

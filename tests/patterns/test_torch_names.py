@@ -1002,7 +1002,7 @@ def test_mistakes_are_named() -> None:
         with pytest.raises(BadPattern, match="no pattern to look for"):
             ours.register_graph_pattern(pattern, pass_dict=patterns)
     inner = ours.RepeatedExpr(ours.CallFunction(aten.neg, ours.Arg()))
-    with pytest.raises(BadPattern, match="can only stand outermost"):
+    with pytest.raises(BadPattern, match="must be the outermost expression"):
         ours.register_graph_pattern(ours.CallFunction(aten.exp, inner), pass_dict=patterns)
     inner = ours.ListOf(ours.CallFunctionVarArgs(aten.neg))
     with pytest.raises(BadPattern, match="cannot be repeated"):

@@ -122,7 +122,7 @@ def test_an_input_that_is_not_used_is_an_error():
         traced(lambda x, y: x.sin(), f32(4, 4), f32(4, 4))
     with pytest.raises(BadPattern, match="takes 2 inputs"):
         traced(lambda x, y: x + y, f32(4, 4))
-    with pytest.raises(BadPattern, match="has a tensor of its own: make it an input"):
+    with pytest.raises(BadPattern, match="creates a tensor: make it an input"):
         traced(lambda x: x + X, f32(4, 4))
     with pytest.raises(BadPattern, match="cannot be traced on the example inputs"):
         traced(lambda x: x.reshape(3, 5), f32(4, 4))

@@ -135,7 +135,7 @@ def _may_fuse(
         return No(f"{(seen or node).name} is used elsewhere")
     bias = tensor_of(product.bias)
     if bias is None or not known_equal(bias.stride(0), 1):
-        return No("its bias does not lie in one piece")
+        return No("its bias is not contiguous")
     if not (alike := are_alike(node, *product.operands)):
         return alike
     dtype = value_of(node).dtype
@@ -145,7 +145,7 @@ def _may_fuse(
     if has_gelu and not all(_is_aligned(size) for x in (product.left, product.right) for size in value_of(x).shape[1:]):
         return No(f"kernels that end in a gelu want rows that are known to be multiples of {_VECTOR} elements")
     if not is_row_major(value_of(end)) or not is_row_major(value_of(node)):
-        return No("its result lies otherwise in memory")
+        return No("its result is not row-major")
     return graph.effects.unwritten(product.operands, node, end)
 
 

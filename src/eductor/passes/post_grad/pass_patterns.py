@@ -71,7 +71,7 @@ def pieces_that_are_returned(x: torch.Tensor = f32(4, 3), y: torch.Tensor = f32(
     return a, b
 
 
-@pass_patterns.refuses("it does not lie within one operand")
+@pass_patterns.refuses("it is not within one operand")
 def piece_of_both(x: torch.Tensor = f32(4, 3), y: torch.Tensor = f32(4, 3)) -> torch.Tensor:
     return torch.cat([x, y])[2:6].sin()
 

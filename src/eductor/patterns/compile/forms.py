@@ -154,7 +154,7 @@ class _Builder:
         if isinstance(said, ListOf):
             return Each(forms(said.element, self._tolerated, is_element=True), said.partial)
         if isinstance(said, (Outputs, Repeated)):
-            raise BadPattern(f"{spelled(said)} can only stand outermost in a pattern.")
+            raise BadPattern(f"{spelled(said)} must be the outermost expression of a pattern.")
         if not isinstance(said, Op):
             return said
         plain = self._plain(said)

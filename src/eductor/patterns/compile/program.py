@@ -129,7 +129,7 @@ class _Compiler:
             )
         twice = next((name for name in self._inside if name in self._names), None)
         if twice is not None:
-            raise BadPattern(f"{twice} stands inside of a list and outside of it: give it another name in one of them.")
+            raise BadPattern(f"{twice} is inside of a list and outside of it: use two names.")
         for *_, value in self._computed if self._anchor is not None else ():
             unknown = [name for name in names_of(value.expression) if name not in (*self._names, *self._inside)]
             if unknown:
@@ -189,7 +189,7 @@ class _Compiler:
             self._inside.extend(name for program in programs for name in program.names)
             self._lists.append(self._add(Every(slot, place, programs, value.partial)))
         elif isinstance(value, Pattern):
-            raise BadPattern(f"{spelled(value)} cannot stand among the arguments of a call.")
+            raise BadPattern(f"{spelled(value)} cannot be an argument of a call.")
         else:
             self._add(Constant(slot, place, exact(value), "scale" in tolerated))
 

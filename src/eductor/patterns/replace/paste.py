@@ -94,7 +94,7 @@ def _planned(view: GraphView, match: Match, piece: Piece) -> _Plan | No:
             return wrong
         pairs.append((wider, new))
     if not pairs:
-        return No("nobody uses any of its results", match.output)
+        return No("none of its results is used", match.output)
     effects = view.effects
     needs = [Result(old, tuple(_needed(new, given))) for old, new in pairs]
     found = places(match, needs, effects)
@@ -223,7 +223,7 @@ def _shares_otherwise(
         place = effects.place(old)
         written = next((m for m in effects.marks_between(old, None) if place in effects.writes(m)), None)
         if effects.leaves(old) or written is not None:
-            return No(f"{old.name} is a view, its replacement would not be, and somebody could see it", old)
+            return No(f"{old.name} is a view, its replacement would not be, and that is observable", old)
     return None
 
 

@@ -122,14 +122,14 @@ def _blocked(match: Match, node: Node, place: Node, effects: Effects) -> No | No
         if other in match.nodes:
             continue
         if mark.barrier:
-            return No(f"{other.name} stands between the nodes of the match: {mark.barrier}", other)
+            return No(f"{other.name} is between the nodes of the match: {mark.barrier}", other)
         if mark.ordered and mark.ordered == effect.ordered:
             return No(
-                f"{other.name} stands between the nodes of the match, and {mark.ordered} as {node.name} does", other
+                f"{other.name} is between the nodes of the match, and {mark.ordered} as {node.name} does", other
             )
     passed = list(_outside(match, node, place)) if effect.barrier or effect.writes else []
     if effect.barrier and passed:
-        return No(f"{node.name} is {effect.barrier}, and {passed[0].name} stands between it and the replacement", node)
+        return No(f"{node.name} is {effect.barrier}, and {passed[0].name} is between it and the replacement", node)
     reader = next((n for n in passed if effects.reads(n) & effects.writes(node)), None)
     if reader is not None:
         return No(f"{reader.name} reads, between the nodes of the match, what {node.name} writes", reader)

@@ -154,7 +154,7 @@ class _Reader:
             for name, value in row.items():
                 other = found.setdefault(name, value)
                 if value is not other and (_has_nodes((value, other)) or not same_constant(value, other)):
-                    self.missed = No(f"{name} stands for different things", self._match.output)
+                    self.missed = No(f"{name} is bound to different values", self._match.output)
         return found
 
     def check_order(self, captures: Captures) -> None:
@@ -164,14 +164,14 @@ class _Reader:
             bound = bind(node) if node is not None else None
             if node is not None and isinstance(bound, Bound) and bound.packet in COMMUTATIVE:
                 if next(iter(bound.arguments.values())) is not self._match.bindings[first]:
-                    self.missed = No("its operands stand the other way round", node)
+                    self.missed = No("its operands are in the other order", node)
 
     def _check(self, node: Node, whole: Whole) -> None:
         """Another spelling of the call has other arguments than a handler that gets them all knows what to do with."""
         bound = bind(node)
         op = bound.op if isinstance(bound, Bound) else node.target
         if not any(op is f if isinstance(f, OpOverload) else key_of(f) in keys_of(node) for f in whole.fns):
-            self.missed = No(f"{node.name} is another spelling of the call that the pattern wants", node)
+            self.missed = No(f"{node.name} is another spelling of the call in the pattern", node)
 
     def _argument(self, value: Any) -> Any:
         """A value as it can stand in a graph: a size that is a symbol as the node that has it."""

@@ -223,7 +223,7 @@ class _Translator:
         if isinstance(given, CallFunctionVarArgs):
             return self._whole(given, scope)
         if not isinstance(given, CallFunction):
-            raise BadPattern(f"{type(given).__name__}(...) can only stand outermost in a pattern.")
+            raise BadPattern(f"{type(given).__name__}(...) must be the outermost expression of a pattern.")
         args = tuple(self.value(given.args, scope))
         kwargs = {k: self.value(v, scope) for k, v in given.kwargs.items()}
         return call_of(given.said, args, kwargs)

@@ -113,7 +113,7 @@ class _Reader:
             self.known.add(name)
             return self._var(name)
         if node.op == "get_attr":
-            raise BadPattern("the search function has a tensor of its own: make it an input.")
+            raise BadPattern("the search function creates a tensor: make it an input.")
         operand = node.args[0] if node.args else None
         if isinstance(operand, Node) and is_idle(node, operand):
             return self._node(operand)

@@ -67,7 +67,7 @@ def cat_splitwithsizes(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
     cat, start, length = piece
     at = next((i for i in range(len(cat.operands)) if _lies_within(start, length, *cat.starts[i : i + 2])), None)
     if at is None:
-        rewrite.reject("it does not lie within one operand of the cat", node, cat.node)
+        rewrite.reject("it is not within one operand of the cat", node, cat.node)
         return
     operand, first = cat.operands[at], start - cat.starts[at]
     value = value_of(operand)
@@ -76,7 +76,7 @@ def cat_splitwithsizes(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
         rewrite.reject("it is a piece of symbolic size", node, cat.node)
         return
     if not is_row_major(value):
-        rewrite.reject(f"{operand.name} does not lie in memory row by row, as the piece does", node, cat.node)
+        rewrite.reject(f"{operand.name} is not row-major, as the piece is", node, cat.node)
         return
     stand_in = value if is_all else _narrowed(value, cat.dim, first, length)
     verdict = graph.effects.may_alias(node, operand) and may_change_strides(graph, node, stand_in)
