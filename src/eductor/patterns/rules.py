@@ -277,23 +277,29 @@ class Rules:
     def _sweep(self, view: GraphView, rewrite: Rewriter, readings: Readings, asked: Asked) -> int:
         made = 0
         candidates = self.index.candidates(view, readings)
-        around = [Surroundings.of(c.found) if isinstance(c.found, Match) else None for c in candidates]
+        around: list[Surroundings | None] = []  # as they were before the first edit
         for rule in self.rules:
             if rule.problem:
                 rewrite.reject(rule.problem)
-        for candidate, seen in zip(candidates, around, strict=True):
-            found = candidate.found if not made else self._still(view, readings, candidate, seen)
-            if found is not None:
-                rule = self.rules[candidate.rule]
-                if not rewrite.open(candidate.anchor):
-                    return 0
-                try:
-                    with rewrite.rule(rule.name):
-                        made += self._try(rule, found, view, rewrite, asked)
-                except BaseException:
-                    rewrite.leave()
-                    raise
-                rewrite.close()
+        for i, candidate in enumerate(candidates):
+            found = self._still(view, readings, candidate, around[i]) if made else candidate.found
+            if found is None:
+                continue
+            if not rewrite.open(candidate.anchor):
+                return 0
+            rule = self.rules[candidate.rule]
+            try:
+                with rewrite.rule(rule.name):
+                    match = _wanted_match(rule, found, rewrite, asked)
+                    if match is not None:
+                        around = around or [
+                            Surroundings.of(c.found) if isinstance(c.found, Match) else None for c in candidates
+                        ]
+                        made += _acted(rule, match, view, rewrite, asked)
+            except BaseException:
+                rewrite.leave()
+                raise
+            rewrite.close()
         return made
 
     def _still(
@@ -306,21 +312,28 @@ class Rules:
             return candidate.found
         return self.index.again(candidate, readings)
 
-    def _try(self, rule: Rule, found: Match | No, view: GraphView, rewrite: Rewriter, asked: Asked) -> bool:
-        if isinstance(found, No):
-            rewrite.reject(found)
-            return False
-        if _made_by_itself(found, rewrite, rule):
-            return False
-        holds = rule.holds(found, asked)
-        if not holds:
-            rewrite.reject(holds, *found.nodes)
-            return False
-        before = rewrite.edits
-        done = rule.action(found, view, rewrite, asked)
-        if not done:
-            rewrite.reject(done)
-        return rewrite.edits > before
+
+def _wanted_match(rule: Rule, found: Match | No, rewrite: Rewriter, asked: Asked) -> Match | None:
+    """A match that the rule has not made itself, and for which its condition holds."""
+    if isinstance(found, No):
+        rewrite.reject(found)
+        return None
+    if _made_by_itself(found, rewrite, rule):
+        return None
+    holds = rule.holds(found, asked)
+    if not holds:
+        rewrite.reject(holds, *found.nodes)
+        return None
+    return found
+
+
+def _acted(rule: Rule, match: Match, view: GraphView, rewrite: Rewriter, asked: Asked) -> bool:
+    """Does what the rule says with a match; whether that changed anything."""
+    before = rewrite.edits
+    done = rule.action(match, view, rewrite, asked)
+    if not done:
+        rewrite.reject(done)
+    return rewrite.edits > before
 
 
 def _made_by_itself(match: Match, rewrite: Rewriter, rule: Rule) -> bool:

@@ -32,7 +32,7 @@ _PRODUCT = op(aten.mm.default, var("a"), var("b"))
 
 def check(match: Match, *, graph: GraphView, context: Context, force: bool = False) -> Literal[True] | No:
     """Whether the sum is one that `addmm` computes, and computes faster."""
-    return _is_addmm(match) and (force or _pays(match, graph, context))
+    return (force or _pays(match, graph, context)) and _is_addmm(match)
 
 
 def _is_addmm(match: Match) -> Literal[True] | No:

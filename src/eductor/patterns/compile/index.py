@@ -82,13 +82,20 @@ class Index:
         readings = readings or Readings(view.bind)
         chosen = list(self._chosen(view))
         found: list[Candidate] = []
+        known: set[Any] = set()
+        forms = Counter(rule for rule, _ in chosen)
         for first, branch in self._tree(chosen).values():
             assert first.anchor is not None
             for node in possible(view, first.anchor, first.form.tolerated):
                 for start in anchored(readings, node, first.anchor, first.form):
                     for rule, program, slots in _walk(branch, readings, [start]):
+                        key = program.key(slots) if forms[rule] > 1 else None
+                        if key is not None and (rule, node, key) in known:
+                            continue
                         match = completed(program, slots, readings, node)
                         found.append(Candidate(rule, program, match, node))
+                        if key is not None and isinstance(match, Match):
+                            known.add((rule, node, key))
         # Of several alternatives the first has its way, wherever it stands.
         order = {program: i for i, (_, program) in enumerate(chosen)}
         return sorted(_distinct(found), key=lambda c: (order[c.program], sort_key(_place(c))))

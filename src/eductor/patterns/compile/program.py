@@ -54,6 +54,13 @@ class Program:
         leaves = (*self.form.outputs, *(value for call in self.form.calls for value in call.places.values()))
         return tuple(x for x in leaves if isinstance(x, (Var, Const)) and has_condition(x))
 
+    def key(self, slots: Slots) -> Any:
+        """What a solution found, to know it again in another form of the rule; None where only the match can tell."""
+        if self.lists or self.computed or len(self.form.outputs) > 1 or self.form.repeated:
+            return None
+        named = frozenset([(name, id(slots[slot])) for name, slot in self.names.items()])
+        return named, frozenset([id(slots[slot].node) for slot in self.calls.values()])
+
     def starts(self, readings: Readings, node: Node) -> list[Reading]:
         """What the first slot may hold, if the anchor is this node."""
         assert self.anchor is not None

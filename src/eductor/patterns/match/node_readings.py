@@ -68,7 +68,7 @@ class Readings:
 
     def innermost(self, node: Node, tolerated: frozenset[Tolerance]) -> Node:
         """What a node stands for, if all that can be passed over is."""
-        while (inner := self._beneath(node, tolerated)) is not None:
+        while node.op != "placeholder" and (inner := self._beneath(node, tolerated)) is not None:
             node = inner
         return node
 

@@ -47,7 +47,7 @@ def places(match: Match, results: Sequence[Result], effects: Effects) -> dict[No
 def spanned(match: Match, effects: Effects) -> No | None:
     """Why the work of a match could not be done at its end: a write, or a barrier, stands between its nodes."""
     overwritten = _overwritten(match, effects)
-    if overwritten is not None:
+    if overwritten is not None or len(match.nodes) == 1:
         return overwritten
     found = (_blocked(match, node, match.nodes[-1], effects) for node in match.nodes)
     return next((blocked for blocked in found if blocked is not None), None)
