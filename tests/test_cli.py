@@ -161,7 +161,7 @@ def test_explain_tells_the_memory_curve_as_a_table_and_in_the_json(capsys, scrip
     assert main(["explain", script, "--memory-curve", "curve.txt"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""  # the script did not run
-    assert "eductor: 'curve.txt' is no name of a picture" in captured.err
+    assert "eductor: 'curve.txt' is not the name of a picture" in captured.err
 
 
 def _inference(tmp_path):

@@ -78,7 +78,7 @@ def test_wrong_operands_are_named():
         ((a, b, c, inner, inner, ""), r"outer_bias\[P\]"),
         ((a, b, c.double(), None, None, ""), "one floating-point dtype"),
         ((a.int(), b.int(), c.int(), None, None, ""), "one floating-point dtype"),
-        ((a, b, c, None, None, "bfloat16(%0)"), r"ends in torch.bfloat16, its operands are of torch.float32"),
+        ((a, b, c, None, None, "bfloat16(%0)"), r"ends in torch.bfloat16, but its operands are torch.float32"),
     ):
         with pytest.raises(ValueError, match=message):
             b2b_gemm(*given)

@@ -111,7 +111,7 @@ def test_elements_of_a_list_may_be_variables_with_conditions():
 
 def test_a_name_inside_of_a_list_cannot_stand_outside_of_it():
     pattern = op(aten.mul, op(aten.cat, list_of(op(aten.mul, var("a"), var("w")))), var("w"))
-    with pytest.raises(BadPattern, match="w stands inside of a list and outside of it"):
+    with pytest.raises(BadPattern, match="w is inside of a list and outside of it"):
         replaced(pattern, lambda a, w: torch.cat(a) * w, lambda a, w: torch.cat([a * w]) * w, [X, Y])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -170,7 +170,7 @@ class _Runner:
         with _scope(self.view, rewriter):
             with suppress(LimitReached):
                 if pass_.enters_bodies(self.context.stage):
-                    inner_first(rewriter, lambda view, rewrite: pass_.run(view, rewrite, self.context))
+                    inner_first(rewriter, lambda view, rewrite: pass_.run(view, rewrite, self._context_of(view)))
                 else:
                     pass_.run(self.view, rewriter, self.context)
             rewriter.finish()
@@ -201,6 +201,10 @@ class _Runner:
         after = Snapshot(graph)
         run.after = after if changed else None
         return after
+
+    def _context_of(self, view: GraphView) -> Context:
+        """The context; for the body of a higher-order operator, without the facts about the outputs of the whole graph."""
+        return self.context if view is self.view else replace(self.context, gradients=(), saved={})
 
     def _undo(self, run: PassRun, rewriter: Rewriter, error: Exception, *, can_continue: bool) -> None:
         place = error.node if isinstance(error, ContractBroken) and error.node is not None else rewriter.place

@@ -14,7 +14,7 @@ from eductor.pipeline.base import f32, graph_pass
 def stable_topological_sort(graph: GraphView, rewrite: Rewriter) -> None:
     """Moves nodes after their operands, and keeps the order of all others.
 
-    It saves no time: it allows the passes before it to insert anywhere.
+    It pays nothing by itself: it allows the passes before it to insert anywhere.
     """
     moved = False
     for node, before in moves(graph.graph):

@@ -24,7 +24,7 @@ def last_piece_is_short(x: torch.Tensor = f32(4, 300)) -> torch.Tensor:
     return torch.cat([c, a, b], -1)
 
 
-@normalization_aten_pass.refuses("not listed", prepare=lambda module: _forget_the_list(module))
+@normalization_aten_pass.refuses("its operands are not a list", prepare=lambda module: _forget_the_list(module))
 def operands_of_unknown_number(x: torch.Tensor = f32(4, 6)) -> torch.Tensor:
     return torch.cat(x.split([2, 4], 1), -1)
 

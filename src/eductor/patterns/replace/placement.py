@@ -124,9 +124,7 @@ def _blocked(match: Match, node: Node, place: Node, effects: Effects) -> No | No
         if mark.barrier:
             return No(f"{other.name} is between the nodes of the match: {mark.barrier}", other)
         if mark.ordered and mark.ordered == effect.ordered:
-            return No(
-                f"{other.name} is between the nodes of the match, and {mark.ordered} as {node.name} does", other
-            )
+            return No(f"{other.name} is between the nodes of the match, and {mark.ordered} as {node.name} does", other)
     passed = list(_outside(match, node, place)) if effect.barrier or effect.writes else []
     if effect.barrier and passed:
         return No(f"{node.name} is {effect.barrier}, and {passed[0].name} is between it and the replacement", node)
