@@ -177,7 +177,7 @@ def test_stepping_through_matches(visit):
     page = visit("#joint/pass_patterns")
     page.get_by_role("button", name="Next match").click()
     assert address(page) == "#joint/pass_patterns:one_reshape@0"
-    assert page.locator(".line.added").count() == 2
+    expect(page.locator(".line.added")).to_have_count(2)
     expect(page.locator(".match")).to_contain_text("one_reshape at view: the sizes in between do not matter")
     page.get_by_text("Source of the rule").click()
     expect(page.locator(".match .source-view")).to_contain_text("return view(view(x))")
