@@ -75,9 +75,8 @@ class Question:
         module: GraphModule, inputs: Sequence[Any], options: Options, pipeline: Pipeline, engine: Engine
     ) -> Question:
         """Raises `NotKept` for a graph that text cannot fully describe, and for passes and tables without a version."""
-        pipeline = Pipeline(
-            tuple(s for s in pipeline.steps if s.stage != "lower")
-        )  # graphs are kept as they come there
+        # Graphs are cached as they are before the stage lower.
+        pipeline = Pipeline(tuple(s for s in pipeline.steps if s.stage != "lower"))
         _check_passes(pipeline)
         captured = Captured(module)
         given = [*captured.held, *inputs]

@@ -32,7 +32,7 @@ ROUNDING: frozenset[Tolerance] = frozenset(("scale", "casts"))
 """Those that change roundings, so that a pass that is exact cannot use them."""
 
 ANY: Any = type("Any", (), {"__repr__": lambda self: "ANY"})()
-"""`users=ANY`: it does not matter who else uses the node; it stays, if somebody does."""
+"""`users=ANY`: the node may have other users; it stays if it has any."""
 
 Users = int | None | Any
 

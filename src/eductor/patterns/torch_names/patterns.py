@@ -45,7 +45,7 @@ class Arg(PatternExpr):
 
 
 class Ignored(PatternExpr):
-    """Anything; nobody gets it. Unlike an argument that is not mentioned, it need not have its default."""
+    """Matches anything and binds nothing. Unlike an argument that is not mentioned, it need not have its default."""
 
 
 @dataclass(frozen=True, eq=False)

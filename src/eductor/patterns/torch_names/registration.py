@@ -165,7 +165,7 @@ def gen_register_replacement(
     exclusive_arg_names: Sequence[str] = (),
     skip_duplicates: bool = False,
 ) -> None:
-    """The same for a pattern that may be precompiled: it lies in `user.json`, beside the file of the search function.
+    """The same for a pattern that may be precompiled: it is stored in `user.json`, beside the file of the search function.
 
     One that is not there is traced when it is wanted. `python -m eductor.patterns.precompile MODULE` writes the file.
     """
