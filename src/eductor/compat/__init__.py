@@ -70,6 +70,7 @@ from eductor.compat.state import autocast_cache as autocast_cache
 from eductor.compat.state import autocast_step as autocast_step
 from eductor.compat.state import float32_precisions as float32_precisions
 from eductor.compat.state import global_state as global_state
+from eductor.compat.state import has_context_switch as has_context_switch
 from eductor.compat.state import is_context_switch as is_context_switch
 from eductor.compat.state import keeping_dispatch_state as keeping_dispatch_state
 from eductor.compat.state import random_state as random_state

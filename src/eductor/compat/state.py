@@ -22,6 +22,11 @@ def is_context_switch(target: Any) -> bool:
         return False
 
 
+def has_context_switch(graph: torch.fx.Graph) -> bool:
+    """Whether a graph switches grad mode, inference mode or autocast."""
+    return any(graph.find_nodes(op="call_function", target=switch, sort=False) for switch in _SWITCHES)
+
+
 def autocast_step(target: Any) -> int:
     """1 for a target that enters autocast, -1 for one that leaves it, else 0."""
     if not is_context_switch(target) or target not in _AUTOCAST:

@@ -8,7 +8,13 @@ from typing import Any
 
 from torch.fx import GraphModule, Node, map_arg
 
-from eductor.compat import INHERITED_META, FakeTensorMode, OpOverloadPacket, enable_python_dispatcher, is_context_switch
+from eductor.compat import (
+    INHERITED_META,
+    FakeTensorMode,
+    OpOverloadPacket,
+    enable_python_dispatcher,
+    has_context_switch,
+)
 from eductor.errors import BadGraph
 from eductor.graph.matches import Event, LimitReached, Match, MatchListener, Rejection
 from eductor.graph.no import No
@@ -318,7 +324,7 @@ class Rewriter:
     def _has_switches(self) -> bool:
         """Whether the graph switches grad mode or autocast, so that values depend on the position of their node."""
         if self._switches is None:
-            self._switches = any(is_context_switch(n.target) for n in self.view.graph.nodes)
+            self._switches = has_context_switch(self.view.graph)
         return self._switches
 
     def _evaluate(self, node: Node) -> None:

@@ -442,10 +442,11 @@ def _example(
     options: Mapping[str, Any] | None,
     context: Mapping[str, Any] | None,
 ) -> Example:
-    inputs = [p.default for p in inspect.signature(fn).parameters.values()]
-    if not all(isinstance(spec, TensorSpec) for spec in inputs):
+    program = inspect.unwrap(fn)  # `inspect.signature` of each example would take a tenth of loading the passes
+    inputs: tuple[Any, ...] = program.__defaults__ or ()
+    if len(inputs) != program.__code__.co_argcount or not all(isinstance(spec, TensorSpec) for spec in inputs):
         raise BadPass(
             f"pass {pass_.name!r}, example {name_of(fn)!r}: give each parameter a default such as f32(2, 3), its dtype "
             "and shape."
         )
-    return Example(name_of(fn), fn, tuple(inputs), because, prepare, dict(options or {}), dict(context or {}))
+    return Example(name_of(fn), fn, inputs, because, prepare, dict(options or {}), dict(context or {}))

@@ -17,7 +17,7 @@ def is_sorted(graph: Graph) -> bool:
     """Whether each node comes after all its operands."""
     seen: set[Node] = set()
     for node in graph.nodes:
-        if any(operand not in seen for operand in node.all_input_nodes):
+        if not seen.issuperset(node.all_input_nodes):
             return False
         seen.add(node)
     return True
