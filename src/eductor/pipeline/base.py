@@ -434,6 +434,9 @@ def _is_literal(value: Any) -> bool:
         return False
 
 
+_VARIADIC = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+
+
 def _example(
     pass_: Pass,
     fn: Callable[..., Any],
@@ -444,7 +447,9 @@ def _example(
 ) -> Example:
     program = inspect.unwrap(fn)  # `inspect.signature` of each example would take a tenth of loading the passes
     inputs: tuple[Any, ...] = program.__defaults__ or ()
-    if len(inputs) != program.__code__.co_argcount or not all(isinstance(spec, TensorSpec) for spec in inputs):
+    code = program.__code__
+    is_plain = len(inputs) == code.co_argcount + code.co_kwonlyargcount and not code.co_flags & _VARIADIC
+    if not is_plain or not all(isinstance(spec, TensorSpec) for spec in inputs):
         raise BadPass(
             f"pass {pass_.name!r}, example {name_of(fn)!r}: give each parameter a default such as f32(2, 3), its dtype "
             "and shape."
