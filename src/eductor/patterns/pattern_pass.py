@@ -134,7 +134,7 @@ class PatternPass(Pass):
             packages = packages_of(*_conditions(search), replacement, check)
             rule = Rule(called, Said(search), action, check, allowed, version, packages)
         else:
-            given = signature(search, inputs, joint=joint)
+            given = signature(search, inputs, joint=joint, any_kind="kinds" in allowed)
             taken = parameters_of(replacement, given.names, in_order=True)
             dialect = "torch" if self.stages == ("pre_grad",) else "aten"
             source = Traced(search, given, dialect, stored, any_rank="rank" in allowed)

@@ -46,9 +46,11 @@ class Trace:
         return dict(zip(self.module.graph.find_nodes(op="placeholder"), names, strict=True))
 
 
-def explained(first: Trace, second: Trace, names: Sequence[str], free: Mapping[str, Any]) -> tuple[Outputs, list[str]]:
+def explained(
+    first: Trace, second: Trace, names: Sequence[str], free: Mapping[str, Any], *, any_kind: bool = False
+) -> tuple[Outputs, list[str]]:
     """The pattern that both traces are instances of, and the names that it does not mention."""
-    reader = _Reader(first, second, free)
+    reader = _Reader(first, second, free, any_kind=any_kind)
     patterns = tuple(
         reader.pair(a, b) for a, b in zip(results_of(first.module), results_of(second.module), strict=True)
     )
@@ -58,10 +60,11 @@ def explained(first: Trace, second: Trace, names: Sequence[str], free: Mapping[s
 class _Reader:
     """Reads two traces side by side."""
 
-    def __init__(self, first: Trace, second: Trace, free: Mapping[str, Any]) -> None:
+    def __init__(self, first: Trace, second: Trace, free: Mapping[str, Any], *, any_kind: bool) -> None:
         self._first = first
         self._second = second
         self._free = dict(free)
+        self._any_kind = any_kind
         self._inputs = first.placeholders()
         self._made: dict[Node, Any] = {}
         self._symbols, self._other_symbols = _symbols(first), _symbols(second)
@@ -131,7 +134,7 @@ class _Reader:
             return Const(name)
         pairs = zip(given.shape, self._second.values[at].shape, strict=True)
         shape = tuple(self._relation(f"{name}.shape[{i}]", *pair) for i, pair in enumerate(pairs))
-        return Var(name, kind=kind_of(given), shape=shape)
+        return Var(name, kind="" if self._any_kind else kind_of(given), shape=shape)
 
     def _relation(self, own: str, a: Any, b: Any) -> int | str | None:
         """To what a size of an input is equal in both traces: a number, another input's size, or nothing but itself."""

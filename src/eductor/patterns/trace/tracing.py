@@ -47,6 +47,8 @@ class Signature:
     examples: tuple[Any, ...]
     gradients: tuple[bool, ...]
     """Which of them get one, where forward and backward are traced together; else none."""
+    any_kind: bool = False
+    """Whether the elements of tensors may be of another kind than those of the examples."""
 
     @property
     def tensors(self) -> list[int]:
@@ -71,7 +73,9 @@ class Signature:
         return replace(self, examples=tuple(map(raised, self.examples)))
 
 
-def signature(fn: Callable[..., Any], inputs: Sequence[Any], *, joint: bool = False) -> Signature:
+def signature(
+    fn: Callable[..., Any], inputs: Sequence[Any], *, joint: bool = False, any_kind: bool = False
+) -> Signature:
     """The parameters of a function with examples: tensors, specs such as f32(2, 3), numbers, or functions that make them."""
     if not callable(fn):
         raise BadPattern(f"{fn!r} is nothing to look for: give a function, or an expression such as op(...).")
@@ -90,7 +94,7 @@ def signature(fn: Callable[..., Any], inputs: Sequence[Any], *, joint: bool = Fa
     def wants(x: Any) -> bool:
         return isinstance(x, torch.Tensor) and x.dtype.is_floating_point and (x.requires_grad or not asked)
 
-    return Signature(names, made, tuple(joint and wants(x) for x in made))
+    return Signature(names, made, tuple(joint and wants(x) for x in made), any_kind)
 
 
 def _example(i: int, given: Any) -> Any:
@@ -136,7 +140,7 @@ def _compared(
     least: tuple[Outputs, list[str]] | None = None
     for change in changes:
         try:
-            found = explained(first, tracer.trace(change), tracer.inputs.names, free)
+            found = explained(first, tracer.trace(change), tracer.inputs.names, free, any_kind=tracer.inputs.any_kind)
         except BadPattern as error:
             problem = error
             continue
