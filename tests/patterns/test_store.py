@@ -27,11 +27,12 @@ from eductor.patterns import (
     var,
 )
 from eductor.patterns.language.pattern import Op, Outputs
-from eductor.patterns.precompile import shipped, texts, traced_source
+from eductor.patterns.precompile import shipped, texts
 from eductor.patterns.rules import Rules
 from eductor.patterns.trace import search_function
+from eductor.patterns.trace.search_function import Traced
 from eductor.patterns.trace.store import Store, dumps, required_by
-from eductor.patterns.trace.tracing import pattern_of, signature
+from eductor.patterns.trace.tracing import pattern_of, search_inputs
 from eductor.pipeline import f32
 
 aten = torch.ops.aten
@@ -91,7 +92,7 @@ def pattern_for(drawn):
         source = f"lambda {', '.join(names)}: fn(**{{**defaults, {', '.join(f'{n!r}: {n}' for n in names)}}})"
         narrowed = eval(source, scope)
         try:
-            found = pattern_of(narrowed, signature(narrowed, examples))
+            found = pattern_of(narrowed, search_inputs(narrowed, examples))
         except BadPattern:
             continue
         return found if isinstance(found, (Op, Outputs)) else None  # what does nothing to a square matrix
@@ -222,7 +223,7 @@ def test_the_patterns_of_the_package_are_loaded_and_never_traced(monkeypatch):
         raise AssertionError("a search function of the package was traced")
 
     monkeypatch.setattr(search_function, "pattern_of", traced)
-    stored = [rule for rule in shipped() if traced_source(rule) is not None]
+    stored = [rule for rule in shipped() if isinstance(rule.source, Traced)]
     assert stored
     for rule in stored:
         assert rule.source.is_stored, f"{rule.name}: run `make patterns`"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from torch.fx import GraphModule, Node, map_arg
 
@@ -14,11 +14,14 @@ from eductor.graph.matches import Event, LimitReached, Match, MatchListener, Rej
 from eductor.graph.no import No
 from eductor.graph.provenance import PROVENANCE, Provenance, provenance_of, source_line
 from eductor.graph.reading.bind import Bound, bind, bind_call
+from eductor.graph.snapshot import subgraphs
 from eductor.graph.text.compare import same_value
 from eductor.graph.values import meta
 from eductor.graph.values.evaluate import evaluate, update
 from eductor.graph.values.meta_kernels import run_meta_kernel
 from eductor.graph.view import GraphView
+
+T = TypeVar("T")
 
 
 class Rewriter:
@@ -385,6 +388,25 @@ class _InRule(AbstractContextManager[None]):
 
     def __exit__(self, *error: object) -> None:
         self.rewriter._rule = self.outer
+
+
+def inner_first(rewrite: Rewriter, work: Callable[[GraphView, Rewriter], T]) -> list[T]:
+    """Runs work on the bodies of higher-order operators, inner ones first, then on the graph itself.
+
+    Each body is a graph of its own: its inputs may share memory with anything, and what it returns keeps its form. A body
+    that the work adds to the graph is left to the next run.
+    """
+    return _inner_first(rewrite, work, set())
+
+
+def _inner_first(rewrite: Rewriter, work: Callable[[GraphView, Rewriter], T], done: set[GraphModule]) -> list[T]:
+    results: list[T] = []
+    for path, body in subgraphs(rewrite.view.graph).items():
+        if body not in done:
+            done.add(body)
+            with rewrite.inside(path, body) as inner:
+                results += _inner_first(inner, work, done)
+    return [*results, work(rewrite.view, rewrite)]
 
 
 def _resolve(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -17,7 +17,7 @@ from eductor.patterns.language.pattern import ROUNDING, Pattern, Tolerance, list
 from eductor.patterns.replace.replacement_check import check_rule
 from eductor.patterns.rules import Check, Handled, Handler, Replaced, Rule, Rules, Said, names_in, of_all, parameters_of
 from eductor.patterns.trace.search_function import Traced
-from eductor.patterns.trace.tracing import signature
+from eductor.patterns.trace.tracing import search_inputs
 from eductor.pipeline.base import Context, Contract, Numerics, Pass, Stage, is_name, words
 from eductor.pipeline.rule_pass import RulePass
 from eductor.pipeline.versions import added_by_others, digest, packages_of, source_hash, spelled
@@ -134,7 +134,7 @@ class PatternPass(Pass):
             packages = packages_of(*_conditions(search), replacement, check)
             rule = Rule(called, Said(search), action, check, allowed, version, packages)
         else:
-            given = signature(search, inputs, joint=joint, any_kind="kinds" in allowed)
+            given = search_inputs(search, inputs, joint=joint, any_kind="kinds" in allowed)
             taken = parameters_of(replacement, given.names, in_order=True)
             dialect = "torch" if self.stages == ("pre_grad",) else "aten"
             source = Traced(search, given, dialect, stored, any_rank="rank" in allowed)

@@ -16,14 +16,14 @@ from eductor.compat import FakeTensorMode
 from eductor.errors import BadGraph, BadPattern
 from eductor.graph import GraphView, No, Provenance, Rewriter, provenance_of, requires_grad, value_of
 from eductor.graph.values.meta import fake_mode_of, form_of
-from eductor.patterns.compile.forms import Form, forms
+from eductor.patterns.compile.forms import PatternForm, forms
 from eductor.patterns.compile.index import Candidate, Index
 from eductor.patterns.language.pattern import Const, Pattern, Tolerance, Var, walk
 from eductor.patterns.match.match import Match, Surroundings, is_true, refusal
 from eductor.patterns.match.node_readings import Readings
 from eductor.patterns.replace.paste import Piece, paste
 from eductor.patterns.replace.placement import spanned
-from eductor.patterns.trace.tracing import TANGENT, TRACED, Known, Signature, flattened, graph_like
+from eductor.patterns.trace.tracing import TANGENT, TRACED, Known, SearchInputs, flattened, graph_like
 
 Check = Callable[..., Any]
 """A condition on a match. It may also take `graph`, `context` and options of its pass, by these names."""
@@ -76,7 +76,7 @@ class Part:
         return self.variant.required
 
     @functools.cached_property
-    def forms(self) -> tuple[Form, ...]:
+    def forms(self) -> tuple[PatternForm, ...]:
         try:
             pattern = self.variant.pattern
         except BadPattern as error:
@@ -103,7 +103,7 @@ class Rule:
         return tuple(Part(variant, self.tolerated) for variant in self.source.variants())
 
     @property
-    def forms(self) -> tuple[Form, ...]:
+    def forms(self) -> tuple[PatternForm, ...]:
         """All forms of all spellings."""
         return tuple(form for part in self.parts for form in part.forms)
 
@@ -149,7 +149,7 @@ class Replaced:
 
     fn: Callable[..., Any]
     names: tuple[str, ...]
-    signature: Signature | None = None
+    inputs: SearchInputs | None = None
 
     def __call__(self, match: Match, view: GraphView, rewrite: Rewriter, asked: Asked) -> Literal[True] | No:
         mode = fake_mode_of(view.graph) or FakeTensorMode()
@@ -170,7 +170,7 @@ class Replaced:
 
     def _tangents(self, match: Match) -> list[Any]:
         """What the backward is given, in the order of the results."""
-        if self.signature is None or not self.signature.is_joint:
+        if self.inputs is None or not self.inputs.is_joint:
             return []
         numbers = [int(name.removeprefix(TANGENT)) for name in match.bindings if name.startswith(TANGENT)]
         return [match[f"{TANGENT}{i}"] for i in sorted(numbers)]
@@ -189,7 +189,7 @@ class Replaced:
         return view.memo[key]
 
     def _graph(self, view: GraphView, values: list[Any], tangents: list[Any], mode: FakeTensorMode) -> Any:
-        gradients = self.signature.gradients if self.signature is not None else (False,) * len(values)
+        gradients = self.inputs.gradients if self.inputs is not None else (False,) * len(values)
         return graph_like(view.module, self.fn, values, gradients, mode, tangents)
 
 

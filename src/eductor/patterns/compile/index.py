@@ -15,9 +15,9 @@ from torch.fx import Node
 
 from eductor.compat import sort_key
 from eductor.graph import GraphView, No
-from eductor.patterns.compile.forms import Call, Form
-from eductor.patterns.compile.program import Program, anchored, compiled
-from eductor.patterns.compile.steps import Slots, Step
+from eductor.patterns.compile.forms import Call, PatternForm
+from eductor.patterns.compile.program import MatchProgram, anchored, compiled
+from eductor.patterns.compile.steps import MatchStep, Slots
 from eductor.patterns.language.pattern import Tolerance
 from eductor.patterns.match.match import Match, completed
 from eductor.patterns.match.node_readings import Readings
@@ -33,7 +33,7 @@ class Spelled(Protocol):
         ...
 
     @property
-    def forms(self) -> tuple[Form, ...]: ...
+    def forms(self) -> tuple[PatternForm, ...]: ...
 
 
 class Searched(Protocol):
@@ -51,7 +51,7 @@ class Candidate:
     """A form that was found in a graph, by the number of its rule: a match, or what was wrong with it as a whole."""
 
     rule: int
-    program: Program
+    program: MatchProgram
     found: Match | No
     anchor: Node
 
@@ -60,8 +60,8 @@ class Candidate:
 class _Branch:
     """A node of the tree: the steps that can follow, and the programs that end here."""
 
-    edges: dict[Step, _Branch] = field(default_factory=dict)
-    ends: list[tuple[int, Program]] = field(default_factory=list)
+    edges: dict[MatchStep, _Branch] = field(default_factory=dict)
+    ends: list[tuple[int, MatchProgram]] = field(default_factory=list)
 
 
 _MOST_TREES = 32
@@ -74,8 +74,8 @@ class Index:
 
     def __init__(self, rules: Sequence[Searched]) -> None:
         self._rules = rules
-        self._programs: dict[Call, Program] = {}
-        self._trees: dict[tuple[Call, ...], dict[_Root, tuple[Program, _Branch]]] = {}
+        self._programs: dict[Call, MatchProgram] = {}
+        self._trees: dict[tuple[Call, ...], dict[_Root, tuple[MatchProgram, _Branch]]] = {}
 
     def candidates(self, view: GraphView, readings: Readings | None = None) -> list[Candidate]:
         """Everything that is found: the rules in their order, the matches of one in the order of the graph."""
@@ -113,7 +113,7 @@ class Index:
                     found = match
         return found
 
-    def _chosen(self, view: GraphView) -> Iterator[tuple[int, Program]]:
+    def _chosen(self, view: GraphView) -> Iterator[tuple[int, MatchProgram]]:
         counts: dict[tuple[Any, frozenset[Tolerance]], int] = {}
 
         def count(keys: Sequence[Any], tolerated: frozenset[Tolerance]) -> int:
@@ -131,18 +131,18 @@ class Index:
                 if all(sizes):
                     yield number, self._program(form, form.calls[sizes.index(min(sizes))])
 
-    def _program(self, form: Form, anchor: Call) -> Program:
+    def _program(self, form: PatternForm, anchor: Call) -> MatchProgram:
         if anchor not in self._programs:
             self._programs[anchor] = compiled(form, anchor)
         return self._programs[anchor]
 
-    def _tree(self, chosen: list[tuple[int, Program]]) -> dict[_Root, tuple[Program, _Branch]]:
+    def _tree(self, chosen: list[tuple[int, MatchProgram]]) -> dict[_Root, tuple[MatchProgram, _Branch]]:
         """The tree of these programs: built once, and again only where a graph asks for other anchors."""
         key = tuple(program.anchor for _, program in chosen if program.anchor is not None)
         if key not in self._trees:
             if len(self._trees) >= _MOST_TREES:
                 self._trees.clear()
-            roots: dict[_Root, tuple[Program, _Branch]] = {}
+            roots: dict[_Root, tuple[MatchProgram, _Branch]] = {}
             for number, program in chosen:
                 assert program.anchor is not None
                 root = (program.anchor.keys, program.anchor.overloads, program.form.tolerated)
@@ -160,7 +160,7 @@ def possible(view: GraphView, call: Call, tolerated: frozenset[Tolerance]) -> li
     return sorted(found, key=sort_key)
 
 
-def _walk(branch: _Branch, readings: Readings, slots: Slots) -> Iterator[tuple[int, Program, Slots]]:
+def _walk(branch: _Branch, readings: Readings, slots: Slots) -> Iterator[tuple[int, MatchProgram, Slots]]:
     depth = len(slots)
     while True:
         for rule, program in branch.ends:
@@ -181,8 +181,8 @@ def _walk(branch: _Branch, readings: Readings, slots: Slots) -> Iterator[tuple[i
 
 
 def _follow(
-    step: Step, outcomes: Sequence[Any], child: _Branch, readings: Readings, slots: Slots
-) -> Iterator[tuple[int, Program, Slots]]:
+    step: MatchStep, outcomes: Sequence[Any], child: _Branch, readings: Readings, slots: Slots
+) -> Iterator[tuple[int, MatchProgram, Slots]]:
     for outcome in outcomes:
         if step.stores:
             slots.append(outcome)

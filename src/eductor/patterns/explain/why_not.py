@@ -14,7 +14,7 @@ from torch.fx import Graph, GraphModule
 from eductor.errors import BadPattern
 from eductor.graph import GraphView, around
 from eductor.graph.snapshot import subgraphs
-from eductor.patterns.compile.forms import Call, Form
+from eductor.patterns.compile.forms import Call, PatternForm
 from eductor.patterns.compile.index import Index, possible
 from eductor.patterns.compile.program import anchored
 from eductor.patterns.compile.steps import called
@@ -123,7 +123,7 @@ def _why_not(rule: Rule, views: Sequence[GraphView], asked: Asked) -> WhyNot:
     return WhyNot(rule.name, 0, (), near.found, near.calls, first, tuple(also), lacking)
 
 
-def _lacking(form: Form, views: Sequence[GraphView]) -> dict[str, None]:
+def _lacking(form: PatternForm, views: Sequence[GraphView]) -> dict[str, None]:
     """The operators that no graph calls, in any spelling."""
     readings = Readings()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Graph, Node, map_arg
@@ -13,8 +13,8 @@ from torch.fx import Graph, Node, map_arg
 from eductor.compat import sort_key
 from eductor.errors import BadPattern
 from eductor.graph import No, known_equal, tensor_of
-from eductor.patterns.compile.forms import Call, Form
-from eductor.patterns.compile.program import Program, compiled, is_shared
+from eductor.patterns.compile.forms import Call, PatternForm
+from eductor.patterns.compile.program import MatchProgram, compiled, is_shared
 from eductor.patterns.compile.steps import Slots
 from eductor.patterns.language.computed import evaluated
 from eductor.patterns.language.pattern import ANY, Op, Var, spelled
@@ -27,7 +27,7 @@ from eductor.patterns.match.node_readings import Readings
 class Match:
     """A pattern found in a graph."""
 
-    form: Form
+    form: PatternForm
     anchor: Node
     nodes: tuple[Node, ...]
     """All nodes of the match, in the order of the graph."""
@@ -71,7 +71,7 @@ class Match:
 _NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
 
 
-def completed(program: Program, slots: Slots, readings: Readings, anchor: Node) -> Match | No:
+def completed(program: MatchProgram, slots: Slots, readings: Readings, anchor: Node) -> Match | No:
     """The match that a solution is, once everything holds that concerns it as a whole."""
     found = _Found(program, slots, readings)
     missed = found.missed()
@@ -84,11 +84,11 @@ def completed(program: Program, slots: Slots, readings: Readings, anchor: Node) 
 class _Found:
     """A solution of a program, with all its repetitions, being checked as a whole."""
 
-    def __init__(self, program: Program, slots: Slots, readings: Readings) -> None:
+    def __init__(self, program: MatchProgram, slots: Slots, readings: Readings) -> None:
         self.program = program
         self.slots = slots
         self.readings = readings
-        self.parts: list[tuple[Program, Slots]] = list(_solutions_in(program, slots))
+        self.parts: list[tuple[MatchProgram, Slots]] = list(_solutions_in(program, slots))
         self.bindings: dict[str, Any] = {}
         self.by_call: dict[int, Node] = {}
         self.outputs: tuple[Node | None, ...] = ()
@@ -111,7 +111,7 @@ class _Found:
                 return no
         return None
 
-    def _bind(self, program: Program, slots: Slots) -> None:
+    def _bind(self, program: MatchProgram, slots: Slots) -> None:
         for name, slot in program.names.items():
             value = slots[slot]
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -147,7 +147,7 @@ class _Found:
             return None
         return No("nothing in the pattern is shared by the repetitions: give what they share users=ANY")
 
-    def _once(self, program: Program, user: Node, shared: Call, node: Node) -> Slots | None:
+    def _once(self, program: MatchProgram, user: Node, shared: Call, node: Node) -> Slots | None:
         for start in program.starts(self.readings, user):
             for slots in program.solutions(self.readings, start):
                 if slots[program.calls[shared]].node is node:
@@ -186,8 +186,8 @@ class _Found:
                 if not is_true(answer):
                     default = f"{leaf.name} is {shown(value)}, for which its condition does not hold"
                     return refusal(answer, default, node)
-            if isinstance(leaf, Var) and (unlike := _unlike_shape(leaf, self.bindings)):
-                return No(unlike, node)
+            if isinstance(leaf, Var) and not (fits := _has_shape(leaf, node, self.bindings)):
+                return fits
             if isinstance(leaf, Var) and leaf.exclusive and isinstance(value, Node):
                 other = exclusive.setdefault(value, leaf.name)
                 if other != leaf.name:
@@ -272,7 +272,7 @@ class Surroundings:
         )
 
 
-def _solutions_in(program: Program, slots: Slots) -> Iterator[tuple[Program, Slots]]:
+def _solutions_in(program: MatchProgram, slots: Slots) -> Iterator[tuple[MatchProgram, Slots]]:
     """A solution, and those of the elements of its lists."""
     yield program, slots
     for slot in program.lists:
@@ -280,21 +280,21 @@ def _solutions_in(program: Program, slots: Slots) -> Iterator[tuple[Program, Slo
             yield from _solutions_in(inner, found)
 
 
-def _unlike_shape(leaf: Var, bindings: dict[str, Any]) -> str:
-    """What tells the shape of a tensor from that of the examples."""
+def _has_shape(leaf: Var, node: Node, bindings: dict[str, Any]) -> Literal[True] | No:
+    """Whether a tensor has the shape of the examples."""
     tensor = tensor_of(bindings.get(leaf.name)) if leaf.shape is not None else None
     if leaf.shape is None or tensor is None:
-        return ""
+        return True
     if len(leaf.shape) != tensor.dim():
-        return f"{leaf.name} has {tensor.dim()} dimensions, the pattern wants {len(leaf.shape)}"
+        return No(f"{leaf.name} has {tensor.dim()} dimensions, the pattern wants {len(leaf.shape)}", node)
     for i, wanted in enumerate(leaf.shape):
         if wanted is None:
             continue
         size = evaluated(wanted, bindings) if isinstance(wanted, str) else wanted
         if size is None or not known_equal(tensor.shape[i], size):
             text = f"{wanted}, which is {shown(size)}" if isinstance(wanted, str) else str(wanted)
-            return f"{leaf.name}.shape[{i}] is {shown(tensor.shape[i])}, the pattern wants {text}"
-    return ""
+            return No(f"{leaf.name}.shape[{i}] is {shown(tensor.shape[i])}, the pattern wants {text}", node)
+    return True
 
 
 def is_spare(user: Node) -> bool:

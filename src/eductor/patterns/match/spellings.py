@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 
 from eductor.graph import Bound, No, bind, tensor_of
 from eductor.patterns.language.pattern import Tolerance
-from eductor.patterns.match.call_reading import MISSING, Inverse, Reading, Signature, made, signature_of
+from eductor.patterns.match.call_reading import MISSING, CallParameters, Inverse, Reading, call_parameters, made
 from eductor.patterns.match.transparent import CAST, CASTS, PERMUTES, VIEWS, as_cast, is_float, is_number, transparent
 
 aten = torch.ops.aten
@@ -69,7 +69,7 @@ def readings_of(node: Node, bind: Binder = bind) -> Iterator[Reading]:
         return
     canonical = _CANONICAL.get(bound.packet)
     first = canonical(node, bound) if canonical is not None else None
-    plain = first or Reading(node, bound.packet, bound.op, signature_of(bound.op), tuple(bound.arguments.values()))
+    plain = first or Reading(node, bound.packet, bound.op, call_parameters(bound.op), tuple(bound.arguments.values()))
     yield plain
     for more in _MORE.get(bound.packet, ()):
         yield from more(plain)
@@ -81,9 +81,9 @@ def _raw(node: Node) -> Iterator[Reading]:
     if key is None:
         return
     names = (*map(str, range(len(node.args))), *node.kwargs)
-    signature = Signature(names, len(node.args), (MISSING,) * len(names))
+    parameters = CallParameters(names, len(node.args), (MISSING,) * len(names))
     values = (*node.args, *node.kwargs.values())
-    yield Reading(node, key, None, signature, values)
+    yield Reading(node, key, None, parameters, values)
     is_inverse = node.target is operator.truediv and len(values) == 2 and is_number(values[0])
     if is_inverse and values[0] == 1 and tensor_of(values[1]) is not None:
         inverse = Reading(node, aten.reciprocal, None, _SELF, (values[1],), "scale")
@@ -184,7 +184,7 @@ def _reshaped(plain: Reading) -> Iterator[Reading]:
 
 def _exchanged(plain: Reading) -> Iterator[Reading]:
     """The operands of a commutative call the other way round."""
-    others = plain.values[2:] == plain.signature.defaults[2:]
+    others = plain.values[2:] == plain.parameters.defaults[2:]
     if len(plain.values) >= 2 and others:
         yield replace(plain, values=(plain.values[1], plain.values[0], *plain.values[2:]))
 
@@ -208,7 +208,7 @@ def _squares(plain: Reading) -> Iterator[Reading]:
 
 def _subtracted(plain: Reading) -> Iterator[Reading]:
     """`rsub(x, y)` is `y - x`."""
-    if plain.values[2:] == plain.signature.defaults[2:]:
+    if plain.values[2:] == plain.parameters.defaults[2:]:
         yield Reading(plain.node, aten.sub, None, _PAIR, (plain.values[1], plain.values[0]))
 
 

@@ -6,7 +6,7 @@ What is the same in both is compared as it is. What differs must follow from wha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from eductor.graph.reading.bind import Bound, bind
 from eductor.graph.values.meta import hint_of, results_of, value_of
 from eductor.patterns.compile.steps import kind_of
 from eductor.patterns.language.pattern import Computed, Const, Op, Outputs, Pattern, Var
-from eductor.patterns.match.call_reading import signature_of
+from eductor.patterns.match.call_reading import call_parameters
 from eductor.patterns.match.constants import nearly, same_constant
 from eductor.patterns.match.transparent import is_idle
 
@@ -47,10 +47,16 @@ class Trace:
 
 
 def explained(
-    first: Trace, second: Trace, names: Sequence[str], free: Mapping[str, Any], *, any_kind: bool = False
+    first: Trace,
+    second: Trace,
+    names: Sequence[str],
+    free: Mapping[str, Any],
+    *,
+    exclusive: Collection[str] = (),
+    any_kind: bool = False,
 ) -> tuple[Outputs, list[str]]:
     """The pattern that both traces are instances of, and the names that it does not mention."""
-    reader = _Reader(first, second, free, any_kind=any_kind)
+    reader = _Reader(first, second, free, exclusive, any_kind=any_kind)
     patterns = tuple(
         reader.pair(a, b) for a, b in zip(results_of(first.module), results_of(second.module), strict=True)
     )
@@ -60,10 +66,13 @@ def explained(
 class _Reader:
     """Reads two traces side by side."""
 
-    def __init__(self, first: Trace, second: Trace, free: Mapping[str, Any], *, any_kind: bool) -> None:
+    def __init__(
+        self, first: Trace, second: Trace, free: Mapping[str, Any], exclusive: Collection[str], *, any_kind: bool
+    ) -> None:
         self._first = first
         self._second = second
         self._free = dict(free)
+        self._exclusive = exclusive
         self._any_kind = any_kind
         self._inputs = first.placeholders()
         self._made: dict[Node, Any] = {}
@@ -134,7 +143,8 @@ class _Reader:
             return Const(name)
         pairs = zip(given.shape, self._second.values[at].shape, strict=True)
         shape = tuple(self._relation(f"{name}.shape[{i}]", *pair) for i, pair in enumerate(pairs))
-        return Var(name, kind="" if self._any_kind else kind_of(given), shape=shape)
+        kind = "" if self._any_kind else kind_of(given)
+        return Var(name, exclusive=name in self._exclusive, kind=kind, shape=shape)
 
     def _relation(self, own: str, a: Any, b: Any) -> int | str | None:
         """To what a size of an input is equal in both traces: a number, another input's size, or nothing but itself."""
@@ -198,8 +208,8 @@ def _arguments(node: Node, one: Node, other: Node) -> tuple[Sequence[Any], Mappi
     bound = bind(node)
     if not isinstance(bound, Bound):
         raise BadPattern(f"a call of the search function cannot be read: {bound.reason}.")
-    names = signature_of(bound.op).names
-    positional = signature_of(bound.op).positional
+    names = call_parameters(bound.op).names
+    positional = call_parameters(bound.op).positional
     return [bound[n] for n in names[:positional]], {n: bound[n] for n in names[positional:]}
 
 
