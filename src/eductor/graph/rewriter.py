@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
-from torch.fx import GraphModule, Node, map_arg
+from torch.fx import GraphModule, Node
 
 from eductor.compat import INHERITED_META, FakeTensorMode, OpOverloadPacket, enable_python_dispatcher, is_context_switch
 from eductor.errors import BadGraph
@@ -298,7 +298,7 @@ class Rewriter:
     ) -> Node:
         self._check_limit()
         target = _resolve(op, args, kwargs)
-        late = next((n for n in _operands(args, kwargs) if not n < before), None)
+        late = next((n for n in meta.nodes_in((args, kwargs)) if not n < before), None)
         if late is not None:
             raise BadGraph(f"a new {op} in front of {before.name} uses {late.name}, which is defined only after it")
         with self.view.graph.inserting_before(before):
@@ -424,9 +424,3 @@ def _is_same_call(before: Bound | No, after: Bound | No) -> bool:
     if not isinstance(before, Bound) or not isinstance(after, Bound):
         return False
     return before.op is after.op and same_value(dict(before.arguments), dict(after.arguments))
-
-
-def _operands(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Node]:
-    found: list[Node] = []
-    map_arg((args, kwargs), found.append)
-    return found

@@ -16,8 +16,8 @@ from eductor.compat import FakeTensorMode
 from eductor.errors import BadGraph, BadPattern
 from eductor.graph import GraphView, No, Provenance, Rewriter, provenance_of, requires_grad, value_of
 from eductor.graph.values.meta import fake_mode_of, form_of
-from eductor.patterns.compile.forms import PatternForm, forms
-from eductor.patterns.compile.index import Candidate, Index
+from eductor.patterns.compile.forms import PatternForm
+from eductor.patterns.compile.index import Candidate, Index, Part, Variant
 from eductor.patterns.language.pattern import Const, Pattern, Tolerance, Var, walk
 from eductor.patterns.match.match import Match, Surroundings, is_true, refusal
 from eductor.patterns.match.node_readings import Readings
@@ -31,18 +31,6 @@ Handler = Callable[..., Any]
 """Edits at a match: takes the match, the graph and the rewriter, and by name what a check may take."""
 Asked = Mapping[str, Any]
 """What checks and handlers may take by name."""
-
-
-class Variant(Protocol):
-    """One spelling of a pattern: what it requires of a graph is known before it is made."""
-
-    @property
-    def required(self) -> frozenset[Any]: ...
-
-    @property
-    def pattern(self) -> Pattern | None:
-        """None where this torch lacks an operator of it."""
-        ...
 
 
 class Source(Protocol):
@@ -60,29 +48,6 @@ class Said:
 
     def variants(self) -> Sequence[Variant]:
         return (self,)
-
-
-@dataclass(eq=False)
-class Part:
-    """One spelling of a rule's pattern, brought to its plain forms when a graph could have it."""
-
-    variant: Variant
-    tolerated: frozenset[Tolerance]
-    problem: str = ""
-    """Why it is left out: a function that cannot be traced breaks nobody's compile."""
-
-    @property
-    def required(self) -> frozenset[Any]:
-        return self.variant.required
-
-    @functools.cached_property
-    def forms(self) -> tuple[PatternForm, ...]:
-        try:
-            pattern = self.variant.pattern
-        except BadPattern as error:
-            self.problem = str(error)
-            return ()
-        return () if pattern is None else forms(pattern, self.tolerated)
 
 
 @dataclass(eq=False)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
 
 from torch.fx import Graph, Node
 
 from eductor.errors import BadGraph
 from eductor.graph.effects.graph_effects import Effects
+from eductor.graph.effects.memory import ancestors as ancestors
 
 
 def is_sorted(graph: Graph) -> bool:
@@ -22,20 +22,6 @@ def is_sorted(graph: Graph) -> bool:
             return False
         seen.add(node)
     return True
-
-
-def ancestors(
-    results: Iterable[Any], operands: Callable[[Node], Iterable[Node]] = lambda node: node.all_input_nodes
-) -> set[Node]:
-    """The nodes among some results, and all that they are computed from; `operands` gives the dependencies of a node."""
-    found: set[Node] = set()
-    pending = [n for n in results if isinstance(n, Node)]
-    while pending:
-        node = pending.pop()
-        if node not in found:
-            found.add(node)
-            pending.extend(operands(node))
-    return found
 
 
 def sort_in_place(graph: Graph) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, GraphModule, Node, map_arg
 
 from eductor.compat import FakeTensor, FakeTensorMode, made_without_grad_mode, statically_known_true
 
@@ -55,6 +55,13 @@ def tensor_of(x: Any) -> torch.Tensor | None:
         meta = x.meta
         x = meta["val"] if "val" in meta else meta.get("example_value")
     return x if isinstance(x, torch.Tensor) else None
+
+
+def nodes_in(value: Any) -> list[Node]:
+    """The nodes in nested arguments, once for each place."""
+    found: list[Node] = []
+    map_arg(value, found.append)
+    return found
 
 
 def set_value(node: Node, value: Any) -> None:

@@ -12,7 +12,7 @@ from torch.fx import Graph, Node, map_arg
 from eductor.compat import OpOverload, size_as_node, symbols_of
 from eductor.errors import BadGraph
 from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import known_equal, tensor_of, value_of
+from eductor.graph.values.meta import known_equal, nodes_in, tensor_of, value_of
 
 aten = torch.ops.aten
 
@@ -53,13 +53,7 @@ def _is_private(value: Node, call: Node) -> bool:
     packet = value.target.overloadpacket if isinstance(value.target, OpOverload) else None
     if packet not in ALLOCATIONS or not known_equal(value.meta["val"].storage_offset(), 0):
         return False
-    places = 0
-
-    def count(n: Node) -> None:
-        nonlocal places
-        places += n is value
-
-    map_arg((call.args, call.kwargs), count)
+    places = nodes_in((call.args, call.kwargs)).count(value)
     return places == 1 and all(user is call or (user < call and _keeps_nothing(user)) for user in value.users)
 
 

@@ -17,7 +17,8 @@ import torch
 
 from eductor.compat import HigherOrderOperator, OpOverload, OpOverloadPacket
 from eductor.errors import BadPattern
-from eductor.graph.reading.bind import Bound, bind_call, packets_of
+from eductor.graph import Bound, bind_call
+from eductor.graph.reading.bind import packets_of
 from eductor.graph.reading.schema import candidates
 from eductor.patterns.language.pattern import (
     AnyOf,

@@ -6,6 +6,7 @@ lacks is not looked for at all.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,26 +15,48 @@ from typing import Any, Protocol
 from torch.fx import Node
 
 from eductor.compat import sort_key
+from eductor.errors import BadPattern
 from eductor.graph import GraphView, No
-from eductor.patterns.compile.forms import Call, PatternForm
+from eductor.patterns.compile.forms import Call, PatternForm, forms
 from eductor.patterns.compile.program import MatchProgram, anchored, compiled
 from eductor.patterns.compile.steps import MatchStep, Slots
-from eductor.patterns.language.pattern import Tolerance
+from eductor.patterns.language.pattern import Pattern, Tolerance
 from eductor.patterns.match.match import Match, completed
 from eductor.patterns.match.node_readings import Readings
 from eductor.patterns.match.spellings import sources
 
 
-class Spelled(Protocol):
-    """One spelling of a rule's pattern."""
+class Variant(Protocol):
+    """One spelling of a pattern: what it requires of a graph is known before it is made."""
 
     @property
     def required(self) -> frozenset[Any]:
-        """Operators without which it cannot match: known without reading the pattern, if that is still to be loaded."""
+        """Operators without which it cannot match."""
         ...
 
     @property
-    def forms(self) -> tuple[PatternForm, ...]: ...
+    def pattern(self) -> Pattern | None:
+        """None where this torch lacks an operator of it."""
+        ...
+
+
+@dataclass(eq=False)
+class Part:
+    """One spelling of a rule's pattern, brought to its plain forms when a graph could have it."""
+
+    variant: Variant
+    tolerated: frozenset[Tolerance]
+    problem: str = ""
+    """Why it is left out: a function that cannot be traced breaks nobody's compile."""
+
+    @functools.cached_property
+    def forms(self) -> tuple[PatternForm, ...]:
+        try:
+            pattern = self.variant.pattern
+        except BadPattern as error:
+            self.problem = str(error)
+            return ()
+        return () if pattern is None else forms(pattern, self.tolerated)
 
 
 class Searched(Protocol):
@@ -43,7 +66,7 @@ class Searched(Protocol):
     def tolerated(self) -> frozenset[Tolerance]: ...
 
     @property
-    def parts(self) -> Sequence[Spelled]: ...
+    def parts(self) -> Sequence[Part]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +106,13 @@ class Index:
         chosen = list(self._chosen(view))
         found: list[Candidate] = []
         known: set[Any] = set()
-        forms = Counter(rule for rule, _ in chosen)
+        spellings = Counter(rule for rule, _ in chosen)
         for first, branch in self._tree(chosen).values():
             assert first.anchor is not None
             for node in possible(view, first.anchor, first.form.tolerated):
                 for start in anchored(readings, node, first.anchor, first.form):
                     for rule, program, slots in _walk(branch, readings, [start]):
-                        key = program.key(slots) if forms[rule] > 1 else None
+                        key = program.key(slots) if spellings[rule] > 1 else None
                         if key is not None and (rule, node, key) in known:
                             continue
                         match = completed(program, slots, readings, node)
@@ -125,7 +148,7 @@ class Index:
             return total
 
         for number, rule in enumerate(self._rules):
-            possible = (p for p in rule.parts if all(count((key,), rule.tolerated) for key in p.required))
+            possible = (p for p in rule.parts if all(count((key,), rule.tolerated) for key in p.variant.required))
             for form in (form for part in possible for form in part.forms):
                 sizes = [count(call.keys, form.tolerated) for call in form.calls]
                 if all(sizes):

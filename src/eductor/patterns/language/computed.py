@@ -7,8 +7,8 @@ import functools
 from typing import Any
 
 from eductor.errors import BadPattern
+from eductor.graph import tensor_of
 from eductor.graph.text.symbolic_sizes import ARITHMETIC
-from eductor.graph.values.meta import tensor_of
 from eductor.patterns.match.constants import plain
 
 

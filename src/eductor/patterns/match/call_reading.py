@@ -10,8 +10,8 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import OpOverload, OpOverloadPacket
+from eductor.graph import tensor_of
 from eductor.graph.reading.schema import parameters
-from eductor.graph.values.meta import tensor_of
 from eductor.patterns.language.pattern import Tolerance
 
 aten = torch.ops.aten

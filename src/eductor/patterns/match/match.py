@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from torch.fx import Graph, Node, map_arg
+from torch.fx import Graph, Node
 
 from eductor.compat import sort_key
 from eductor.errors import BadPattern
 from eductor.graph import No, known_equal, tensor_of
+from eductor.graph.values.meta import nodes_in
 from eductor.patterns.compile.forms import Call, PatternForm
 from eductor.patterns.compile.program import MatchProgram, compiled, is_shared
 from eductor.patterns.compile.steps import Slots
@@ -56,9 +57,7 @@ class Match:
 
     def named(self) -> set[Node]:
         """The nodes that names stand for."""
-        found: set[Node] = set()
-        map_arg(list(self.bindings.values()), found.add)
-        return found
+        return set(nodes_in(list(self.bindings.values())))
 
     def fake(self, name: str) -> Any:
         """The fake value of what a name stands for."""
@@ -95,7 +94,7 @@ class _Found:
         self.nodes: dict[Node, None] = {}
 
     def missed(self) -> No | None:
-        self._bind(self.program, self.slots)
+        self.bindings = _bindings(self.program, self.slots)
         found = self._repetitions()
         if found is not None:
             return found
@@ -110,18 +109,6 @@ class _Found:
             if no is not None:
                 return no
         return None
-
-    def _bind(self, program: MatchProgram, slots: Slots) -> None:
-        for name, slot in program.names.items():
-            value = slots[slot]
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            self.bindings[name] = 1.0 / value if name in program.inverses and is_number and value != 0 else value
-        for slot in program.lists:
-            for inner, found in slots[slot]:
-                once = _Found(inner, found, self.readings)
-                once._bind(inner, found)
-                for name, value in once.bindings.items():
-                    self.bindings.setdefault(name, []).append(value)
 
     def _repetitions(self) -> No | None:
         """All calls of the repeated form on what they share; a user of it that has another form is a miss."""
@@ -140,10 +127,7 @@ class _Found:
                 if one is None:
                     return No(f"{user.name} uses {node.name}, too, but not as {spelled(touching.said)}", user)
                 self.parts.extend(_solutions_in(program, one))
-                again = _Found(program, one, self.readings)
-                again._bind(program, one)
-                for name, value in again.bindings.items():
-                    self.bindings.setdefault(name, []).append(value)
+                _extend(self.bindings, _bindings(program, one))
             return None
         return No("nothing in the pattern is shared by the repetitions: give what they share users=ANY")
 
@@ -170,35 +154,10 @@ class _Found:
             return None
         exclusive: dict[Any, str] = {}
         for program, slots in self.parts:  # each element of a list, and each repetition, by itself
-            part = _Found(program, slots, self.readings)
-            part._bind(program, slots)
-            missed = part._wrong_leaf(exclusive)
+            missed = _wrong_leaf(program, slots, _bindings(program, slots), exclusive)
             if missed is not None:
                 return missed
         return None
-
-    def _wrong_leaf(self, exclusive: dict[Any, str]) -> No | None:
-        for leaf in self.program.conditions:
-            value = self.bindings.get(leaf.name)
-            node = value if isinstance(value, Node) else self._holder(leaf)
-            if leaf.where is not None:
-                answer = leaf.where(plain(value))
-                if not is_true(answer):
-                    default = f"{leaf.name} is {shown(value)}, for which its condition does not hold"
-                    return refusal(answer, default, node)
-            if isinstance(leaf, Var) and not (fits := _has_shape(leaf, node, self.bindings)):
-                return fits
-            if isinstance(leaf, Var) and leaf.exclusive and isinstance(value, Node):
-                other = exclusive.setdefault(value, leaf.name)
-                if other != leaf.name:
-                    return No(f"{other} and {leaf.name} are the same node, {value.name}", value)
-        return None
-
-    def _holder(self, leaf: Any) -> Node:
-        """The node that has a constant as its argument."""
-        calls = self.program.calls.items()
-        found = (self.slots[at] for call, at in calls if any(p is leaf for p in call.places.values()))
-        return next(found, self.slots[0]).node  # type: ignore[no-any-return]
 
     def _wrong_computed(self) -> No | None:
         values: dict[str, Any] = {}  # the same few sizes stand in many places
@@ -248,6 +207,49 @@ class _Found:
             twice = next(o for o in calls if o is not None and calls.count(o) > 1)
             return No(f"two results of the pattern are the same node, {twice.name}", twice)
         return None
+
+
+def _bindings(program: MatchProgram, slots: Slots) -> dict[str, Any]:
+    """What the names of a program stand for; those within its lists stand for lists."""
+    found: dict[str, Any] = {}
+    for name, slot in program.names.items():
+        value = slots[slot]
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        found[name] = 1.0 / value if name in program.inverses and is_number and value != 0 else value
+    for slot in program.lists:
+        for inner, once in slots[slot]:
+            _extend(found, _bindings(inner, once))
+    return found
+
+
+def _extend(bindings: dict[str, Any], once: dict[str, Any]) -> None:
+    for name, value in once.items():
+        bindings.setdefault(name, []).append(value)
+
+
+def _wrong_leaf(program: MatchProgram, slots: Slots, bindings: dict[str, Any], exclusive: dict[Any, str]) -> No | None:
+    for leaf in program.conditions:
+        value = bindings.get(leaf.name)
+        node = value if isinstance(value, Node) else _holder(leaf, program, slots)
+        if leaf.where is not None:
+            answer = leaf.where(plain(value))
+            if not is_true(answer):
+                default = f"{leaf.name} is {shown(value)}, for which its condition does not hold"
+                return refusal(answer, default, node)
+        if isinstance(leaf, Var) and not (fits := _has_shape(leaf, node, bindings)):
+            return fits
+        if isinstance(leaf, Var) and leaf.exclusive and isinstance(value, Node):
+            other = exclusive.setdefault(value, leaf.name)
+            if other != leaf.name:
+                return No(f"{other} and {leaf.name} are the same node, {value.name}", value)
+    return None
+
+
+def _holder(leaf: Any, program: MatchProgram, slots: Slots) -> Node:
+    """The node that has a constant as its argument."""
+    calls = program.calls.items()
+    found = (slots[at] for call, at in calls if any(p is leaf for p in call.places.values()))
+    return next(found, slots[0]).node  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from eductor.graph import (
 )
 from eductor.graph.effects.order import ancestors
 from eductor.graph.values import meta
-from eductor.graph.values.meta import hint_of, is_backward, results_of
+from eductor.graph.values.meta import hint_of, is_backward, nodes_in, results_of
 from eductor.graph.view import keys_of
 from eductor.patterns.language.pattern import Tolerance
 from eductor.patterns.match.match import Match, is_size, is_spare
@@ -187,13 +187,7 @@ def _inverse(order: list[int]) -> list[int]:
 def _needed(new: Any, given: Mapping[Node, Any]) -> list[Node]:
     """The nodes of the old graph that a new result is computed from."""
     found = [given[n] for n in ancestors([new]) if n in given]
-    return [n for value in found for n in _nodes_in(value)]
-
-
-def _nodes_in(value: Any) -> list[Node]:
-    found: list[Node] = []
-    map_arg(value, found.append)
-    return found
+    return [n for value in found for n in nodes_in(value)]
 
 
 def _writes_otherwise(match: Match, given: Mapping[Node, Any], effects: Effects, inner: Effects) -> No | None:
@@ -229,15 +223,8 @@ def _shares_otherwise(
 
 def _is_view_of_others(match: Match, old: Node, effects: Effects) -> bool:
     """Whether an old result shares memory with something that is not of the match."""
-    pending, seen = [old], {old}
-    while pending:
-        for source in effects.of(pending.pop()).shares:
-            if source not in match.nodes:
-                return True
-            if source not in seen:
-                seen.add(source)
-                pending.append(source)
-    return False
+    sources = ancestors([old], lambda node: effects.of(node).shares if node in match.nodes else ())
+    return any(source not in match.nodes for source in sources)
 
 
 class _Paster:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch.fx import Node
 
 from eductor.graph import Effects, No
+from eductor.graph.effects.order import ancestors
 from eductor.patterns.match.match import Match
 from eductor.patterns.match.transparent import transparent
 
@@ -101,15 +102,10 @@ def _place(match: Match, result: Result) -> Node | No:
 
 def _spans(match: Match, found: Mapping[Node, Node]) -> dict[Node, Node]:
     """Each node of the match with the place at which its work is done afterwards: that of the first result it is part of."""
-    inside, spans = set(match.nodes), {}
+    inside, spans = set(match.nodes), dict[Node, Node]()
     for old, place in sorted(found.items(), key=lambda item: item[1], reverse=True):
-        pending, seen = [old], set()
-        while pending:
-            node = pending.pop()
-            if node in inside and node not in seen:
-                seen.add(node)
-                spans[node] = place
-                pending.extend(node.all_input_nodes)
+        part = ancestors([old], lambda node: node.all_input_nodes if node in inside else ())
+        spans.update(dict.fromkeys(part & inside, place))
     last = max(found.values())
     return {node: spans.get(node, last) for node in match.nodes}
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from torch.fx import Graph, Node
 
+from eductor.graph import Snapshot
 from eductor.graph.reading.bind import packets_of
-from eductor.graph.snapshot import Snapshot, subgraphs
+from eductor.graph.snapshot import subgraphs
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node, map_arg
+from torch.fx import GraphModule, Node
 from torch.fx.node import map_aggregate
 
 from eductor.compat import FakeTensorMode, OpOverload, created_nodes, sort_key
 from eductor.errors import BadPattern
 from eductor.graph import Bound, GraphView, No, Rewriter, bind, known_equal, value_of
-from eductor.graph.values.meta import fake_mode_of
+from eductor.graph.values.meta import fake_mode_of, nodes_in
 from eductor.graph.view import key_of, keys_of
 from eductor.patterns.match.constants import same_constant
 from eductor.patterns.match.match import Match
@@ -153,7 +153,7 @@ class _Reader:
         for row in rows:
             for name, value in row.items():
                 other = found.setdefault(name, value)
-                if value is not other and (_has_nodes((value, other)) or not same_constant(value, other)):
+                if value is not other and (nodes_in((value, other)) or not same_constant(value, other)):
                     self.missed = No(f"{name} is bound to different values", self._match.output)
         return found
 
@@ -185,12 +185,6 @@ class _Reader:
 def is_there(node: Node) -> bool:
     """Whether a node was not erased: an erased one still knows its neighbours, but they do not know it."""
     return node.prev.next is node
-
-
-def _has_nodes(value: Any) -> bool:
-    found: list[Node] = []
-    map_arg(value, found.append)
-    return bool(found)
 
 
 def _unpacked(match: Match, count: int) -> Match:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from eductor.errors import BadPattern
+from eductor.patterns.compile.index import Variant
 from eductor.patterns.language.pattern import AnyOf, Pattern, listing
-from eductor.patterns.rules import Variant
 from eductor.patterns.trace.store import HOME, store
 from eductor.patterns.trace.tracing import SearchInputs, pattern_of, tables
 

@@ -16,8 +16,8 @@ from torch.fx import GraphModule, Node
 
 from eductor.compat import OpOverload
 from eductor.errors import BadPattern
-from eductor.graph.reading.bind import Bound, bind
-from eductor.graph.values.meta import hint_of, results_of, value_of
+from eductor.graph import Bound, bind, value_of
+from eductor.graph.values.meta import hint_of, results_of
 from eductor.patterns.compile.steps import kind_of
 from eductor.patterns.language.pattern import Computed, Const, Op, Outputs, Pattern, Var
 from eductor.patterns.match.call_reading import call_parameters
