@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import GraphModule
@@ -96,7 +96,7 @@ def _replay_to_data(needs: ReplayNeeds) -> dict[str, Any]:
 
 
 def _replay_from_data(data: dict[str, Any]) -> ReplayNeeds:
-    may_run = True if data["may_run"] is True else No(data["may_run"])
+    may_run: Literal[True] | No = True if data["may_run"] is True else No(data["may_run"])
     return ReplayNeeds(data["is_random"], tuple(data["watched"]), tuple(data["let_go"]), may_run)
 
 

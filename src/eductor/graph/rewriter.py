@@ -18,7 +18,7 @@ from eductor.graph.snapshot import subgraphs
 from eductor.graph.text.compare import same_value
 from eductor.graph.values import meta
 from eductor.graph.values.evaluate import evaluate, update
-from eductor.graph.values.meta_kernels import run_meta_kernel
+from eductor.graph.values.fake_cache import run_meta_kernel
 from eductor.graph.view import GraphView
 
 T = TypeVar("T")

@@ -223,7 +223,7 @@ class Rules:
     @property
     def index(self) -> Index:
         if self._index is None:
-            self._index = Index(tuple(self.rules))
+            self._index = Index([rule.parts for rule in self.rules])
         return self._index
 
     def apply(self, view: GraphView, rewrite: Rewriter, asked: Asked = MappingProxyType({})) -> int:

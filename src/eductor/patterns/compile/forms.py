@@ -32,6 +32,7 @@ from eductor.patterns.language.pattern import (
     Tolerance,
     Users,
     Var,
+    parts,
     spelled,
     target_name,
     walk,
@@ -270,7 +271,7 @@ def _as_operator(said: Op) -> Op:
         return said
     if target is operator.getitem and said.args and _has_several_results(said.args[0]):
         return said
-    constants = [id(p) for p in walk((said.args, said.kwargs)) if isinstance(p, (Const, Computed))]
+    constants = [id(p) for p in walk(list(parts(said))) if isinstance(p, (Const, Computed))]
     cases = (dict.fromkeys(constants, kind) for kind in "if")  # a free constant may be a whole number, or need not be
     found = (given.called(bound, said.users) for given, bound in bound_calls(target, said.args, said.kwargs, cases))
     return next(found, said)

@@ -59,16 +59,6 @@ class Part:
         return () if pattern is None else forms(pattern, self.tolerated)
 
 
-class Searched(Protocol):
-    """What the index knows of a rule."""
-
-    @property
-    def tolerated(self) -> frozenset[Tolerance]: ...
-
-    @property
-    def parts(self) -> Sequence[Part]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A form that was found in a graph, by the number of its rule: a match, or what was wrong with it as a whole."""
@@ -93,9 +83,9 @@ _Root = tuple[tuple[Any, ...], Any, frozenset[Tolerance]]
 
 
 class Index:
-    """Looks for the patterns of some rules in graphs."""
+    """Looks for the patterns of some rules in graphs: each rule is given by the spellings of its pattern."""
 
-    def __init__(self, rules: Sequence[Searched]) -> None:
+    def __init__(self, rules: Sequence[Sequence[Part]]) -> None:
         self._rules = rules
         self._programs: dict[Call, MatchProgram] = {}
         self._trees: dict[tuple[Call, ...], dict[_Root, tuple[MatchProgram, _Branch]]] = {}
@@ -147,8 +137,8 @@ class Index:
                 total += counts[key, tolerated]
             return total
 
-        for number, rule in enumerate(self._rules):
-            possible = (p for p in rule.parts if all(count((key,), rule.tolerated) for key in p.variant.required))
+        for number, parts in enumerate(self._rules):
+            possible = (p for p in parts if all(count((key,), p.tolerated) for key in p.variant.required))
             for form in (form for part in possible for form in part.forms):
                 sizes = [count(call.keys, form.tolerated) for call in form.calls]
                 if all(sizes):

@@ -101,7 +101,7 @@ def why_not(
 
 
 def _why_not(rule: Rule, views: Sequence[GraphView], asked: Asked) -> WhyNot:
-    index = Index([rule])
+    index = Index([rule.parts])
     found = [(view, c.found) for view in views for c in index.candidates(view) if isinstance(c.found, Match)]
     if found:
         answers = [(match, rule.holds(match, {**asked, "graph": view})) for view, match in found]

@@ -17,10 +17,9 @@ from eductor.graph.values.meta import nodes_in
 from eductor.patterns.compile.forms import Call, PatternForm
 from eductor.patterns.compile.program import MatchProgram, compiled, is_shared
 from eductor.patterns.compile.steps import Slots
-from eductor.patterns.language.computed import evaluated
 from eductor.patterns.language.pattern import ANY, Op, Var, spelled
 from eductor.patterns.match.call_reading import Reading
-from eductor.patterns.match.constants import name_of, nearly, plain, same_constant, shown
+from eductor.patterns.match.constants import evaluated, name_of, nearly, plain, same_constant, shown
 from eductor.patterns.match.node_readings import Readings
 
 
@@ -73,9 +72,8 @@ _NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
 def completed(program: MatchProgram, slots: Slots, readings: Readings, anchor: Node) -> Match | No:
     """The match that a solution is, once everything holds that concerns it as a whole."""
     found = _Found(program, slots, readings)
-    missed = found.missed()
-    if missed is not None:
-        return missed
+    if not (holds := found.holds()):
+        return holds
     nodes = tuple(sorted(found.nodes, key=sort_key))
     return Match(program.form, anchor, nodes, found.outputs, found.bindings, found.by_call)
 
@@ -93,27 +91,24 @@ class _Found:
         self.outputs: tuple[Node | None, ...] = ()
         self.nodes: dict[Node, None] = {}
 
-    def missed(self) -> No | None:
+    def holds(self) -> Literal[True] | No:
+        """Whether everything holds that concerns the match as a whole."""
         self.bindings = _bindings(self.program, self.slots)
-        found = self._repetitions()
-        if found is not None:
-            return found
+        repetitions = self._repetitions()
+        if not repetitions:
+            return repetitions
         for program, slots in self.parts:
             for call, slot in program.calls.items():
                 reading: Reading = slots[slot]
                 self.by_call.setdefault(id(call.said), reading.node)
                 self.nodes.update(dict.fromkeys((reading.node, *reading.through)))
         self.outputs = tuple(self._outputs())
-        for ask in (self._wrong_names, self._wrong_computed, self._wrong_users, self._wrong_outputs):
-            no = ask()
-            if no is not None:
-                return no
-        return None
+        return self._names() and self._computed() and self._users() and self._results()
 
-    def _repetitions(self) -> No | None:
+    def _repetitions(self) -> Literal[True] | No:
         """All calls of the repeated form on what they share; a user of it that has another form is a miss."""
         if not self.program.form.repeated:
-            return None
+            return True
         form = self.program.form
         for shared, slot in list(self.program.calls.items()):
             touching = next((c for c in form.calls if shared in c.places.values()), None)
@@ -128,7 +123,7 @@ class _Found:
                     return No(f"{user.name} uses {node.name}, too, but not as {spelled(touching.said)}", user)
                 self.parts.extend(_solutions_in(program, one))
                 _extend(self.bindings, _bindings(program, one))
-            return None
+            return True
         return No("nothing in the pattern is shared by the repetitions: give what they share users=ANY")
 
     def _once(self, program: MatchProgram, user: Node, shared: Call, node: Node) -> Slots | None:
@@ -149,17 +144,16 @@ class _Found:
             else:
                 yield self.bindings.get(output.name) if isinstance(output, Var) else None
 
-    def _wrong_names(self) -> No | None:
+    def _names(self) -> Literal[True] | No:
         if not any(program.conditions for program, _ in self.parts):
-            return None
+            return True
         exclusive: dict[Any, str] = {}
         for program, slots in self.parts:  # each element of a list, and each repetition, by itself
-            missed = _wrong_leaf(program, slots, _bindings(program, slots), exclusive)
-            if missed is not None:
-                return missed
-        return None
+            if not (holds := _conditions(program, slots, _bindings(program, slots), exclusive)):
+                return holds
+        return True
 
-    def _wrong_computed(self) -> No | None:
+    def _computed(self) -> Literal[True] | No:
         values: dict[str, Any] = {}  # the same few sizes stand in many places
         for program, slots in self.parts:
             for slot, holder, place, wanted in program.computed:
@@ -176,9 +170,9 @@ class _Found:
                         f"{name} is {shown(got)}, the pattern wants {text}, which is {shown(expected)}",
                         slots[holder].node,
                     )
-        return None
+        return True
 
-    def _wrong_users(self) -> No | None:
+    def _users(self) -> Literal[True] | No:
         results = {o for o in self.outputs if o is not None}
         for program, slots in self.parts:
             for call, slot in program.calls.items():
@@ -197,16 +191,13 @@ class _Found:
                     outside = next((u for u in node.users if u not in self.nodes and not is_spare(u)), None)
                     if outside is not None:
                         return No(_also(node, outside), node)
-        return None
+        return True
 
-    def _wrong_outputs(self) -> No | None:
-        if len(self.outputs) == 1:
-            return None
+    def _results(self) -> Literal[True] | No:
+        """Whether each result is another node."""
         calls = [o for o, p in zip(self.outputs, self.program.form.outputs, strict=False) if isinstance(p, Call)]
-        if len(set(calls)) < len(calls):
-            twice = next(o for o in calls if o is not None and calls.count(o) > 1)
-            return No(f"two results of the pattern are the same node, {twice.name}", twice)
-        return None
+        twice = next((o for o in calls if o is not None and calls.count(o) > 1), None)
+        return True if twice is None else No(f"two results of the pattern are the same node, {twice.name}", twice)
 
 
 def _bindings(program: MatchProgram, slots: Slots) -> dict[str, Any]:
@@ -227,7 +218,9 @@ def _extend(bindings: dict[str, Any], once: dict[str, Any]) -> None:
         bindings.setdefault(name, []).append(value)
 
 
-def _wrong_leaf(program: MatchProgram, slots: Slots, bindings: dict[str, Any], exclusive: dict[Any, str]) -> No | None:
+def _conditions(
+    program: MatchProgram, slots: Slots, bindings: dict[str, Any], exclusive: dict[Any, str]
+) -> Literal[True] | No:
     for leaf in program.conditions:
         value = bindings.get(leaf.name)
         node = value if isinstance(value, Node) else _holder(leaf, program, slots)
@@ -242,7 +235,7 @@ def _wrong_leaf(program: MatchProgram, slots: Slots, bindings: dict[str, Any], e
             other = exclusive.setdefault(value, leaf.name)
             if other != leaf.name:
                 return No(f"{other} and {leaf.name} are the same node, {value.name}", value)
-    return None
+    return True
 
 
 def _holder(leaf: Any, program: MatchProgram, slots: Slots) -> Node:
