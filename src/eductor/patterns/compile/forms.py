@@ -48,7 +48,7 @@ Place = tuple[int | str, ...]
 
 @dataclass(eq=False, slots=True)
 class Call:
-    """A call that a form looks for. `places` has what stands at each argument that is mentioned."""
+    """One call of a form. `places` maps each mentioned argument to its pattern or constant."""
 
     keys: tuple[Any, ...]
     overloads: frozenset[OpOverload] | None
@@ -66,7 +66,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """The dims of a permutation that exchanges two, for whatever rank."""
+    """The permutation that exchanges two dims, for any rank."""
 
     a: int
     b: int
@@ -88,7 +88,7 @@ class Each:
 
 @dataclass(eq=False, slots=True)
 class PatternForm:
-    """One plain form of a pattern."""
+    """A pattern without alternatives, in canonical spelling: what is matched."""
 
     outputs: tuple[Any, ...]
     tolerated: frozenset[Tolerance]
@@ -193,7 +193,7 @@ class _Builder:
     # ------------------------------------------------------------------------------------------------- one spelling
 
     def _plain(self, said: Op) -> Any:
-        """The expression in the spelling in which graphs are read."""
+        """The expression in canonical spelling."""
         if said.open:
             return said
         if len(said.targets) != 1:
@@ -241,7 +241,7 @@ class _Builder:
         return packet is aten.mul and isinstance(a, (Op, Var)) and same
 
     def _scaled(self, said: Op, packet: OpOverloadPacket) -> Op:
-        """Numbers multiply, tensors divide."""
+        """In canonical spelling, numbers multiply and tensors divide."""
         x, y = map(self._chosen_value, said.args)
         if packet is aten.div and (inverse := _inverse(y)) is not None:
             return Op((aten.mul,), (x, inverse), {}, said.users)
@@ -265,7 +265,7 @@ class _Builder:
 
 
 def _as_operator(said: Op) -> Op:
-    """A function or Python operator that spells an ATen operator, as that operator."""
+    """The expression with the ATen operator that its function or Python operator spells."""
     (target,) = said.targets
     if isinstance(target, (OpOverload, OpOverloadPacket)):
         return said
@@ -278,7 +278,7 @@ def _as_operator(said: Op) -> Op:
 
 
 def _has_several_results(said: Any) -> bool:
-    """Whether an expression is a call that gives a tuple or a list: an item of it is no selection from a tensor."""
+    """Whether an expression is a call that returns a tuple or list, so that `getitem` does not index a tensor."""
     calls = [c for c in (said.choices if isinstance(said, AnyOf) else (said,)) if isinstance(c, Op)]
     targets = [t for c in calls for t in c.targets]
     ops = [o for t in targets for p in packets_of(t) or () for o in candidates(p)]
@@ -298,7 +298,7 @@ def bound_calls(
 
 
 class StandIns:
-    """A value in place of each pattern, which can be found again: a tensor, or of the kind that is given for its id."""
+    """Values in place of the patterns in a call, so that it can be bound: tensors, or of the kinds that are given by id."""
 
     def __init__(self, kinds: Mapping[int, str]) -> None:
         self._kinds = kinds
@@ -316,7 +316,7 @@ class StandIns:
         return self._known[-1][0]
 
     def called(self, bound: Bound, users: Users) -> Op:
-        """The call as one of its operator, with the patterns back in their places."""
+        """The bound call as an expression of its operator, with the patterns back in place."""
         parameters = call_parameters(bound.op)
         values = {name: self._restored(value) for name, value in bound.arguments.items() if name in bound.given}
         places = tuple(itertools.takewhile(values.__contains__, parameters.names))[: parameters.positional]
@@ -330,13 +330,13 @@ class StandIns:
         return [self._restored(v) for v in value] if isinstance(value, (list, tuple)) else value
 
     def are_all_in(self, call: Op) -> bool:
-        """Whether all patterns are still there: what was computed from one is not found again."""
+        """Whether every pattern is in the call: one is lost if binding computed with its stand-in."""
         there = {id(p) for p in walk(call)}
         return all(id(pattern) in there for _, pattern in self._known)
 
 
 def _inverse(divisor: Any) -> Any:
-    """The factor that a constant divisor is."""
+    """The reciprocal of a constant divisor, as a factor; None for anything else."""
     if isinstance(divisor, Const):
         return Const(divisor.name, divisor.where, not divisor.inverted)
     if isinstance(divisor, Computed):
@@ -355,7 +355,7 @@ def _dtype_of_cast(packet: OpOverloadPacket, args: tuple[Any, ...], kwargs: Any)
 
 
 def _target(said: Op) -> tuple[Any, frozenset[OpOverload] | None]:
-    """Under what the calls are filed, and which overloads are meant where not all are."""
+    """The index keys of a call's targets, and their overloads if only some are meant."""
     keys: list[Any] = []
     overloads: set[OpOverload] = set()
     for target in said.targets:
@@ -368,7 +368,7 @@ def _target(said: Op) -> tuple[Any, frozenset[OpOverload] | None]:
 
 
 def _check_arguments(said: Op, plain: Op) -> None:
-    """That some overload of some target could have so many positional arguments, and these keywords."""
+    """Raises BadPattern unless some overload of a target takes these arguments."""
     count, keywords = len(plain.args), tuple(plain.kwargs)
     if any(_takes(target, count, keywords) for target in plain.targets):
         return
@@ -382,7 +382,7 @@ def _check_arguments(said: Op, plain: Op) -> None:
 
 @functools.lru_cache(maxsize=1 << 12)
 def _takes(target: Any, count: int, keywords: tuple[str, ...]) -> bool:
-    """Whether a target can be called so, as far as is known."""
+    """Whether an overload of a target takes so many positional arguments and these keywords."""
     overloads = _overloads(target)
     return not overloads or any(
         count <= s.positional and set(keywords) <= set(s.names[count:]) for s in map(call_parameters, overloads)
@@ -401,13 +401,13 @@ def _overloads(target: Any) -> tuple[OpOverload, ...]:
 
 
 def _listed(parameters: CallParameters) -> Iterator[str]:
-    """The parameters as one would write them."""
+    """The parameters of a schema, with a `*` before the keyword-only ones."""
     for i, name in enumerate(parameters.names):
         yield from ("*", name) if i == parameters.positional else (name,)
 
 
 def _shown(said: Op) -> str:
-    """A call in a message: a tensor in it would be printed."""
+    """A call in an error message, without the contents of tensors."""
     args = ["a tensor" if isinstance(a, torch.Tensor) else spelled(a) for a in said.args]
     named = [f"{k}={'a tensor' if isinstance(v, torch.Tensor) else spelled(v)}" for k, v in said.kwargs.items()]
     return f"{' | '.join(map(target_name, said.targets))}({', '.join((*args, *named))})"

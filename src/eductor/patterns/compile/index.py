@@ -61,7 +61,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A form that was found in a graph, by the number of its rule: a match, or what was wrong with it as a whole."""
+    """A form found at an anchor node, with the number of its rule: a match, or why the whole is none."""
 
     rule: int
     program: MatchProgram
@@ -114,7 +114,7 @@ class Index:
         return sorted(_distinct(found), key=lambda c: (order[c.program], sort_key(_place(c))))
 
     def again(self, candidate: Candidate, readings: Readings) -> Match | No:
-        """The same form at the same anchor, after the graph was edited; with the same nodes for its names, if it still has them."""
+        """The same form at the same anchor after edits; if possible, a match that binds the same nodes."""
         found: Match | No = No("the graph changed meanwhile")
         wanted = candidate.found.named() if isinstance(candidate.found, Match) else set()
         for start in candidate.program.starts(readings, candidate.anchor):

@@ -35,7 +35,7 @@ from eductor.patterns.match.node_readings import Readings
 
 @dataclass(eq=False)
 class MatchProgram:
-    """The steps, and in which slots they leave what the pattern names."""
+    """A compiled form: its steps, and the slots of the values that the pattern names."""
 
     form: PatternForm
     anchor: Call | None
@@ -51,24 +51,24 @@ class MatchProgram:
 
     @functools.cached_property
     def conditions(self) -> tuple[Any, ...]:
-        """Its variables and constants that have a condition."""
+        """The variables and constants that have a condition."""
         leaves = (*self.form.outputs, *(value for call in self.form.calls for value in call.places.values()))
         return tuple(x for x in leaves if isinstance(x, (Var, Const)) and has_condition(x))
 
     def key(self, slots: Slots) -> Any:
-        """What a solution found, to know it again in another form of the rule; None where only the match can tell."""
+        """A key of a solution, equal for the same match in another form of the rule; None if only the match can tell."""
         if self.lists or self.computed or len(self.form.outputs) > 1 or self.form.repeated:
             return None
         named = frozenset([(name, id(slots[slot])) for name, slot in self.names.items()])
         return named, frozenset([id(slots[slot].node) for slot in self.calls.values()])
 
     def starts(self, readings: Readings, node: Node) -> list[Reading]:
-        """What the first slot may hold, if the anchor is this node."""
+        """The readings of a node that the first slot may hold."""
         assert self.anchor is not None
         return anchored(readings, node, self.anchor, self.form)
 
     def solutions(self, readings: Readings, start: Reading) -> Iterator[Slots]:
-        """All ways in which the steps can be taken from a start."""
+        """All ways to take the steps from a start."""
         return _solutions(self.steps, readings, [start], 0)
 
 
@@ -215,14 +215,14 @@ class _Compiler:
             self._visit(*self._later.pop(0))
 
     def _next_user(self) -> tuple[Call, Place, int] | None:
-        """A call that is not found yet, one of whose operands is; where it has it, and the operand's slot."""
+        """A call not matched yet that uses a matched one: the call, the operand's place, and its slot."""
         for call, place, value in self._unfound():
             if isinstance(value, Call) and value in self._calls:
                 return call, place, self._calls[value]
         return None
 
     def _next_named_user(self) -> tuple[Call, Place, int] | None:
-        """The same by a name that they have in common."""
+        """The same for a call that uses a bound variable."""
         self._visit_later()
         for call, place, value in self._unfound():
             if isinstance(value, Var) and value.name in self._names and not value.anything:
@@ -250,7 +250,7 @@ _ELEMENT = CallParameters(("element",), 1, (None,))
 
 
 def element(node: Node, value: Any) -> Reading:
-    """Where a program without an anchor starts: an element of a list that a node has."""
+    """The start of a program without an anchor: one element of a list argument."""
     return Reading(node, None, None, _ELEMENT, (value,))
 
 

@@ -235,7 +235,7 @@ class Take(ArgumentStep):
 
 
 def kind_of(tensor: torch.Tensor) -> str:
-    """What the elements of a tensor are, as far as patterns tell them apart."""
+    """The kind of a tensor's elements: bool, float, complex or int."""
     if tensor.dtype is torch.bool:
         return "bool"
     return "float" if tensor.dtype.is_floating_point else "complex" if tensor.dtype.is_complex else "int"

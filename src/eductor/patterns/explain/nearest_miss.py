@@ -40,7 +40,7 @@ class Missed:
 
     @property
     def source(self) -> str:
-        """Where the node stands in the user's program, as `file:line: code`; empty where that is not known."""
+        """The line of the user's program, as `file:line: code`; empty if unknown."""
         return source_line(self.node) if self.node is not None else ""
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class Missed:
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """The way through a form that found most: so many of its calls, and where it failed, what matters most first."""
+    """The nearest miss: how many calls of a form were found, and the failures, the most important first."""
 
     form: PatternForm
     found: int
@@ -92,7 +92,7 @@ class _Budget:
 
 
 class _Plan:
-    """A program, and what is lost with each of its steps: the calls and steps that follow from it."""
+    """A program with the number of calls and steps that are lost if a step fails."""
 
     def __init__(self, program: MatchProgram) -> None:
         self.program = program
@@ -182,7 +182,7 @@ class _Search:
 
     @property
     def has_all_calls(self) -> bool:
-        """Whether all calls are there, some with wrong arguments: from another one of them no better way begins."""
+        """Whether all calls were found, some with wrong arguments: no other start can find more."""
         return self.best is not None and self.best.score[0] == 1
 
     def told(self) -> Nearest:

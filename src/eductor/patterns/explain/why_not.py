@@ -148,11 +148,11 @@ def _place(missed: Missed) -> Iterator[str]:
 
 
 def _nothing(*given: Any) -> None:
-    """An expression alone is only looked for."""
+    """The handler of an expression that is only searched for."""
 
 
 class _Loose(GraphView):
-    """A graph that is not that of its module: a copy, or one that has no module at all."""
+    """A view of a graph that belongs to no module, or is a copy."""
 
     def __init__(self, graph: Graph) -> None:
         owner = graph.owning_module

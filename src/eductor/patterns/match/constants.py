@@ -64,7 +64,7 @@ def has_constant(
 
 
 def argument(reading: Reading, place: tuple[int | str, ...]) -> Any:
-    """What a call has at a place; MISSING where there is no such place."""
+    """The argument of a call at a place; MISSING if there is no such place."""
     value = reading.at(place[0])
     for i in place[1:]:
         if not isinstance(value, (list, tuple)) or not isinstance(i, int) or i >= len(value):
@@ -80,7 +80,7 @@ def name_of(reading: Reading, place: tuple[int | str, ...]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Sizes that nodes hold in place of the nodes."""
+    """A value in which each node is replaced by the size that it holds."""
     if isinstance(value, (list, tuple)):
         return [plain(v) for v in value]
     return value_of(value) if isinstance(value, Node) else value

@@ -247,7 +247,7 @@ def _holder(leaf: Any, program: MatchProgram, slots: Slots) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """All that decides about a match: the calls of its nodes, and who uses them."""
+    """What determines a match: the calls of its nodes, and their users."""
 
     calls: tuple[tuple[Node, Any, Any, Any, tuple[Node, ...]], ...]
 

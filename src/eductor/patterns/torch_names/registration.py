@@ -96,7 +96,7 @@ def _module_of(given: GraphModule | Graph) -> GraphModule:
 
 
 def _bring_to_one_mode(module: GraphModule) -> None:
-    """Gives a graph that was traced with tensors, each value of which has a fake mode of its own, values of one mode."""
+    """Recreates the fake values of a graph in one mode: a trace with real tensors gives each value its own mode."""
     graphs = [module.graph]
     for graph in graphs:  # it grows
         graphs += [body.graph for body in subgraphs(graph).values()]

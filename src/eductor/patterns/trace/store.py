@@ -180,7 +180,7 @@ _targets: dict[str, Any] = {}
 
 
 def _target(path: str) -> Any:
-    """What a path names, or None. Who is not registered now may be later: Inductor has operators of its own."""
+    """The operator at a path, or None. It may be registered later: Inductor has operators of its own."""
     if path not in _targets and (found := find(path)) is not None:
         _targets[path] = found
     return _targets.get(path)
@@ -193,7 +193,7 @@ def _var(name: str, said: Any, exclusive: bool) -> Var:
 
 
 class _Known(dict[str, Any]):
-    """What names and numbers of calls stand for; an expression stands for itself."""
+    """The values of names and call numbers; expressions are made on demand."""
 
     def __missing__(self, said: str) -> Computed:
         if said[0] != "=":
@@ -204,7 +204,7 @@ class _Known(dict[str, Any]):
 
 @functools.cache
 def _computed(expression: str) -> Computed:
-    """One for all patterns: the same few sizes come up in all of them."""
+    """A value computed from names; cached, as the same few sizes occur in all patterns."""
     return Computed(expression)
 
 

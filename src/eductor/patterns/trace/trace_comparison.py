@@ -37,7 +37,7 @@ class Trace:
     values: list[Any]
 
     def calls(self) -> list[Any]:
-        """What is called, one after the other."""
+        """The targets of the calls, in order."""
         return [n.target for n in self.module.graph.nodes if n.op == "call_function"]
 
     def placeholders(self) -> dict[Node, str]:
@@ -104,7 +104,7 @@ class _Reader:
         return self._constant(a, b)
 
     def _dtype(self, a: torch.dtype, b: Any) -> Computed:
-        """That of the input whose dtype was the same in both traces."""
+        """The dtype of the input that had the given dtypes in the two traces."""
         pairs = zip(self._first.names, self._first.values, self._second.values, strict=True)
         for name, here, there in pairs:
             if isinstance(here, torch.Tensor) and (here.dtype, there.dtype) == (a, b):

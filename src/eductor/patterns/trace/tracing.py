@@ -114,7 +114,7 @@ def _example(i: int, given: Any) -> Any:
 
 
 def add_table(make: Maker) -> None:
-    """Has search functions traced with a table, too. An engine of the package adds its own; `make` takes `fallback_random`."""
+    """Registers a decomposition table: search functions are traced with it, too. An engine of the package adds its own; `make` takes `fallback_random`."""
     _makers.append(make)
 
 
@@ -187,7 +187,7 @@ def _compared(
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What is different in a trace: always the numbers, and if it can be, sizes, floating dtypes, other parameters."""
+    """The differences of a trace: always the numbers, and if possible sizes, floating dtypes, other parameters."""
 
     number: int = 1
     scale: int = 1
@@ -318,7 +318,7 @@ def torch_graph(fn: Callable[..., Any], values: Sequence[Any], mode: FakeTensorM
 
 
 def _parted(values: Sequence[Any]) -> tuple[Callable[[Sequence[Any]], list[Any]], list[Any]]:
-    """The values that are inputs of a trace, and how to put others in their places."""
+    """The values that are inputs of a trace, and a function that puts others in their places."""
 
     def filled(given: Sequence[Any]) -> list[Any]:
         rest = iter(given)
@@ -396,7 +396,7 @@ def _joint_graph(
 
 
 def _tidied(module: GraphModule) -> GraphModule:
-    """Without what nobody uses, and without detaching, which a graph after autograd does not know."""
+    """Removes dead code and `detach`, which a graph after autograd does not have."""
     for node in list(module.graph.nodes):
         if node.target is torch.ops.aten.detach.default:
             node.replace_all_uses_with(node.args[0])
