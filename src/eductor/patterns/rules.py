@@ -15,7 +15,7 @@ from torch.fx import Node
 from eductor.compat import FakeTensorMode
 from eductor.errors import BadGraph, BadPattern
 from eductor.graph import GraphView, No, Provenance, Rewriter, provenance_of, requires_grad, value_of
-from eductor.graph.values.meta import fake_mode_of, form_of
+from eductor.graph.values.meta import fake_mode_of, metadata_key
 from eductor.patterns.compile.forms import PatternForm
 from eductor.patterns.compile.index import Candidate, Index, Part, Variant
 from eductor.patterns.language.pattern import Const, Pattern, Tolerance, Var, walk
@@ -148,7 +148,7 @@ class Replaced:
         if any(isinstance(x, (torch.SymInt, torch.SymFloat, Known)) for x in (*given, *sizes)):
             return self._graph(view, values, tangents, mode)
         same = tuple(next(i for i, other in enumerate(tensors) if other is t) for t in tensors)
-        key = (self, form_of(values), form_of(tangents), same, tuple(map(requires_grad, tensors)))
+        key = (self, metadata_key(values), metadata_key(tangents), same, tuple(map(requires_grad, tensors)))
         if key not in view.memo:
             view.memo[key] = self._graph(view, values, tangents, mode)
         return view.memo[key]

@@ -38,17 +38,17 @@ class FakeResults:
     def value(self, node: Node, mode: FakeTensorMode, evaluate: Callable[[], Any]) -> Any:
         """The fake value of a call: evaluated, unless it is cached or can be inferred."""
         try:
-            form = _form_of_call(node, mode)
+            key = _key_of_call(node, mode)
         except _NotPlain:
             return evaluate()
-        known = self._results.get(form) or (_inferred(form) if node.args else None)
+        known = self._results.get(key) or (_inferred(key) if node.args else None)
         if known is not None:
             return known.tensor(mode)
         value = evaluate()
         with suppress(_NotPlain):
-            result = _Result(*_form_of_tensor(value, mode))
+            result = _Result(*_key_of_tensor(value, mode))
             if effect_of(node).removable and not _aliases(value, map(value_of, node.all_input_nodes)):
-                self._results[form] = result
+                self._results[key] = result
         return value
 
 
@@ -62,20 +62,20 @@ def _aliases(value: torch.Tensor, operands: Iterable[Any]) -> bool:
     return any(x.untyped_storage() is memory for x in operands if isinstance(x, torch.Tensor))
 
 
-def _form_of_call(node: Node, mode: FakeTensorMode) -> Any:
+def _key_of_call(node: Node, mode: FakeTensorMode) -> Any:
     if not isinstance(node.target, OpOverload):
         raise _NotPlain
-    args, kwargs = _form_of(node.args, mode), tuple((k, _form_of(v, mode)) for k, v in node.kwargs.items())
+    args, kwargs = _key_of(node.args, mode), tuple((k, _key_of(v, mode)) for k, v in node.kwargs.items())
     return node.target, args, kwargs, torch.is_grad_enabled()
 
 
-def _form_of(given: Any, mode: FakeTensorMode) -> Any:
+def _key_of(given: Any, mode: FakeTensorMode) -> Any:
     if isinstance(given, Node):
         given = value_of(given)
     if isinstance(given, torch.Tensor):
-        return _form_of_tensor(given, mode)
+        return _key_of_tensor(given, mode)
     if isinstance(given, (list, tuple)):
-        return tuple([_form_of(x, mode) for x in given])
+        return tuple([_key_of(x, mode) for x in given])
     if isinstance(given, float):
         return repr(given)
     if given is None or isinstance(given, (int, str, *_CONSTANTS)):
@@ -86,7 +86,7 @@ def _form_of(given: Any, mode: FakeTensorMode) -> Any:
 _CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
-def _form_of_tensor(given: Any, mode: FakeTensorMode) -> tuple[Any, ...]:
+def _key_of_tensor(given: Any, mode: FakeTensorMode) -> tuple[Any, ...]:
     if type(given) is not FakeTensor or given.fake_mode is not mode or given.constant is not None:
         raise _NotPlain
     if is_symbolic(given) or given.storage_offset() or given.layout is not torch.strided:
@@ -96,14 +96,14 @@ def _form_of_tensor(given: Any, mode: FakeTensorMode) -> tuple[Any, ...]:
     return tuple(given.shape), given.stride(), given.dtype, given.device, given.requires_grad
 
 
-def _inferred(form: Any) -> _Result | None:
+def _inferred(key: Any) -> _Result | None:
     """The result of an operator that passes create often, without running it."""
-    return _stacked(form) or _elementwise(form)
+    return _stacked(key) or _elementwise(key)
 
 
-def _stacked(form: Any) -> _Result | None:
+def _stacked(key: Any) -> _Result | None:
     """The stack of equal-sized row-major tensors: for many of them, torch takes milliseconds."""
-    target, (tensors, *rest), keywords, grad_enabled = form
+    target, (tensors, *rest), keywords, grad_enabled = key
     if target is not torch.ops.aten.stack.default or not tensors or any(tensor != tensors[0] for tensor in tensors):
         return None
     (_, dim), *others = [*rest, *(value for _, value in keywords)] or [(int, 0)]
@@ -121,9 +121,9 @@ _ELEMENTWISE: frozenset[Any] = frozenset(
 )
 
 
-def _elementwise(form: Any) -> _Result | None:
+def _elementwise(key: Any) -> _Result | None:
     """The result for row-major floating tensors that broadcast to the first: it has the metadata of that one."""
-    target, (first, *others), keywords, grad_enabled = form
+    target, (first, *others), keywords, grad_enabled = key
     if target not in _ELEMENTWISE or keywords or not all(len(x) == len(first) for x in others):
         return None
     shape, stride, dtype, device, _ = first

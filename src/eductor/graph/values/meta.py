@@ -35,9 +35,6 @@ CAME_FROM = "eductor_from"
 IN_BACKWARD = "eductor_in_backward"
 """The key for the name of the value that a joint graph's node replaces in the backward."""
 
-Form = tuple[Any, ...]
-"""A key of the arguments of a call, as far as they affect how it is decomposed or traced."""
-
 
 def value_of(x: Any) -> Any:
     """The fake value of a node, UNKNOWN where it has none; anything that is not a node is its own value."""
@@ -143,19 +140,19 @@ def is_row_major(tensor: torch.Tensor) -> bool:
     return known_equal(tuple(tensor.stride()), row_major_strides(tensor.shape))
 
 
-def form_of(given: Any) -> Form:
-    """A key of arguments: the metadata of tensors, and the other values themselves."""
+def metadata_key(given: Any) -> tuple[Any, ...]:
+    """A key of arguments, as far as a trace depends on them: the metadata of tensors, and the other values themselves."""
     if isinstance(given, Node):
-        return form_of(value_of(given))
+        return metadata_key(value_of(given))
     if isinstance(given, torch.Tensor):
         geometry = (tuple(given.shape), tuple(given.stride()), given.storage_offset())
         bits = (given.is_conj(), given.is_neg())
         known_value = id(getattr(given, "constant", None))  # a constant of the graph, which may be read
         return ("tensor", given.dtype, given.device, given.layout, geometry, bits, known_value)
     if isinstance(given, (list, tuple)):
-        return (type(given).__name__, *(form_of(x) for x in given))
+        return (type(given).__name__, *(metadata_key(x) for x in given))
     if isinstance(given, dict):
-        return ("dict", *((k, form_of(x)) for k, x in given.items()))
+        return ("dict", *((k, metadata_key(x)) for k, x in given.items()))
     return (type(given).__name__, repr(given) if isinstance(given, (float, complex)) else given)
 
 
