@@ -22,7 +22,7 @@ from eductor.patterns.language.pattern import Const, Pattern, Tolerance, Var, wa
 from eductor.patterns.match.match import Match, Surroundings, is_true, refusal
 from eductor.patterns.match.node_readings import Readings
 from eductor.patterns.replace.paste import Piece, paste
-from eductor.patterns.replace.placement import spanned
+from eductor.patterns.replace.placement import may_be_done_at_its_end
 from eductor.patterns.trace.tracing import TANGENT, TRACED, Known, SearchInputs, flattened, graph_like
 
 Check = Callable[..., Any]
@@ -101,11 +101,10 @@ class Handled:
     fn: Handler
 
     def __call__(self, match: Match, view: GraphView, rewrite: Rewriter, asked: Asked) -> Literal[True] | No:
-        blocked = spanned(match, view.effects)
-        if blocked is not None:
-            return blocked
-        self.fn(match, view, rewrite, **wanted(self.fn, asked))
-        return True
+        may = may_be_done_at_its_end(match, view.effects)
+        if may:
+            self.fn(match, view, rewrite, **wanted(self.fn, asked))
+        return may
 
 
 @dataclass(frozen=True, eq=False)

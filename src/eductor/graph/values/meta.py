@@ -78,6 +78,8 @@ def known_equal(a: Any, b: Any) -> bool:
     if type(a) is int and type(b) is int:
         return a == b
     if isinstance(a, (list, tuple)) or isinstance(b, (list, tuple)):
+        if a is b:
+            return True
         if not isinstance(a, (list, tuple)) or not isinstance(b, (list, tuple)) or len(a) != len(b):
             return False
         if {*map(type, a), *map(type, b)} <= _PLAIN:  # most sizes: compared at once, not one by one

@@ -17,7 +17,7 @@ from eductor.graph.provenance import source_line
 from eductor.patterns.compile.forms import PatternForm
 from eductor.patterns.compile.index import possible
 from eductor.patterns.compile.program import Every, MatchProgram, compiled, element
-from eductor.patterns.compile.steps import Climb, Enter, MatchStep, Same, Slots
+from eductor.patterns.compile.steps import CallStep, MatchStep, Same, Slots
 from eductor.patterns.language.pattern import spelled
 from eductor.patterns.match.constants import argument
 from eductor.patterns.match.match import completed
@@ -109,7 +109,7 @@ class _Plan:
 
     def wanted(self, step: MatchStep, filled: int) -> str:
         """The part of the pattern that a step is about."""
-        slot = filled if isinstance(step, (Enter, Climb)) else step.slot
+        slot = filled if isinstance(step, CallStep) else step.slot
         said = next((call.said for call, at in self.program.calls.items() if at == slot), None)
         return spelled(said, 2) if said is not None else self.whole
 
@@ -130,7 +130,7 @@ def _fills(steps: Sequence[MatchStep]) -> Iterator[int]:
 def _calls_of(step: MatchStep) -> int:
     if isinstance(step, Every):
         return max(_Plan(program).total for program in step.programs)
-    return int(isinstance(step, (Enter, Climb)))
+    return int(isinstance(step, CallStep))
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,24 +98,20 @@ def _raw_key(node: Node) -> Any:
     return node.target if node.op in ("call_function", "call_method") else None
 
 
-_SELF, _VIEW, _PERMUTE, _TRANSPOSE = (
-    made("self"),
-    made("self", "size"),
-    made("self", "dims"),
-    made("self", "dim0", "dim1"),
-)
-_CAST, _PAIR = made("a", "dtype"), made("self", "other")
+_SELF, _PAIR, _VIEW = made("self"), made("self", "other"), made("self", "size")
+_PERMUTE, _TRANSPOSE = made("self", "dims"), made("self", "dim0", "dim1")
 
 
 # --------------------------------------------------------------------------------------- one spelling for what is equal
 
 
 def _view(node: Node, bound: Bound) -> Reading | None:
-    """Every view to a shape is a view to the shape that it has."""
+    """Every view or expansion to a shape is one to the shape that the result has."""
     tensor = tensor_of(node)
     if tensor is None or not {"size", "shape"} & set(bound.arguments):
         return None
-    return Reading(node, aten.view, None, _VIEW, (bound["self"], _sizes(bound, tensor)))
+    key = aten.expand if bound.packet is aten.expand else aten.view
+    return Reading(node, key, None, _VIEW, (bound["self"], _sizes(bound, tensor)))
 
 
 def _sizes(bound: Bound, tensor: torch.Tensor) -> list[Any]:
@@ -124,13 +120,6 @@ def _sizes(bound: Bound, tensor: torch.Tensor) -> list[Any]:
     if not isinstance(given, (list, tuple)) or len(given) != tensor.dim():
         return list(tensor.shape)
     return [g if isinstance(g, Node) else size for g, size in zip(given, tensor.shape, strict=True)]
-
-
-def _expand(node: Node, bound: Bound) -> Reading | None:
-    tensor = tensor_of(node)
-    if tensor is None:
-        return None
-    return Reading(node, aten.expand, None, _VIEW, (bound["self"], _sizes(bound, tensor)))
 
 
 def _permute(node: Node, bound: Bound) -> Reading | None:
@@ -155,10 +144,9 @@ def _permute(node: Node, bound: Bound) -> Reading | None:
 
 
 _CANONICAL: dict[Any, Callable[[Node, Bound], Reading | None]] = {
-    **dict.fromkeys(VIEWS, _view),
+    **dict.fromkeys((*VIEWS, aten.expand), _view),
     **dict.fromkeys(PERMUTES, _permute),
     **dict.fromkeys(CASTS, as_cast),
-    aten.expand: _expand,
 }
 
 
