@@ -26,7 +26,7 @@ from eductor.patterns import (
     precompile,
     var,
 )
-from eductor.patterns.language.pattern import Op, Outputs
+from eductor.patterns.language.pattern import Op, Outputs, Var, walk
 from eductor.patterns.precompile import shipped, texts
 from eductor.patterns.rules import Rules
 from eductor.patterns.trace import search_function
@@ -313,3 +313,10 @@ def test_a_pattern_can_be_generated_and_serialized(tmp_path, monkeypatch):
     for name in ("first", "second"):
         _serialize_pattern(name, search, [X], fwd_only)
     assert sorted(Store(tmp_path / "user.json")) == ["first", "second"]
+
+
+def test_exclusive_names_hold_for_a_stored_pattern(tmp_path):
+    path = tmp_path / "patterns.json"
+    path.write_text(dumps({"it": op(aten.mul, var("a"), var("b"))}))
+    (variant,) = Store(path).variants("it", ("a",))
+    assert {p.name: p.exclusive for p in walk(variant.pattern) if isinstance(p, Var)} == {"a": True, "b": False}

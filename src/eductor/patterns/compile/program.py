@@ -254,7 +254,7 @@ def element(node: Node, value: Any) -> Reading:
     return Reading(node, None, None, _ELEMENT, (value,))
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, slots=True)
 class Every(ArgumentStep):
     """The argument is a list, each element of which (or with `partial`, one at least) matches."""
 
