@@ -23,7 +23,7 @@ from torch._inductor.decomposition import select_decomp_table
 from eductor.patterns.rules import Check, Replaced, Rule, Rules, parameters_of
 from eductor.patterns.trace import store, trace_comparison, tracing
 from eductor.patterns.trace.search_function import Traced
-from eductor.patterns.trace.tracing import Signature, pattern_of, signature
+from eductor.patterns.trace.tracing import SearchInputs, pattern_of, search_inputs
 
 FILE = "attention"
 LAYOUTS = ("heads_first", "heads_inside", "one_sequence")
@@ -70,8 +70,8 @@ class Spelling:
         return found
 
     @property
-    def signature(self) -> Signature:
-        return signature(self.search, tuple(self.inputs.values()), joint=self.mode == "training")
+    def search_inputs(self) -> SearchInputs:
+        return search_inputs(self.search, tuple(self.inputs.values()), joint=self.mode == "training")
 
     @property
     def search(self) -> Callable[..., Any]:
@@ -92,7 +92,7 @@ class Spelling:
 
         fn.__name__ = self.name
         parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
-        fn.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        fn.__signature__ = inspect.SearchInputs(parameters)  # type: ignore[attr-defined]
         return fn
 
     def _heads_first(self, *tensors: torch.Tensor) -> list[torch.Tensor]:

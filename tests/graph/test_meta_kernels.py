@@ -6,8 +6,8 @@ from torch.fx import Graph, GraphModule
 
 from eductor.compat import FakeTensor, FakeTensorMode, ShapeEnv, enable_python_dispatcher
 from eductor.graph.values.evaluate import evaluate
+from eductor.graph.values.fake_cache import run_meta_kernel
 from eductor.graph.values.meta import UNKNOWN, difference
-from eductor.graph.values.meta_kernels import run_meta_kernel
 
 aten = torch.ops.aten
 

@@ -91,13 +91,13 @@ def rule_of(pattern: Pattern, tolerate=()):
 
 def matches(pattern, module, tolerate=()):
     """All matches of a pattern in a graph."""
-    found = Index([rule_of(pattern, tolerate)]).candidates(GraphView(module))
+    found = Index([rule_of(pattern, tolerate).parts]).candidates(GraphView(module))
     return [c.found for c in found if isinstance(c.found, Match)]
 
 
 def misses(pattern, module, tolerate=()):
     """The reasons of what was found, but for something that concerns it as a whole."""
-    found = Index([rule_of(pattern, tolerate)]).candidates(GraphView(module))
+    found = Index([rule_of(pattern, tolerate).parts]).candidates(GraphView(module))
     return [c.found.reason for c in found if not isinstance(c.found, Match)]
 
 

@@ -7,11 +7,25 @@ import operator
 import pytest
 import torch
 import torch.nn.functional as F
-from pattern_tools import aten, by_anchor, changed, count, graph_of, matches, misses, refused, replaced, untouched
+from pattern_tools import (
+    aten,
+    by_anchor,
+    changed,
+    count,
+    graph_of,
+    matches,
+    misses,
+    refused,
+    replaced,
+    rule_of,
+    untouched,
+)
 from torch import nn
 
 from eductor.errors import BadPattern, PassFailed
+from eductor.graph import GraphView
 from eductor.patterns import ANY, any_of, computed, const, list_of, op, optional, outputs, repeated, var
+from eductor.patterns.compile.index import Index
 
 x, y = var("x"), var("y")
 X, Y, Z = (torch.linspace(-1, 2, 16).roll(i).reshape(4, 4).contiguous() for i in range(3))
@@ -64,6 +78,12 @@ def test_too_many_alternatives_are_refused():
 
 
 # ------------------------------------------------------------------------------------------------- lists and repetition
+
+
+def test_lists_of_several_rules_are_told_apart_by_their_elements():
+    rules = [rule_of(op(aten.cat, list_of(op(f, var("a"))))) for f in (aten.sin, aten.cos)]
+    module = graph_of(lambda a, b: torch.cat([a.cos(), b.cos()]), [X, Y])
+    assert [c.rule for c in Index([rule.parts for rule in rules]).candidates(GraphView(module))] == [1]
 
 
 def test_a_list_of_any_length_is_replaced_by_a_function_of_lists():

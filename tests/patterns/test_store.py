@@ -26,12 +26,13 @@ from eductor.patterns import (
     precompile,
     var,
 )
-from eductor.patterns.language.pattern import Op, Outputs
-from eductor.patterns.precompile import shipped, texts, traced_source
+from eductor.patterns.language.pattern import Op, Outputs, Var, walk
+from eductor.patterns.precompile import shipped, texts
 from eductor.patterns.rules import Rules
 from eductor.patterns.trace import search_function
+from eductor.patterns.trace.search_function import Traced
 from eductor.patterns.trace.store import Store, dumps, required_by
-from eductor.patterns.trace.tracing import pattern_of, signature
+from eductor.patterns.trace.tracing import pattern_of, search_inputs
 from eductor.pipeline import f32
 
 aten = torch.ops.aten
@@ -91,7 +92,7 @@ def pattern_for(drawn):
         source = f"lambda {', '.join(names)}: fn(**{{**defaults, {', '.join(f'{n!r}: {n}' for n in names)}}})"
         narrowed = eval(source, scope)
         try:
-            found = pattern_of(narrowed, signature(narrowed, examples))
+            found = pattern_of(narrowed, search_inputs(narrowed, examples))
         except BadPattern:
             continue
         return found if isinstance(found, (Op, Outputs)) else None  # what does nothing to a square matrix
@@ -222,7 +223,7 @@ def test_the_patterns_of_the_package_are_loaded_and_never_traced(monkeypatch):
         raise AssertionError("a search function of the package was traced")
 
     monkeypatch.setattr(search_function, "pattern_of", traced)
-    stored = [rule for rule in shipped() if traced_source(rule) is not None]
+    stored = [rule for rule in shipped() if isinstance(rule.source, Traced)]
     assert stored
     for rule in stored:
         assert rule.source.is_stored, f"{rule.name}: run `make patterns`"
@@ -312,3 +313,10 @@ def test_a_pattern_can_be_generated_and_serialized(tmp_path, monkeypatch):
     for name in ("first", "second"):
         _serialize_pattern(name, search, [X], fwd_only)
     assert sorted(Store(tmp_path / "user.json")) == ["first", "second"]
+
+
+def test_exclusive_names_hold_for_a_stored_pattern(tmp_path):
+    path = tmp_path / "patterns.json"
+    path.write_text(dumps({"it": op(aten.mul, var("a"), var("b"))}))
+    (variant,) = Store(path).variants("it", ("a",))
+    assert {p.name: p.exclusive for p in walk(variant.pattern) if isinstance(p, Var)} == {"a": True, "b": False}

@@ -16,16 +16,16 @@ from eductor.errors import BadPattern, EductorWarning, PassFailed
 from eductor.observe.manual.manual import run_pass
 from eductor.patterns import op, var
 from eductor.patterns.language.pattern import Op, Outputs, Var
-from eductor.patterns.match.call_reading import signature_of
+from eductor.patterns.match.call_reading import call_parameters
 from eductor.patterns.trace.search_function import Traced
-from eductor.patterns.trace.tracing import pattern_of, signature
+from eductor.patterns.trace.tracing import pattern_of, search_inputs
 from eductor.pipeline import Recorder, b8, f32, i64
 
 X = torch.linspace(-1, 2, 16).reshape(4, 4)
 
 
 def traced(fn, *examples, joint=False, dialect="aten"):
-    return pattern_of(fn, signature(fn, examples, joint=joint), dialect=dialect)
+    return pattern_of(fn, search_inputs(fn, examples, joint=joint), dialect=dialect)
 
 
 @pytest.mark.parametrize("dialect", ["aten", "torch"])
@@ -229,7 +229,7 @@ def cut(node, depth, inside, leaves):
         return inside[node]
     if depth == 0 or node.op != "call_function":
         return leaves.setdefault(node, Var(f"v{len(leaves)}"))
-    names = signature_of(node.target).names if hasattr(node.target, "overloadpacket") else ()
+    names = call_parameters(node.target).names if hasattr(node.target, "overloadpacket") else ()
     args = tuple(cut(a, depth - 1, inside, leaves) for a in node.args)
     kwargs = {k: cut(v, depth - 1, inside, leaves) for k, v in node.kwargs.items()}
     assert len(args) <= len(names) or not names
@@ -330,7 +330,7 @@ def test_a_function_that_cannot_be_traced_breaks_nobodys_compile():
 
 def test_a_name_of_gradients_is_taken():
     with pytest.raises(BadPattern, match="names that begin with 'tangents_'"):
-        signature(lambda x, tangents_w: x * tangents_w, [f32(4, 8)] * 2, joint=True)
+        search_inputs(lambda x, tangents_w: x * tangents_w, [f32(4, 8)] * 2, joint=True)
 
 
 def _ranked(search, replacement, *inputs):
@@ -346,7 +346,7 @@ def test_another_rank_is_what_the_function_computes_at_it():
 
 def test_ranks_that_are_equal_in_the_examples_are_equal_in_a_match():
     pattern = Traced(
-        lambda x, y: (x + y).sum(), signature(lambda x, y: 0, [f32(4, 8)] * 2), "aten", any_rank=True
+        lambda x, y: (x + y).sum(), search_inputs(lambda x, y: 0, [f32(4, 8)] * 2), "aten", any_rank=True
     ).fresh()
     assert matches(pattern, graph_of(lambda a, b: (a + b).sum(), [torch.randn(3, 4, 8)] * 2))
     assert not matches(pattern, graph_of(lambda a, b: (a + b).sum(), [torch.randn(4, 8), torch.randn(8)]))
@@ -364,7 +364,7 @@ def test_dims_of_a_new_dimension_are_counted_as_they_are():
 
 def test_examples_are_a_list_and_a_search_is_a_function():
     with pytest.raises(BadPattern, match="give a list of examples"):
-        signature(lambda x: x, f32(4, 8))
+        search_inputs(lambda x: x, f32(4, 8))
     with pytest.raises(BadPattern, match="nothing to look for"):
         passing().replace(3, lambda x: x, inputs=[f32(4)], name="r")
 

@@ -16,7 +16,7 @@ from eductor.errors import BadPattern
 from eductor.graph.capture import capture
 from eductor.graph.view import GraphView
 from eductor.patterns import ANY, any_of, computed, const, list_of, op, outputs, pattern_pass, repeated, var, why_not
-from eductor.patterns.trace.tracing import pattern_of, signature
+from eductor.patterns.trace.tracing import pattern_of, search_inputs
 from eductor.pipeline import f32
 
 aten = torch.ops.aten
@@ -37,7 +37,7 @@ def gelu(x):
 
 
 def traced(fn, *inputs):
-    return pattern_of(fn, signature(fn, inputs))
+    return pattern_of(fn, search_inputs(fn, inputs))
 
 
 RMS_NORM = traced(rms_norm, f32(4, 8), f32(8), 1e-6)

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from eductor import compat
 from eductor.compat import make_fx
-from eductor.graph.values.meta import Form, form_of, output_of, tensor_of, value_of
+from eductor.graph.values.meta import metadata_key, output_of, tensor_of, value_of
 from eductor.graph.values.module_tensors import attribute_at
 
 _OF_THE_PIECE = ("val", "tensor_meta", "original_aten", "unbacked_bindings")
@@ -38,7 +38,7 @@ class _Decomposer:
         self._table = dict(table)
         self._graph = Graph()
         self._copies: dict[Node, Any] = {}
-        self._pieces: dict[Form, GraphModule] = {}
+        self._pieces: dict[tuple[Any, ...], GraphModule] = {}
         self._constants: dict[str, Any] = {}
 
     def result(self) -> GraphModule:
@@ -59,7 +59,7 @@ class _Decomposer:
 
     def _piece(self, node: Node) -> GraphModule:
         """The traced decomposition of an operator for operands of this form."""
-        form = (node.target, form_of(node.args), form_of(node.kwargs))
+        form = (node.target, metadata_key(node.args), metadata_key(node.kwargs))
         if form not in self._pieces:
             args, kwargs = map_arg((node.args, node.kwargs), value_of)
             values, spec = pytree.tree_flatten((args, kwargs))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import GraphModule
@@ -13,6 +13,7 @@ from torch.fx import GraphModule
 from eductor.autograd.captured import Fakes
 from eductor.cache.graphs import graph_from_data, graph_to_data
 from eductor.cache.values import NotKept, Symbols, value_from_data, value_to_data
+from eductor.graph import No
 from eductor.packing import Hoisted, with_prologue
 from eductor.program.analysis import Analysis, Input, Output, Return
 from eductor.program.joint import Signature, Tangent, Views, Writes
@@ -69,7 +70,7 @@ def write(entry: Entry, symbols: Symbols) -> dict[str, Any]:
         "packing": _packing_to_data(entry.packing, symbols) if entry.packing else None,
         "signature": _signature_to_data(program.signature, symbols),
         "parts": _parts_to_data(program.parts, symbols),
-        "replay": asdict(program.replay) if program.replay else None,
+        "replay": _replay_to_data(program.replay) if program.replay else None,
     }
 
 
@@ -89,8 +90,14 @@ def read(data: dict[str, Any], fakes: Fakes, symbols: Symbols) -> Entry | None:
     return Entry(program, packing)
 
 
+def _replay_to_data(needs: ReplayNeeds) -> dict[str, Any]:
+    may_run = True if needs.may_run else str(needs.may_run)
+    return {"is_random": needs.is_random, "watched": needs.watched, "let_go": needs.let_go, "may_run": may_run}
+
+
 def _replay_from_data(data: dict[str, Any]) -> ReplayNeeds:
-    return ReplayNeeds(data["is_random"], tuple(data["watched"]), tuple(data["let_go"]), data["refusal"])
+    may_run: Literal[True] | No = True if data["may_run"] is True else No(data["may_run"])
+    return ReplayNeeds(data["is_random"], tuple(data["watched"]), tuple(data["let_go"]), may_run)
 
 
 def _holds(condition: Any) -> bool:

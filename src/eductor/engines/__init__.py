@@ -11,7 +11,7 @@ from eductor.engines.aten import aten, calls
 from eductor.errors import BadOption, UnknownName
 from eductor.options import Options
 from eductor.passes import lower
-from eductor.patterns.trace.decompositions import add_table
+from eductor.patterns.trace.tracing import add_table
 from eductor.pipeline import Pass, Row
 from eductor.program.job import Compiled as Compiled
 from eductor.program.job import Job as Job

@@ -16,9 +16,10 @@ from eductor import compat
 from eductor.compat import FakeTensor, FakeTensorMode, HigherOrderOperator, OpOverload, ShapeEnv, make_fx
 from eductor.errors import BadGraph
 from eductor.graph.effects.node_effects import effect_of
+from eductor.graph.snapshot import attribute_or_none
 from eductor.graph.values import meta
 from eductor.graph.values.evaluate import update
-from eductor.graph.values.module_tensors import attribute_at, first_names, has_attribute, swapped, tensors_of
+from eductor.graph.values.module_tensors import attribute_at, first_names, swapped, tensors_of
 
 Dialect = Literal["torch", "aten"]
 
@@ -37,7 +38,8 @@ def capture(
     traced = _trace(fn, holder, fakes, mode)
     paths = {str(node.target) for node in traced.graph.find_nodes(op="get_attr")}
     return GraphModule(
-        {path: attribute_at(holder if has_attribute(holder, path) else traced, path) for path in paths}, traced.graph
+        {path: attribute_at(traced if attribute_or_none(holder, path) is None else holder, path) for path in paths},
+        traced.graph,
     )
 
 
@@ -78,7 +80,7 @@ def to_aten(module: GraphModule, inputs: Sequence[Any] | None = None) -> None:
     for node, old in zip(traced.graph.find_nodes(op="placeholder"), placeholders, strict=True):
         node.meta = {**old.meta, **node.meta}
     for node in traced.graph.find_nodes(op="get_attr"):
-        if not has_attribute(module, str(node.target)):
+        if attribute_or_none(module, str(node.target)) is None:
             setattr(module, str(node.target), getattr(traced, str(node.target)))
     traced.graph.set_codegen(codegen)
     module.graph = traced.graph

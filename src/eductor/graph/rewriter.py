@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
-from torch.fx import GraphModule, Node, map_arg
+from torch.fx import GraphModule, Node
 
 from eductor.compat import (
     INHERITED_META,
@@ -20,11 +20,14 @@ from eductor.graph.matches import Event, LimitReached, Match, MatchListener, Rej
 from eductor.graph.no import No
 from eductor.graph.provenance import PROVENANCE, Provenance, provenance_of, source_line
 from eductor.graph.reading.bind import Bound, bind, bind_call
+from eductor.graph.snapshot import subgraphs
 from eductor.graph.text.compare import same_value
 from eductor.graph.values import meta
 from eductor.graph.values.evaluate import evaluate, update
-from eductor.graph.values.meta_kernels import run_meta_kernel
+from eductor.graph.values.fake_cache import run_meta_kernel
 from eductor.graph.view import GraphView
+
+T = TypeVar("T")
 
 
 class Rewriter:
@@ -301,7 +304,7 @@ class Rewriter:
     ) -> Node:
         self._check_limit()
         target = _resolve(op, args, kwargs)
-        late = next((n for n in _operands(args, kwargs) if not n < before), None)
+        late = next((n for n in meta.nodes_in((args, kwargs)) if not n < before), None)
         if late is not None:
             raise BadGraph(f"a new {op} in front of {before.name} uses {late.name}, which is defined only after it")
         with self.view.graph.inserting_before(before):
@@ -393,6 +396,25 @@ class _InRule(AbstractContextManager[None]):
         self.rewriter._rule = self.outer
 
 
+def inner_first(rewrite: Rewriter, work: Callable[[GraphView, Rewriter], T]) -> list[T]:
+    """Runs work on the bodies of higher-order operators, inner ones first, then on the graph itself.
+
+    Each body is a graph of its own: its inputs may share memory with anything, and what it returns keeps its form. A body
+    that the work adds to the graph is left to the next run.
+    """
+    return _inner_first(rewrite, work, set())
+
+
+def _inner_first(rewrite: Rewriter, work: Callable[[GraphView, Rewriter], T], done: set[GraphModule]) -> list[T]:
+    results: list[T] = []
+    for path, body in subgraphs(rewrite.view.graph).items():
+        if body not in done:
+            done.add(body)
+            with rewrite.inside(path, body) as inner:
+                results += _inner_first(inner, work, done)
+    return [*results, work(rewrite.view, rewrite)]
+
+
 def _resolve(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The overload of a packet that fits the arguments; any other callable unchanged."""
     if not isinstance(op, OpOverloadPacket):
@@ -408,9 +430,3 @@ def _is_same_call(before: Bound | No, after: Bound | No) -> bool:
     if not isinstance(before, Bound) or not isinstance(after, Bound):
         return False
     return before.op is after.op and same_value(dict(before.arguments), dict(after.arguments))
-
-
-def _operands(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Node]:
-    found: list[Node] = []
-    map_arg((args, kwargs), found.append)
-    return found

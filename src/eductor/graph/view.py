@@ -6,7 +6,7 @@ import functools
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from torch.fx import Graph, GraphModule, Node
 
@@ -16,6 +16,8 @@ from eductor.graph.effects.graph_effects import Effects
 from eductor.graph.no import No
 from eductor.graph.reading.bind import Bound, bind, packets_of
 from eductor.graph.values.fake_cache import FakeResults
+
+V = TypeVar("V")
 
 
 class Scope(Protocol):
@@ -43,15 +45,22 @@ class GraphView:
         self._keys_of_node: dict[Node, tuple[Any, ...]] = {}
         self._readings: dict[Node, Bound | No] = {}
         self._effects: Effects | None = None
-        self._derived: dict[str, Any] = {}
+        self._derived: dict[Any, Any] = {}
         self._bodies: dict[GraphModule, GraphView] = {}
         self._queues: list[tuple[Callable[[Node], bool], deque[Node]]] = []
 
-    def derived(self, name: str, make: Callable[[], Any]) -> Any:
+    def derived(self, name: Any, make: Callable[[], Any]) -> Any:
         """A value computed from the present graph, cached until the next edit."""
         if name not in self._derived:
             self._derived[name] = make()
         return self._derived[name]
+
+    def derived_of(self, node: Node, make: Callable[[GraphView, Node], V]) -> V:
+        """What a function of the graph computes for a node, cached until the next edit."""
+        found: dict[Node, V] = self.derived(make, dict)
+        if node not in found:
+            found[node] = make(self, node)
+        return found[node]
 
     @property
     def graph(self) -> Graph:
@@ -108,13 +117,13 @@ class GraphView:
         """The nodes of these kinds (`call_function`, `call_method`, ...) in the order of the graph, each a candidate."""
         return self._visit(
             deque(n for n in self.graph.nodes if n.op in kinds),
-            lambda node: self._holds(node) and node.op in kinds,
+            lambda node: node in self and node.op in kinds,
             again=False,
         )
 
     def candidates(self, nodes: Iterable[Node]) -> Iterator[Node]:
         """Nodes that a pass chose, each a candidate if it is still in the graph at its turn."""
-        return self._visit(deque(nodes), self._holds, again=False)
+        return self._visit(deque(nodes), self.__contains__, again=False)
 
     def is_call(self, node: Node, *operators: OpOverloadPacket | OpOverload | Callable[..., Any]) -> bool:
         """Whether a node is a call of any of the operators."""
@@ -160,9 +169,6 @@ class GraphView:
             index.setdefault(key, {})[node] = None
 
     def __contains__(self, node: Node) -> bool:
-        return self._holds(node)
-
-    def _holds(self, node: Node) -> bool:
         if self._index is None:
             self._indexed()
         return node in self._keys_of_node

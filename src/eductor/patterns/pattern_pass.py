@@ -15,9 +15,21 @@ from eductor.graph.matches import Rejection
 from eductor.patterns.compile.program import compiled
 from eductor.patterns.language.pattern import ROUNDING, Pattern, Tolerance, listing, tolerances, walk
 from eductor.patterns.replace.replacement_check import check_rule
-from eductor.patterns.rules import Check, Handled, Handler, Replaced, Rule, Rules, Said, names_in, of_all, parameters_of
+from eductor.patterns.rules import (
+    Check,
+    Handled,
+    Handler,
+    Replaced,
+    Rule,
+    Rules,
+    Said,
+    Source,
+    names_in,
+    of_all,
+    parameters_of,
+)
 from eductor.patterns.trace.search_function import Traced
-from eductor.patterns.trace.tracing import signature
+from eductor.patterns.trace.tracing import search_inputs
 from eductor.pipeline.base import Context, Contract, Numerics, Pass, Stage, is_name, words
 from eductor.pipeline.rule_pass import RulePass
 from eductor.pipeline.versions import added_by_others, digest, packages_of, source_hash, spelled
@@ -126,24 +138,20 @@ class PatternPass(Pass):
                 f"pass {self.name!r} is exact, and tolerating {', '.join(sorted(allowed & ROUNDING))} changes roundings: declare it "
                 "numerics='reassociates'."
             )
-        called = name or str(getattr(replacement, "__name__", ""))
+        source: Source
         if isinstance(search, Pattern):
-            known = names_in(search)
-            action = Replaced(replacement, parameters_of(replacement, known, in_order=False))
-            version = _version(listing(search), replacement, check, allowed)
-            packages = packages_of(*_conditions(search), replacement, check)
-            rule = Rule(called, Said(search), action, check, allowed, version, packages)
+            source, text, asked = Said(search), listing(search), _conditions(search)
+            action = Replaced(replacement, parameters_of(replacement, names_in(search), in_order=False))
         else:
-            given = signature(search, inputs, joint=joint)
-            taken = parameters_of(replacement, given.names, in_order=True)
+            given = search_inputs(search, inputs, joint=joint, any_kind="kinds" in allowed)
             dialect = "torch" if self.stages == ("pre_grad",) else "aten"
             source = Traced(search, given, dialect, stored, any_rank="rank" in allowed)
+            text, asked = source_hash(search) + spelled((joint, _forms(given.examples))), [search]
+            taken = parameters_of(replacement, given.names, in_order=True)
             action = Replaced(of_all(replacement, taken, given.names), given.names, given)
-            version = _version(
-                source_hash(search), replacement, check, allowed, spelled((joint, _forms(given.examples)))
-            )
-            rule = Rule(called, source, action, check, allowed, version, packages_of(search, replacement, check))
-        return self._add(rule)
+        version = _version(text, replacement, check, allowed)
+        called = name or str(getattr(replacement, "__name__", ""))
+        return self._add(Rule(called, source, action, check, allowed, version, packages_of(*asked, replacement, check)))
 
     def rule(
         self,
@@ -198,8 +206,8 @@ def _refusals(rewriter: Rewriter, run: Callable[[], object]) -> list[Rejection]:
     return found
 
 
-def _version(pattern: str, fn: Any, check: Any, allowed: frozenset[Tolerance], rest: str = "") -> str:
-    return digest(pattern, source_hash(fn), source_hash(check) if check is not None else "", *sorted(allowed), rest)
+def _version(pattern: str, fn: Any, check: Any, allowed: frozenset[Tolerance]) -> str:
+    return digest(pattern, source_hash(fn), source_hash(check) if check is not None else "", *sorted(allowed))
 
 
 def _conditions(pattern: Pattern) -> list[Any]:

@@ -23,20 +23,14 @@ def texts(rules: Iterable[Rule]) -> dict[Path, str]:
     """What the files of the rules with stored patterns should hold, traced anew."""
     by_file: dict[Path, dict[str, Rule]] = defaultdict(dict)
     for rule in rules:
-        source = traced_source(rule)
-        if source is not None and source.stored is not None:
+        source = rule.source
+        if isinstance(source, Traced) and source.stored is not None:
             by_file[source.path][source.key] = rule
     found: dict[Path, str] = {}
     for path, named in by_file.items():
-        patterns = {key: source.fresh() for key, rule in named.items() if (source := traced_source(rule)) is not None}
+        patterns = {key: rule.source.fresh() for key, rule in named.items() if isinstance(rule.source, Traced)}
         found[path] = dumps(patterns, {key: rule.tolerated for key, rule in named.items()})
     return found
-
-
-def traced_source(rule: Rule) -> Traced | None:
-    """The search function of a rule, if it has one."""
-    source = getattr(rule.source, "traced", rule.source)
-    return source if isinstance(source, Traced) else None
 
 
 def shipped() -> list[Rule]:

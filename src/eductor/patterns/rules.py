@@ -15,15 +15,15 @@ from torch.fx import Node
 from eductor.compat import FakeTensorMode
 from eductor.errors import BadGraph, BadPattern
 from eductor.graph import GraphView, No, Provenance, Rewriter, provenance_of, requires_grad, value_of
-from eductor.graph.values.meta import fake_mode_of, form_of
-from eductor.patterns.compile.forms import Form, forms
-from eductor.patterns.compile.index import Candidate, Index
+from eductor.graph.values.meta import fake_mode_of, metadata_key
+from eductor.patterns.compile.forms import PatternForm
+from eductor.patterns.compile.index import Candidate, Index, Part, Variant
 from eductor.patterns.language.pattern import Const, Pattern, Tolerance, Var, walk
 from eductor.patterns.match.match import Match, Surroundings, is_true, refusal
 from eductor.patterns.match.node_readings import Readings
 from eductor.patterns.replace.paste import Piece, paste
-from eductor.patterns.replace.placement import spanned
-from eductor.patterns.trace.tracing import TANGENT, TRACED, Known, Signature, flattened, graph_like
+from eductor.patterns.replace.placement import may_be_done_at_its_end
+from eductor.patterns.trace.tracing import TANGENT, TRACED, Known, SearchInputs, flattened, graph_like
 
 Check = Callable[..., Any]
 """A condition on a match. It may also take `graph`, `context` and options of its pass, by these names."""
@@ -31,18 +31,6 @@ Handler = Callable[..., Any]
 """Edits at a match: takes the match, the graph and the rewriter, and by name what a check may take."""
 Asked = Mapping[str, Any]
 """What checks and handlers may take by name."""
-
-
-class Variant(Protocol):
-    """One spelling of a pattern: what it requires of a graph is known before it is made."""
-
-    @property
-    def required(self) -> frozenset[Any]: ...
-
-    @property
-    def pattern(self) -> Pattern | None:
-        """None where this torch lacks an operator of it."""
-        ...
 
 
 class Source(Protocol):
@@ -63,29 +51,6 @@ class Said:
 
 
 @dataclass(eq=False)
-class Part:
-    """One spelling of a rule's pattern, brought to its plain forms when a graph could have it."""
-
-    variant: Variant
-    tolerated: frozenset[Tolerance]
-    problem: str = ""
-    """Why it is left out: a function that cannot be traced breaks nobody's compile."""
-
-    @property
-    def required(self) -> frozenset[Any]:
-        return self.variant.required
-
-    @functools.cached_property
-    def forms(self) -> tuple[Form, ...]:
-        try:
-            pattern = self.variant.pattern
-        except BadPattern as error:
-            self.problem = str(error)
-            return ()
-        return () if pattern is None else forms(pattern, self.tolerated)
-
-
-@dataclass(eq=False)
 class Rule:
     """What to look for, under which condition, and what to do: an action that edits, or says why it does not."""
 
@@ -103,7 +68,7 @@ class Rule:
         return tuple(Part(variant, self.tolerated) for variant in self.source.variants())
 
     @property
-    def forms(self) -> tuple[Form, ...]:
+    def forms(self) -> tuple[PatternForm, ...]:
         """All forms of all spellings."""
         return tuple(form for part in self.parts for form in part.forms)
 
@@ -136,11 +101,10 @@ class Handled:
     fn: Handler
 
     def __call__(self, match: Match, view: GraphView, rewrite: Rewriter, asked: Asked) -> Literal[True] | No:
-        blocked = spanned(match, view.effects)
-        if blocked is not None:
-            return blocked
-        self.fn(match, view, rewrite, **wanted(self.fn, asked))
-        return True
+        may = may_be_done_at_its_end(match, view.effects)
+        if may:
+            self.fn(match, view, rewrite, **wanted(self.fn, asked))
+        return may
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +113,7 @@ class Replaced:
 
     fn: Callable[..., Any]
     names: tuple[str, ...]
-    signature: Signature | None = None
+    inputs: SearchInputs | None = None
 
     def __call__(self, match: Match, view: GraphView, rewrite: Rewriter, asked: Asked) -> Literal[True] | No:
         mode = fake_mode_of(view.graph) or FakeTensorMode()
@@ -170,7 +134,7 @@ class Replaced:
 
     def _tangents(self, match: Match) -> list[Any]:
         """What the backward is given, in the order of the results."""
-        if self.signature is None or not self.signature.is_joint:
+        if self.inputs is None or not self.inputs.is_joint:
             return []
         numbers = [int(name.removeprefix(TANGENT)) for name in match.bindings if name.startswith(TANGENT)]
         return [match[f"{TANGENT}{i}"] for i in sorted(numbers)]
@@ -183,13 +147,13 @@ class Replaced:
         if any(isinstance(x, (torch.SymInt, torch.SymFloat, Known)) for x in (*given, *sizes)):
             return self._graph(view, values, tangents, mode)
         same = tuple(next(i for i, other in enumerate(tensors) if other is t) for t in tensors)
-        key = (self, form_of(values), form_of(tangents), same, tuple(map(requires_grad, tensors)))
+        key = (self, metadata_key(values), metadata_key(tangents), same, tuple(map(requires_grad, tensors)))
         if key not in view.memo:
             view.memo[key] = self._graph(view, values, tangents, mode)
         return view.memo[key]
 
     def _graph(self, view: GraphView, values: list[Any], tangents: list[Any], mode: FakeTensorMode) -> Any:
-        gradients = self.signature.gradients if self.signature is not None else (False,) * len(values)
+        gradients = self.inputs.gradients if self.inputs is not None else (False,) * len(values)
         return graph_like(view.module, self.fn, values, gradients, mode, tangents)
 
 
@@ -258,7 +222,7 @@ class Rules:
     @property
     def index(self) -> Index:
         if self._index is None:
-            self._index = Index(tuple(self.rules))
+            self._index = Index([rule.parts for rule in self.rules])
         return self._index
 
     def apply(self, view: GraphView, rewrite: Rewriter, asked: Asked = MappingProxyType({})) -> int:

@@ -13,9 +13,9 @@ from torch.fx import Graph, GraphModule
 
 from eductor.errors import PassFailed, RequiredPassFailed, warn
 from eductor.graph import GraphView, No, Rewriter, Snapshot, around, update, violations
-from eductor.graph.bodies import inner_first
 from eductor.graph.effects.order import sort_in_place
 from eductor.graph.matches import LimitReached, Match
+from eductor.graph.rewriter import inner_first
 from eductor.graph.snapshot import attribute_or_none
 from eductor.graph.text.compare import is_as_before
 from eductor.graph.values import meta

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from torch.fx import GraphModule
 
+from eductor.graph.no import No
 from eductor.program.joint import Signature
 from eductor.program.parts import Parts
 
@@ -19,8 +21,8 @@ class ReplayNeeds:
     """Inputs that must not be written until then."""
     let_go: tuple[int, ...]
     """Inputs of which only shape, strides and dtype are needed."""
-    refusal: str
-    """Why a replay would compute something else, or nothing; empty where it may run."""
+    may_run: Literal[True] | No
+    """Whether a replay would compute what the compiled forward did."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from eductor.graph.text.structure import attribute_hash
 from eductor.graph.values.meta import results_of
 from eductor.patterns.language.pattern import Tolerance
 from eductor.patterns.match.call_reading import Reading
-from eductor.patterns.match.constants import plain, unlike
+from eductor.patterns.match.constants import has_constant, plain
 from eductor.patterns.match.node_readings import Readings
 from eductor.patterns.match.spellings import sources
 from eductor.patterns.match.transparent import transparent
@@ -166,7 +166,7 @@ class Congruence:
             return []
         for got in self._readings.of(candidate):
             is_exact = got.tolerance is None and not got.inverted
-            if is_exact and got.key == wanted.key and got.signature.names == wanted.signature.names:
+            if is_exact and got.key == wanted.key and got.parameters.names == wanted.parameters.names:
                 passed: list[Node] = []
                 if all(self._same(want, got, (name,), passed) for name, want in _named(wanted)):
                     return passed
@@ -183,7 +183,7 @@ class Congruence:
         if isinstance(want, (list, tuple)) and any(isinstance(x, Node) and holds_tensors(x) for x in want):
             same_length = isinstance(value, (list, tuple)) and len(value) == len(want)
             return same_length and all(self._same(x, reading, (*place, i), passed) for i, x in enumerate(want))
-        return not unlike(reading, place, plain(want))
+        return bool(has_constant(reading, place, plain(want)))
 
     def _tangents(self) -> Iterator[Node]:
         """What stands in the graph where the reference combines its tangent with a value that is known."""
@@ -197,7 +197,7 @@ class Congruence:
             users = {u for n in known for twin in self.twins(n) for u in self._users(twin)}
             for user in sorted(users, key=sort_key):
                 for got in self._readings.of(user):
-                    if got.key == reading.key and got.signature.names == reading.signature.names:
+                    if got.key == reading.key and got.parameters.names == reading.parameters.names:
                         yield from (t for name in at for t in self._beneath(got.at(name)))
 
     def _users(self, node: Node) -> Iterator[Node]:
@@ -220,7 +220,7 @@ class Congruence:
 
 
 def _named(reading: Reading) -> Iterator[tuple[str, Any]]:
-    return zip(reading.signature.names, reading.values, strict=True)
+    return zip(reading.parameters.names, reading.values, strict=True)
 
 
 def _is_computed(node: Node) -> bool:

@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 from eductor.compat import sort_key
 from eductor.graph import GraphView, No, Rewriter, tensor_of
 from eductor.graph.values.meta import is_backward
-from eductor.patterns.compile.forms import Form
+from eductor.patterns.compile.forms import PatternForm
 from eductor.patterns.match.match import Match, is_spare
 from eductor.patterns.replace.paste import Piece, paste
 from eductor.patterns.trace.tracing import Table
@@ -69,7 +69,7 @@ def _piece(region: Region, found: _Found, module: GraphModule) -> Piece:
     return Piece(module, [*filter(is_traced, region.inputs), *tangents])
 
 
-_AS_IT_IS = Form((), frozenset())
+_AS_IT_IS = PatternForm((), frozenset())
 """The form of a match that overlooks nothing."""
 
 

@@ -12,10 +12,9 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import FakeTensorMode, has_inductor_table, without_autocast
-from eductor.graph.values.meta import fake_mode_of, is_backward, value_of
-from eductor.graph.view import GraphView
-from eductor.patterns.trace.decompositions import tables
-from eductor.patterns.trace.tracing import TRACED, Table, aten_graph
+from eductor.graph import GraphView, value_of
+from eductor.graph.values.meta import fake_mode_of, is_backward
+from eductor.patterns.trace.tracing import TRACED, Table, aten_graph, tables
 from eductor.regions.congruence import Reference
 
 

@@ -9,7 +9,8 @@ import torch
 from torch.fx import Node, map_arg
 
 from eductor.errors import BadGraph
-from eductor.graph.values.meta import hint_of, value_of
+from eductor.graph import value_of
+from eductor.graph.values.meta import hint_of
 
 
 def check_equal(old: Node, new: Node, sources: Collection[Node]) -> None:

@@ -84,10 +84,7 @@ class ConcatNest:
 
 def concat_nest(graph: GraphView, root: Node) -> ConcatNest | No:
     """A cat or stack as a nest; No if nothing in it can be merged."""
-    found: dict[Node, ConcatNest | No] = graph.derived("views.concat_nest", dict)
-    if root not in found:
-        found[root] = _read(graph, root)
-    return found[root]
+    return graph.derived_of(root, _read)
 
 
 def _read(graph: GraphView, root: Node) -> ConcatNest | No:

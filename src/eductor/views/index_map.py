@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from torch.fx import Node
 
-from eductor.graph.values.meta import known_equal, known_true
+from eductor.graph import known_equal, known_true
 
 Size = Any
 """An integer, or a symbolic one."""
@@ -60,7 +60,7 @@ class IndexMap:
     def is_whole(self) -> bool:
         """Whether it is all of its source, in the shape in which that is read."""
         whole = IndexMap.whole(self.source, self.sizes)
-        return known_equal(self.starts, whole.starts) and _same_modes(self.dims, whole.dims)
+        return known_equal(self.starts, whole.starts) and known_equal(self.dims, whole.dims)
 
     # ------------------------------------------------------------------------------------------- views of the view
 
@@ -124,7 +124,7 @@ class IndexMap:
     def _is_in_order(self) -> bool:
         """Whether it has all elements of the source in their order, in any shape."""
         whole = IndexMap.whole(self.source, self.sizes)
-        return known_equal(self.starts, whole.starts) and _same_modes([self.modes], [whole.modes])
+        return known_equal(self.starts, whole.starts) and known_equal(self.modes, whole.modes)
 
     # --------------------------------------------------------------------------------------------------- joining
 
@@ -145,7 +145,7 @@ class IndexMap:
 
     def distance(self, other: IndexMap) -> tuple[int, Size] | None:
         """The dimension of the source along which another map of the same form starts after this one, and how far."""
-        if not _same_source(self, other) or not _same_modes(self.dims, other.dims):
+        if not _same_source(self, other) or not known_equal(self.dims, other.dims):
             return None
         apart = [d for d, (a, b) in enumerate(zip(self.starts, other.starts, strict=True)) if not known_equal(a, b)]
         if len(apart) != 1:
@@ -159,7 +159,7 @@ class IndexMap:
         return self._with((*self.dims[:dim], modes, *self.dims[dim + 1 :]))
 
     def _differs_only_in(self, other: IndexMap, dim: int) -> bool:
-        return _same_source(self, other) and _same_modes(self._without(dim), other._without(dim))
+        return _same_source(self, other) and known_equal(self._without(dim), other._without(dim))
 
     def _with(self, dims: tuple[Modes, ...]) -> IndexMap:
         return IndexMap(self.source, self.sizes, self.starts, dims)
@@ -229,16 +229,3 @@ def _same_source(a: IndexMap, b: IndexMap) -> bool:
     if a.source is not b.source or len(a.dims) != len(b.dims):
         return False
     return a.sizes is b.sizes or known_equal(a.sizes, b.sizes)
-
-
-def _same_modes(a: Sequence[Modes], b: Sequence[Modes]) -> bool:
-    """Whether two lists of dimensions are equal for certain, without a guard on symbolic sizes."""
-    return len(a) == len(b) and all(
-        len(x) == len(y)
-        and all(
-            m.dim == n.dim and known_equal(m.step, n.step) and known_equal(m.size, n.size)
-            for m, n in zip(x, y, strict=True)
-        )
-        for x, y in zip(a, b, strict=True)
-        if x is not y
-    )

@@ -41,38 +41,29 @@ class SourceView:
 
 def source_view(graph: GraphView, node: Node) -> SourceView | None:
     """A value as a view of the furthest source that it can be traced back to."""
-    found: dict[Node, SourceView | None] = graph.derived("views.source_view", dict)
-    if node not in found:
-        found[node] = source_view_through(graph, node, lambda _: True)
-    return found[node]
+    return graph.derived_of(node, source_view_through)
 
 
-def source_view_through(graph: GraphView, node: Node, passes: Callable[[Node], bool]) -> SourceView | None:
+def source_view_through(
+    graph: GraphView, node: Node, passes: Callable[[Node], bool] = lambda _: True
+) -> SourceView | None:
     """A value as a view of the nearest value behind it for which `passes` is false."""
     calls: list[tuple[Node, ViewCall]] = []
     source = node
     while (source is node or passes(source)) and (call := view_call(graph, source)) is not None:
         calls.append((source, call))
         source = call.operand
-    found = _whole(graph, source)
+    found = graph.derived_of(source, _source)
     for node, call in reversed(calls):
         index_map = call.apply(found.index_map) if found is not None else None
         if found is None or index_map is None:
-            found = _whole(graph, node)
+            found = graph.derived_of(node, _source)
         else:
             found = SourceView(index_map, (*found.nodes, *call.through, node), found.kinds | {call.kind})
     return found
 
 
-def _whole(graph: GraphView, node: Node) -> SourceView | None:
-    """`_source`, cached for all pieces of a value."""
-    found: dict[Node, SourceView | None] = graph.derived("views.whole", dict)
-    if node not in found:
-        found[node] = _source(node)
-    return found[node]
-
-
-def _source(node: Node) -> SourceView | None:
+def _source(graph: GraphView, node: Node) -> SourceView | None:
     """A value as its own source; None unless it is a plain tensor with elements."""
     tensor = tensor_of(node)
     if tensor is None or type(tensor) not in (FakeTensor, torch.Tensor, torch.nn.Parameter) or tensor.is_nested:
@@ -221,10 +212,7 @@ class Division:
 
 def division(graph: GraphView, call: Node) -> Division | None:
     """How a call divides its operand; None for any other call."""
-    found: dict[Node, Division | None] = graph.derived("views.division", dict)
-    if call not in found:
-        found[call] = _division(graph, call)
-    return found[call]
+    return graph.derived_of(call, _division)
 
 
 def _division(graph: GraphView, call: Node) -> Division | None:

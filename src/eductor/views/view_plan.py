@@ -6,6 +6,7 @@ Slices first, then one reshape, one permutation, one reshape, each left out wher
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -156,12 +157,7 @@ def _in_memory(modes: list[Mode]) -> list[Mode] | None:
 
 def _extent(modes: Sequence[Mode]) -> tuple[Size, Size]:
     """How many elements of a dimension modes walk over, and how far apart."""
-    if not modes:
-        return 1, 1
-    length = modes[0].size
-    for mode in modes[1:]:
-        length = length * mode.size
-    return length, modes[-1].step
+    return math.prod(mode.size for mode in modes), modes[-1].step if modes else 1
 
 
 def _sizes(rewrite: Rewriter, shape: Sequence[Size], source: Node, before: Node, like: Node) -> list[Any]:

@@ -12,7 +12,7 @@ from torch.fx import Node
 
 from eductor.compat import must_not_be_written, wants_recompute
 from eductor.graph.effects.effect import tensors_among
-from eductor.graph.effects.memory import Memory
+from eductor.graph.effects.memory import Memory, ancestors
 from eductor.graph.no import No
 from eductor.graph.values.meta import UNKNOWN, difference, is_backward, requires_grad, tensor_of, value_of
 
@@ -143,16 +143,14 @@ def leaves(memory: Memory, node: Node) -> bool:
 
 def _identical(memory: Memory, node: Node) -> set[Node]:
     """The values that may be the very same tensor: an operator that need not copy may return its argument."""
-    found = {node}
-    pending = [node]
-    while pending:
-        value = pending.pop()
+
+    def sources(value: Node) -> Iterable[Node]:
         effect = memory.of(value)
-        if not effect.is_view or _picks(value):
-            new = set(tensors_among(value.all_input_nodes) if effect.opaque else effect.shares) - found
-            found |= new
-            pending.extend(new)
-    return found
+        if effect.is_view and not _picks(value):
+            return ()
+        return tensors_among(value.all_input_nodes) if effect.opaque else effect.shares
+
+    return ancestors([node], sources)
 
 
 def _is_same_memory(memory: Memory, old: Node, new: Node) -> bool:

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Literal
 
-from torch.fx import Node, map_arg
+from torch.fx import Node
 
 from eductor.graph.no import No
-from eductor.graph.values.meta import UNKNOWN, requires_grad, value_of
+from eductor.graph.values.meta import UNKNOWN, nodes_in, requires_grad, value_of
 
 
 def uses(node: Node, but: Collection[Node] = ()) -> list[Node]:
     """The users that contribute a gradient term of a value, twice for `x * x`, without those in `but`."""
     contributing = [user for user in node.users if user not in but and _gives_gradient(user)]
-    return [user for user in contributing for _ in range(_operands(user).count(node))]
+    return [user for user in contributing for _ in range(nodes_in((user.args, user.kwargs)).count(node))]
 
 
 def may_be_used_elsewhere(value: Node) -> bool:
@@ -56,9 +56,3 @@ def _gives_gradient(user: Node) -> bool:
     value = value_of(user)
     parts = value if isinstance(value, (list, tuple)) else (value,)
     return user.op == "output" or value is UNKNOWN or any(map(requires_grad, parts))
-
-
-def _operands(user: Node) -> list[Node]:
-    found: list[Node] = []
-    map_arg((user.args, user.kwargs), found.append)
-    return found

@@ -13,6 +13,8 @@ from eductor.compat import HigherOrderOperator, OpOverload
 from eductor.graph.effects.node_effects import effect_of
 from eductor.graph.values.meta import UNKNOWN, value_of
 
+aten = torch.ops.aten
+
 STAGES = ("pre_grad", "joint", "partition", "post_grad", "lower")
 _ATEN = STAGES[1:]
 _FUNCTIONAL = STAGES[1:-1]
@@ -49,42 +51,40 @@ def _is_aten_call(node: Node) -> bool:
     return is_number or (not isinstance(value, (torch.Tensor, list, tuple)) and not effect_of(node).opaque)
 
 
-def _is_functional(node: Node) -> bool:
-    return not effect_of(node).writes or node.target is torch.ops.aten.copy_.default
-
-
 def _writes_back_last(node: Node) -> bool:
     """Whether a write goes back to an input or an attribute, with only write-backs and the output after it."""
-    if node.target is not torch.ops.aten.copy_.default:
+    if node.target is not aten.copy_.default:
         return True
     destination = node.args[0]
     into_input = isinstance(destination, Node) and destination.op in ("placeholder", "get_attr")
     after = node.next
     while after.op != "output" and after.op != "root":
-        if after.target is not torch.ops.aten.copy_.default:
+        if after.target is not aten.copy_.default:
             return False
         after = after.next
     return into_input
 
 
-def _is_after_operands(node: Node) -> bool:
-    return all(operand < node for operand in node.all_input_nodes)
-
-
-def _has_value(node: Node) -> bool:
-    return node.op == "output" or not node.users or value_of(node) is not UNKNOWN or effect_of(node).barrier != ""
-
-
 LAWS: tuple[Law, ...] = (
-    Law("order", "a node comes after its operands", STAGES, _is_after_operands),
-    Law("values", "a node that is used has a fake value, unless it is opaque", STAGES, _has_value),
+    Law("order", "a node comes after its operands", STAGES, lambda n: all(o < n for o in n.all_input_nodes)),
+    Law(
+        "values",
+        "a node that is used has a fake value, unless it is opaque",
+        STAGES,
+        lambda n: n.op == "output" or not n.users or value_of(n) is not UNKNOWN or effect_of(n).barrier != "",
+    ),
     Law(
         "aten",
         "calls are of ATen overloads, higher-order operators, getitem, or arithmetic on sizes",
         _ATEN,
         _is_aten_call,
     ),
-    Law("functional", "only a `copy_` that writes back may write", _FUNCTIONAL, _is_functional),
+    Law(
+        "functional",
+        "only a `copy_` that writes back may write",
+        _FUNCTIONAL,
+        lambda n: not effect_of(n).writes or n.target is aten.copy_.default,
+    ),
     Law("write-backs", "write-backs go to inputs or attributes, at the end", _FUNCTIONAL, _writes_back_last),
 )
 """The invariants of graphs, stage by stage; `violations` checks them."""

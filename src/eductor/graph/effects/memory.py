@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from torch.fx import Graph, Node
 
@@ -114,15 +115,11 @@ class Memory:
 
     def made_of(self, node: Node) -> set[Node]:
         """A node, and the values computed from it that may alias it."""
-        found = {node}
-        pending = [node]
-        while pending:
-            value = pending.pop()
-            for user in value.users:
-                if user not in found and (value in self.of(user).shares or self.of(user).opaque):
-                    found.add(user)
-                    pending.append(user)
-        return found
+
+        def aliases(value: Node) -> Iterator[Node]:
+            return (user for user in value.users if value in self.of(user).shares or self.of(user).opaque)
+
+        return ancestors([node], aliases)
 
     def marks_between(self, first: Node, last: Node | None) -> Iterator[Node]:
         """The nodes with effects from `first` up to `last`, or to the end."""
@@ -146,6 +143,20 @@ class Memory:
         self._members.setdefault(b, [b]).extend(self._members.pop(a, (a,)))
         if a in self.external:
             self.external.add(b)
+
+
+def ancestors(
+    results: Iterable[Any], operands: Callable[[Node], Iterable[Node]] = lambda node: node.all_input_nodes
+) -> set[Node]:
+    """The nodes among some results, and all that they are computed from; `operands` gives the dependencies of a node."""
+    found: set[Node] = set()
+    pending = [n for n in results if isinstance(n, Node)]
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending.extend(operands(node))
+    return found
 
 
 def _is_mark(effect: Effect) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 
 from torch.fx import Graph, Node
 
 from eductor.errors import BadGraph
 from eductor.graph.effects.graph_effects import Effects
+from eductor.graph.effects.memory import ancestors as ancestors
 
 
 def is_sorted(graph: Graph) -> bool:
@@ -21,20 +22,6 @@ def is_sorted(graph: Graph) -> bool:
             return False
         seen.add(node)
     return True
-
-
-def ancestors(
-    results: Iterable[Any], operands: Callable[[Node], Iterable[Node]] = lambda node: node.all_input_nodes
-) -> set[Node]:
-    """The nodes among some results, and all that they are computed from; `operands` gives the dependencies of a node."""
-    found: set[Node] = set()
-    pending = [n for n in results if isinstance(n, Node)]
-    while pending:
-        node = pending.pop()
-        if node not in found:
-            found.add(node)
-            pending.extend(operands(node))
-    return found
 
 
 def sort_in_place(graph: Graph) -> None:
@@ -65,23 +52,18 @@ def sorted_nodes(graph: Graph) -> list[Node]:
     position = {node: i for i, node in enumerate(nodes)}
     dependencies: dict[Node, set[Node]] = {node: set(node.all_input_nodes) for node in nodes}
     _add_effect_dependencies(graph, dependencies)
-    waiting: dict[Node, list[Node]] = defaultdict(list)
-    for node, operands in dependencies.items():
-        for operand in operands:
-            waiting[operand].append(node)
-    missing = {node: len(operands) for node, operands in dependencies.items()}
-    ready = [position[node] for node in nodes if not missing[node]]
-    heapq.heapify(ready)
+    sorter = TopologicalSorter(dependencies)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        raise BadGraph(f"the graph has a cycle: {' -> '.join(n.name for n in reversed(error.args[1]))}") from None
+    ready: list[int] = []
     result: list[Node] = []
-    while ready:
-        node = nodes[heapq.heappop(ready)]
-        result.append(node)
-        for user in waiting[node]:
-            missing[user] -= 1
-            if not missing[user]:
-                heapq.heappush(ready, position[user])
-    if len(result) < len(nodes):
-        raise BadGraph(f"the graph has a cycle: {' -> '.join(n.name for n in _cycle(dependencies, set(result)))}")
+    while sorter.is_active():
+        for node in sorter.get_ready():
+            heapq.heappush(ready, position[node])
+        result.append(nodes[heapq.heappop(ready)])
+        sorter.done(result[-1])
     return result
 
 
@@ -128,13 +110,3 @@ def _first_needed(position: dict[Node, int]) -> dict[Node, int]:
                 needed[operand] = needed[node]
                 pending.append(operand)
     return needed
-
-
-def _cycle(dependencies: dict[Node, set[Node]], done: set[Node]) -> list[Node]:
-    """One cycle among the nodes that could not be placed."""
-    node = next(n for n in dependencies if n not in done)
-    path: list[Node] = []
-    while node not in path:
-        path.append(node)
-        node = next(n for n in dependencies[node] if n not in done)
-    return [*path[path.index(node) :], node]

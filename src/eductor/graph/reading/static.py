@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch.fx import Node
 
+from eductor.graph.snapshot import attribute_or_none
 from eductor.graph.values.meta import UNKNOWN, value_of
-from eductor.graph.values.module_tensors import attribute_at, has_attribute
 
 PACKED = "eductor_packed"
 """The key that marks a node whose value may be computed once and cached."""
@@ -21,8 +21,8 @@ def is_static(node: Node) -> bool:
     if node.op != "get_attr":
         return False
     value, owner = value_of(node), node.graph.owning_module
-    if value is UNKNOWN and owner is not None and has_attribute(owner, str(node.target)):
-        value = attribute_at(owner, str(node.target))
+    if value is UNKNOWN:
+        value = attribute_or_none(owner, str(node.target))
     return isinstance(value, torch.Tensor)
 
 

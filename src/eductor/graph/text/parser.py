@@ -23,6 +23,10 @@ _TYPE = re.compile(
 _DTYPES = {short: dtype for dtype, short in printer.DTYPES.items()}
 
 
+_CONSTRUCTORS = {"slice": slice, "torch.device": torch.device, "float": float, "complex": complex}
+"""The calls that the printer writes for constants."""
+
+
 def from_python(text: str, root: torch.nn.Module | None = None) -> GraphModule:
     """Parses the output of `to_python`. `root` holds the modules and tensors that the text reads from `self`."""
     module = read_graph(text, root)
@@ -97,14 +101,8 @@ class _Reader:
             return items if isinstance(e, ast.List) else tuple(items)
         if isinstance(e, ast.Dict):
             return {self.value(k): self.value(v) for k, v in zip(e.keys, e.values, strict=True) if k is not None}
-        if isinstance(e, ast.Call) and _path(e.func) == ["slice"]:
-            return slice(*(self.value(a) for a in e.args))
-        if isinstance(e, ast.Call) and _path(e.func) == ["torch", "device"]:
-            return torch.device(ast.literal_eval(e.args[0]))
-        if isinstance(e, ast.Call) and _path(e.func) == ["float"]:
-            return float(ast.literal_eval(e.args[0]))
-        if isinstance(e, ast.Call) and _path(e.func) == ["complex"]:
-            return complex(*(self.value(a) for a in e.args))
+        if isinstance(e, ast.Call) and (make := _CONSTRUCTORS.get(ast.unparse(e.func))) is not None:
+            return make(*(self.value(a) for a in e.args))
         found = self._find(_path(e))
         if found is not None:
             return found

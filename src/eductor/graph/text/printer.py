@@ -17,7 +17,7 @@ from torch.fx import Graph, Node
 from eductor.compat import HigherOrderOperator, OpOverload, OpOverloadPacket
 from eductor.graph.snapshot import copy_of
 from eductor.graph.text.symbolic_sizes import spell_size
-from eductor.graph.values.meta import UNKNOWN, value_of
+from eductor.graph.values.meta import UNKNOWN, row_major_strides, value_of
 
 HEADER = "import operator\n\nimport torch\n"
 
@@ -210,7 +210,7 @@ def _type_of(value: Any) -> str:
         if value.layout is not torch.strided:
             text += f" {value.layout}"
         else:
-            if str(tuple(value.stride())) != str(_row_major_strides(value)):
+            if str(tuple(value.stride())) != str(row_major_strides(value.shape)):
                 text += "{" + ", ".join(map(str, value.stride())) + "}"
             if str(value.storage_offset()) != "0":
                 text += f"+{value.storage_offset()}"
@@ -221,15 +221,6 @@ def _type_of(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"({', '.join(_type_of(v) for v in value)})"
     return "" if value is UNKNOWN or value is None else type(value).__name__
-
-
-def _row_major_strides(value: torch.Tensor) -> tuple[Any, ...]:
-    strides: list[Any] = []
-    step: Any = 1
-    for size in reversed(value.shape):
-        strides.insert(0, step)
-        step = step * (size if str(size) != "0" else 1)
-    return tuple(strides)
 
 
 def _symbols(graph: Graph) -> dict[str, int]:

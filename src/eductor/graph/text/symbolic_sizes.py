@@ -1,4 +1,4 @@
-"""Prints and parses symbolic sizes. Only arithmetic on known names is evaluated."""
+"""Prints and parses symbolic sizes. Only arithmetic and conditions on known names are evaluated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from eductor.errors import BadGraph
 
-ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -20,8 +20,9 @@ ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
     ast.Pow: operator.pow,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
 }
-_BINARY = {**ARITHMETIC, ast.BitAnd: operator.and_, ast.BitOr: operator.or_}
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -58,26 +59,33 @@ def read_size(text: str, known: Mapping[str, Any]) -> Any:
     if text in known:
         return known[text]
     try:
-        return _value(ast.parse(text, mode="eval").body, known)
-    except (SyntaxError, ValueError, TypeError, KeyError) as error:
+        return evaluate(ast.parse(text, mode="eval").body, known)
+    except (SyntaxError, ValueError, TypeError, LookupError) as error:
         raise BadGraph(f"`{text}` is not a size in terms of {', '.join(known) or 'numbers'}: {error}") from None
 
 
-def _value(e: ast.expr, known: Mapping[str, Any]) -> Any:
+def evaluate(e: ast.expr, known: Mapping[str, Any]) -> Any:
+    """The value of an expression of names, numbers and `x.shape[i]`, `x.dtype`, `x.device`; ValueError for any other."""
     if isinstance(e, ast.Constant) and isinstance(e.value, (bool, int, float)):
         return e.value
-    if isinstance(e, ast.Name):
-        return {"True": True, "False": False, **known}[e.id]
+    if isinstance(e, ast.Name) and e.id in known:
+        return known[e.id]
+    if isinstance(e, ast.Attribute) and e.attr in ("shape", "dtype", "device"):
+        tensor = evaluate(e.value, known)
+        if isinstance(tensor, torch.Tensor):
+            return getattr(tensor, e.attr)
+    if isinstance(e, ast.Subscript):
+        return evaluate(e.value, known)[evaluate(e.slice, known)]
     if isinstance(e, ast.UnaryOp) and isinstance(e.op, ast.USub):
-        return -_value(e.operand, known)
+        return -evaluate(e.operand, known)
     if isinstance(e, ast.UnaryOp) and isinstance(e.op, ast.Invert):
-        return torch.sym_not(_value(e.operand, known))
-    if isinstance(e, ast.BinOp):
-        return _BINARY[type(e.op)](_value(e.left, known), _value(e.right, known))
+        return torch.sym_not(evaluate(e.operand, known))
+    if isinstance(e, ast.BinOp) and type(e.op) in _BINARY:
+        return _BINARY[type(e.op)](evaluate(e.left, known), evaluate(e.right, known))
     if isinstance(e, ast.Compare) and len(e.ops) == 1:
-        return _COMPARISONS[type(e.ops[0])](_value(e.left, known), _value(e.comparators[0], known))
-    if isinstance(e, ast.Call) and isinstance(e.func, ast.Name) and not e.keywords:
-        first, *others = (_value(a, known) for a in e.args)
+        return _COMPARISONS[type(e.ops[0])](evaluate(e.left, known), evaluate(e.comparators[0], known))
+    if isinstance(e, ast.Call) and isinstance(e.func, ast.Name) and e.func.id in _FUNCTIONS and not e.keywords:
+        first, *others = (evaluate(a, known) for a in e.args)
         function = _FUNCTIONS[e.func.id]
         for other in others:
             first = function(first, other)

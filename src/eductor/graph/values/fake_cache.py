@@ -1,4 +1,9 @@
-"""Cache of fake results, keyed by operator and operand metadata: a hit does not run the operator."""
+"""Fake results without the cost of torch's fake mode: from a cache, or by running the meta kernel alone.
+
+The cache is keyed by operator and operand metadata: a hit does not run the operator. The mode infers a device, looks into
+a cache of its own and checks for special cases, which takes several times as long as a kernel: views and matrix products
+of plain tensors on one device need none of this.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +13,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx import Node
+from torch.fx import Node, map_arg
 
-from eductor.compat import FakeTensor, FakeTensorMode, OpOverload, is_symbolic, unset_fake_temporarily
+from eductor.compat import (
+    FakeTensor,
+    FakeTensorMode,
+    OpOverload,
+    TorchDispatchMode,
+    in_kernel_invocation_manager,
+    is_symbolic,
+    unset_fake_temporarily,
+    with_history,
+)
 from eductor.graph.effects.node_effects import effect_of
-from eductor.graph.values.meta import row_major_strides, value_of
+from eductor.graph.values.meta import UNKNOWN, row_major_strides, value_of
 
 
 class FakeResults:
@@ -24,17 +38,17 @@ class FakeResults:
     def value(self, node: Node, mode: FakeTensorMode, evaluate: Callable[[], Any]) -> Any:
         """The fake value of a call: evaluated, unless it is cached or can be inferred."""
         try:
-            form = _form_of_call(node, mode)
+            key = _key_of_call(node, mode)
         except _NotPlain:
             return evaluate()
-        known = self._results.get(form) or (_inferred(form) if node.args else None)
+        known = self._results.get(key) or (_inferred(key) if node.args else None)
         if known is not None:
             return known.tensor(mode)
         value = evaluate()
         with suppress(_NotPlain):
-            result = _Result(*_form_of_tensor(value, mode))
+            result = _Result(*_key_of_tensor(value, mode))
             if effect_of(node).removable and not _aliases(value, map(value_of, node.all_input_nodes)):
-                self._results[form] = result
+                self._results[key] = result
         return value
 
 
@@ -48,20 +62,20 @@ def _aliases(value: torch.Tensor, operands: Iterable[Any]) -> bool:
     return any(x.untyped_storage() is memory for x in operands if isinstance(x, torch.Tensor))
 
 
-def _form_of_call(node: Node, mode: FakeTensorMode) -> Any:
+def _key_of_call(node: Node, mode: FakeTensorMode) -> Any:
     if not isinstance(node.target, OpOverload):
         raise _NotPlain
-    args, kwargs = _form_of(node.args, mode), tuple((k, _form_of(v, mode)) for k, v in node.kwargs.items())
+    args, kwargs = _key_of(node.args, mode), tuple((k, _key_of(v, mode)) for k, v in node.kwargs.items())
     return node.target, args, kwargs, torch.is_grad_enabled()
 
 
-def _form_of(given: Any, mode: FakeTensorMode) -> Any:
+def _key_of(given: Any, mode: FakeTensorMode) -> Any:
     if isinstance(given, Node):
         given = value_of(given)
     if isinstance(given, torch.Tensor):
-        return _form_of_tensor(given, mode)
+        return _key_of_tensor(given, mode)
     if isinstance(given, (list, tuple)):
-        return tuple([_form_of(x, mode) for x in given])
+        return tuple([_key_of(x, mode) for x in given])
     if isinstance(given, float):
         return repr(given)
     if given is None or isinstance(given, (int, str, *_CONSTANTS)):
@@ -72,7 +86,7 @@ def _form_of(given: Any, mode: FakeTensorMode) -> Any:
 _CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
-def _form_of_tensor(given: Any, mode: FakeTensorMode) -> tuple[Any, ...]:
+def _key_of_tensor(given: Any, mode: FakeTensorMode) -> tuple[Any, ...]:
     if type(given) is not FakeTensor or given.fake_mode is not mode or given.constant is not None:
         raise _NotPlain
     if is_symbolic(given) or given.storage_offset() or given.layout is not torch.strided:
@@ -82,14 +96,14 @@ def _form_of_tensor(given: Any, mode: FakeTensorMode) -> tuple[Any, ...]:
     return tuple(given.shape), given.stride(), given.dtype, given.device, given.requires_grad
 
 
-def _inferred(form: Any) -> _Result | None:
+def _inferred(key: Any) -> _Result | None:
     """The result of an operator that passes create often, without running it."""
-    return _stacked(form) or _elementwise(form)
+    return _stacked(key) or _elementwise(key)
 
 
-def _stacked(form: Any) -> _Result | None:
+def _stacked(key: Any) -> _Result | None:
     """The stack of equal-sized row-major tensors: for many of them, torch takes milliseconds."""
-    target, (tensors, *rest), keywords, grad_enabled = form
+    target, (tensors, *rest), keywords, grad_enabled = key
     if target is not torch.ops.aten.stack.default or not tensors or any(tensor != tensors[0] for tensor in tensors):
         return None
     (_, dim), *others = [*rest, *(value for _, value in keywords)] or [(int, 0)]
@@ -107,9 +121,9 @@ _ELEMENTWISE: frozenset[Any] = frozenset(
 )
 
 
-def _elementwise(form: Any) -> _Result | None:
+def _elementwise(key: Any) -> _Result | None:
     """The result for row-major floating tensors that broadcast to the first: it has the metadata of that one."""
-    target, (first, *others), keywords, grad_enabled = form
+    target, (first, *others), keywords, grad_enabled = key
     if target not in _ELEMENTWISE or keywords or not all(len(x) == len(first) for x in others):
         return None
     shape, stride, dtype, device, _ = first
@@ -155,3 +169,55 @@ class _Computed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, source: torch.Tensor, result: _Result, mode: FakeTensorMode) -> torch.Tensor:
         return result._plain(mode)
+
+
+# ------------------------------------------------------------------------------------------------- meta kernels alone
+
+_SUPPORTED: frozenset[Any] = frozenset(
+    {
+        *(aten.view.default, aten.reshape.default, aten.flatten.using_ints, aten.unflatten.int, aten.expand.default),
+        *(aten.transpose.int, aten.t.default, aten.permute.default, aten.movedim.int, aten.movedim.intlist),
+        *(aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims),
+        *(aten.narrow.default, aten.slice.Tensor, aten.select.int),
+        *(aten.unbind.int, aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default),
+        *(aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default),
+    }
+)
+"""Operators with meta kernels in C++ that depend on sizes and strides alone, on every device."""
+
+
+def run_meta_kernel(node: Node, mode: FakeTensorMode) -> Any:
+    """The fake value of a call by its meta kernel; UNKNOWN where that does not suffice.
+
+    It suffices if the operands are plain tensors of one device, with sizes that are numbers.
+    """
+    if node.target not in _SUPPORTED:
+        return UNKNOWN
+    device: torch.device | None = None
+    for value in map(value_of, node.all_input_nodes):
+        if type(value) is not FakeTensor or value.fake_mode is not mode or is_symbolic(value):
+            return UNKNOWN
+        if value.device != (device := device or value.device):
+            return UNKNOWN
+    assert device is not None
+    args, kwargs = map_arg((node.args, node.kwargs), lambda n: with_history(value_of(n)))
+    with _MetaKernels(mode, device):
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+class _MetaKernels(TorchDispatchMode):
+    """Runs operators by their meta kernels; results are fake tensors on the device of the operands."""
+
+    def __init__(self, mode: FakeTensorMode, device: torch.device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._mode, self._device = mode, device
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.prim.device.default:
+            return self._device
+        with in_kernel_invocation_manager(self._mode):
+            made = func(*args, **(kwargs or {}))
+        return self._faked(made) if isinstance(made, torch.Tensor) else [self._faked(x) for x in made]
+
+    def _faked(self, made: torch.Tensor) -> torch.Tensor:
+        return FakeTensor(self._mode, made, self._device)

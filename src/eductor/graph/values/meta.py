@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, GraphModule, Node, map_arg
 
 from eductor.compat import FakeTensor, FakeTensorMode, made_without_grad_mode, statically_known_true
 
@@ -35,9 +35,6 @@ CAME_FROM = "eductor_from"
 IN_BACKWARD = "eductor_in_backward"
 """The key for the name of the value that a joint graph's node replaces in the backward."""
 
-Form = tuple[Any, ...]
-"""A key of the arguments of a call, as far as they affect how it is decomposed or traced."""
-
 
 def value_of(x: Any) -> Any:
     """The fake value of a node, UNKNOWN where it has none; anything that is not a node is its own value."""
@@ -57,6 +54,13 @@ def tensor_of(x: Any) -> torch.Tensor | None:
     return x if isinstance(x, torch.Tensor) else None
 
 
+def nodes_in(value: Any) -> list[Node]:
+    """The nodes in nested arguments, once for each place."""
+    found: list[Node] = []
+    map_arg(value, found.append)
+    return found
+
+
 def set_value(node: Node, value: Any) -> None:
     """Stores a fake value under the names that this dialect reads."""
     if "example_value" in node.meta or any("example_value" in n.meta for n in node.all_input_nodes):
@@ -74,6 +78,8 @@ def known_equal(a: Any, b: Any) -> bool:
     if type(a) is int and type(b) is int:
         return a == b
     if isinstance(a, (list, tuple)) or isinstance(b, (list, tuple)):
+        if a is b:
+            return True
         if not isinstance(a, (list, tuple)) or not isinstance(b, (list, tuple)) or len(a) != len(b):
             return False
         if {*map(type, a), *map(type, b)} <= _PLAIN:  # most sizes: compared at once, not one by one
@@ -136,19 +142,19 @@ def is_row_major(tensor: torch.Tensor) -> bool:
     return known_equal(tuple(tensor.stride()), row_major_strides(tensor.shape))
 
 
-def form_of(given: Any) -> Form:
-    """A key of arguments: the metadata of tensors, and the other values themselves."""
+def metadata_key(given: Any) -> tuple[Any, ...]:
+    """A key of arguments, as far as a trace depends on them: the metadata of tensors, and the other values themselves."""
     if isinstance(given, Node):
-        return form_of(value_of(given))
+        return metadata_key(value_of(given))
     if isinstance(given, torch.Tensor):
         geometry = (tuple(given.shape), tuple(given.stride()), given.storage_offset())
         bits = (given.is_conj(), given.is_neg())
         known_value = id(getattr(given, "constant", None))  # a constant of the graph, which may be read
         return ("tensor", given.dtype, given.device, given.layout, geometry, bits, known_value)
     if isinstance(given, (list, tuple)):
-        return (type(given).__name__, *(form_of(x) for x in given))
+        return (type(given).__name__, *(metadata_key(x) for x in given))
     if isinstance(given, dict):
-        return ("dict", *((k, form_of(x)) for k, x in given.items()))
+        return ("dict", *((k, metadata_key(x)) for k, x in given.items()))
     return (type(given).__name__, repr(given) if isinstance(given, (float, complex)) else given)
 
 

@@ -46,13 +46,5 @@ def swapped(holder: nn.Module, values: Mapping[str, Any]) -> Iterator[None]:
             table[name] = value
 
 
-def has_attribute(module: nn.Module, path: str) -> bool:
-    try:
-        attribute_at(module, path)
-    except AttributeError:
-        return False
-    return True
-
-
 def attribute_at(module: nn.Module, path: str) -> Any:
     return operator.attrgetter(path)(module)

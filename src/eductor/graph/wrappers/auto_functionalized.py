@@ -1,4 +1,4 @@
-"""Unwraps mutable operators that functionalization wrapped: calls the operator itself, on writable operands."""
+"""Unwraps calls that functionalization wrapped: of mutable operators, and of Triton kernels; their operands are writable."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from torch.fx import Node
 from eductor.compat import OpOverload
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.values.meta import known_equal, tensor_of
-from eductor.graph.wrappers.copies import Writable, hand_out, writable
-from eductor.graph.wrappers.sizes import as_arguments
+from eductor.graph.wrappers.copies import Writable, as_arguments, hand_out, writable
 
 aten = torch.ops.aten
 
@@ -49,6 +48,17 @@ def functional_call_on_bases(rewrite: Rewriter, node: Node, writable: Writable =
         hand_out(rewrite, node, outs if len(outs) > 1 else outs[0])
     else:
         hand_out(rewrite, node, [*_returned(rewrite, schema, call, node), *copies])
+
+
+def functional_kernel(rewrite: Rewriter, node: Node, writable: Writable = writable) -> None:
+    """Unwrap a kernel; the wrapper names the tensors to copy, and returns a dictionary of the copies."""
+    call: dict[str, Any] = dict(node.kwargs)
+    written: list[str] = call.pop("tensors_to_clone")
+    given = call["kwargs"]
+    copies = {name: writable(rewrite, given[name], node) for name in given if name in written}
+    call["kwargs"] = {**given, **copies}
+    rewrite.insert(torch.ops.higher_order.triton_kernel_wrapper_mutation, before=node, **call)
+    hand_out(rewrite, node, copies)
 
 
 def schema_of(op: Any, spec: Any) -> Any:

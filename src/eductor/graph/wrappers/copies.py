@@ -1,18 +1,18 @@
-"""Writable operands for mutable operators, copied where needed, and replacement of the functional call's results."""
+"""What unwrapped calls need: writable operands, copied where needed; sizes as arguments; their results in place of the wrapper's."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch.fx import Node, map_arg
+from torch.fx import Graph, Node, map_arg
 
-from eductor.compat import OpOverload
+from eductor.compat import OpOverload, size_as_node, symbols_of
+from eductor.errors import BadGraph
 from eductor.graph.rewriter import Rewriter
-from eductor.graph.values.meta import known_equal, tensor_of
-from eductor.graph.wrappers.sizes import as_arguments
+from eductor.graph.values.meta import known_equal, nodes_in, tensor_of, value_of
 
 aten = torch.ops.aten
 
@@ -53,13 +53,7 @@ def _is_private(value: Node, call: Node) -> bool:
     packet = value.target.overloadpacket if isinstance(value.target, OpOverload) else None
     if packet not in ALLOCATIONS or not known_equal(value.meta["val"].storage_offset(), 0):
         return False
-    places = 0
-
-    def count(n: Node) -> None:
-        nonlocal places
-        places += n is value
-
-    map_arg((call.args, call.kwargs), count)
+    places = nodes_in((call.args, call.kwargs)).count(value)
     return places == 1 and all(user is call or (user < call and _keeps_nothing(user)) for user in value.users)
 
 
@@ -92,3 +86,37 @@ def _clone_keeps_strides(tensor: torch.Tensor) -> bool:
     if any(known_equal(stride, 0) for stride in tensor.stride()):
         return True
     return known_equal(torch.empty_like(tensor).stride(), tensor.stride())
+
+
+# ---------------------------------------------------------------------------------------------- symbolic sizes as arguments
+
+
+def as_arguments(rewrite: Rewriter, sizes: Iterable[Any], before: Node) -> list[Any]:
+    """Each size as a number, or as a node inserted before another one."""
+    return [_as_argument(rewrite, size, before) if isinstance(size, torch.SymInt) else size for size in sizes]
+
+
+def _as_argument(rewrite: Rewriter, size: torch.SymInt, before: Node) -> Any:
+    known = {symbol: _source(rewrite, symbol, before) for symbol in symbols_of(size)}
+    last, graph = before.prev, rewrite.view.graph
+    with graph.inserting_before(before):
+        result = size_as_node(graph, size, known)
+    while (last := last.next) is not before:
+        rewrite.adopt(last, like=before)
+    return result
+
+
+def _source(rewrite: Rewriter, symbol: Any, before: Node) -> Node:
+    """A node whose value is the symbol: an input, or the size of an operand of the graph."""
+    for node in _earlier(rewrite.view.graph, before):
+        value = value_of(node)
+        if isinstance(value, torch.SymInt) and value.node.expr == symbol:
+            return node
+        for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            if isinstance(size, torch.SymInt) and size.node.expr == symbol:
+                return rewrite.insert(aten.sym_size.int, node, dim, before=before)
+    raise BadGraph(f"no node before {before.name} has the size {symbol}")
+
+
+def _earlier(graph: Graph, before: Node) -> Iterable[Node]:
+    return (node for node in graph.nodes if node < before)

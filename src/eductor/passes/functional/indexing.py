@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx import Node
 
-from eductor.graph import Bound, GraphView, Rewriter, is_row_major, known_true, tensor_of, value_of
+from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, known_true, tensor_of, value_of
 from eductor.patterns import Match, any_of, const, op, var
 
 aten = torch.ops.aten
@@ -29,9 +29,8 @@ def randperm_index(match: Match, graph: GraphView, rewrite: Rewriter) -> None:
     picks = _picks(graph, match)
     if not picks:
         return
-    reason = _out_of_range(graph, match["x"], picks)
-    if reason:
-        rewrite.reject(reason, match.output)
+    if not (stays := _is_in_range(graph, match["x"], picks)):
+        rewrite.reject(stays, match.output)
     else:
         rewrite.replace(match.output, aten._unsafe_index.Tensor, match["x"], match["indices"])
 
@@ -42,9 +41,9 @@ def randperm_index_add(match: Match, graph: GraphView, rewrite: Rewriter) -> Non
     if not picks:
         return
     alpha = match.bindings.get("alpha", 1)
-    reason = _why_not_stored(match, picks, alpha) or _out_of_range(graph, target, picks)
-    if reason:
-        rewrite.reject(reason, node)
+    may = _may_be_stored(match, picks, alpha) and _is_in_range(graph, target, picks)
+    if not may:
+        rewrite.reject(may, node)
         return
     ((dim, index),) = picks.items()
     indices = [*[None] * dim, index]
@@ -53,15 +52,17 @@ def randperm_index_add(match: Match, graph: GraphView, rewrite: Rewriter) -> Non
     rewrite.replace(node, aten._unsafe_index_put.default, target, indices, total)
 
 
-def _why_not_stored(match: Match, picks: dict[int, Node], alpha: Any) -> str:
+def _may_be_stored(match: Match, picks: dict[int, Node], alpha: Any) -> Literal[True] | No:
     target = value_of(match["x"])
     if not match.bindings.get("accumulate", True):
-        return "it stores, and does not add"
+        return No("it stores, and does not add")
     if len(picks) > 1:
-        return "several indices together may meet a place twice"
+        return No("several indices together may meet a place twice")
     if alpha != 1 and (target.dtype.is_floating_point or target.dtype.is_complex):
-        return f"the product with alpha={alpha} may be rounded otherwise"
-    return "" if is_row_major(target) else "the strides of the result may differ: what is added to is not row-major"
+        return No(f"the product with alpha={alpha} may be rounded otherwise")
+    if not is_row_major(target):
+        return No("the strides of the result may differ: what is added to is not row-major")
+    return True
 
 
 def _picks(graph: GraphView, match: Match) -> dict[int, Node]:
@@ -86,12 +87,12 @@ def _permutation(graph: GraphView, node: Any) -> Any:
     return value_of(bound["n"]) if isinstance(bound, Bound) else None
 
 
-def _out_of_range(graph: GraphView, target: Node, picks: dict[int, Node]) -> str:
+def _is_in_range(graph: GraphView, target: Node, picks: dict[int, Node]) -> Literal[True] | No:
     for dim, index in picks.items():
         count = _permutation(graph, index)
         if not known_true(count <= value_of(target).shape[dim]):
-            return f"a permutation of {count} numbers is not known to stay within dimension {dim} of {target.name}"
-    return ""
+            return No(f"a permutation of {count} numbers is not known to stay within dimension {dim} of {target.name}")
+    return True
 
 
 def fix_iota_device(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
@@ -102,23 +103,28 @@ def fix_iota_device(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
     devices = {value.device for user in node.users if (value := tensor_of(user)) is not None} - {tensor.device}
     if not devices:
         return
-    reason = next((r for user in node.users if (r := _is_more_than_index(graph, node, user))), "")
-    if not reason and len(devices) > 1:
-        reason = "it indexes tensors of several devices"
-    if not reason and any(value_of(user).device.type == "cpu" for user in node.users):
-        reason = "it indexes a tensor on the CPU, too"
-    if not reason and bound.get("pin_memory"):
-        reason = "it lies in pinned memory"
-    if reason:
-        rewrite.reject(reason, node)
+    may = _may_be_made_there(graph, node, bound, devices)
+    if not may:
+        rewrite.reject(may, node)
         return
     args, kwargs = bound.call()
     rewrite.replace(node, bound.op, *args, **{**kwargs, "device": devices.pop()})
 
 
-def _is_more_than_index(graph: GraphView, node: Node, user: Node) -> str:
+def _may_be_made_there(graph: GraphView, node: Node, bound: Bound, devices: set[torch.device]) -> Literal[True] | No:
+    for user in node.users:
+        if not (is_index := _is_index(graph, node, user)):
+            return is_index
+    if len(devices) > 1:
+        return No("it indexes tensors of several devices")
+    if any(value_of(user).device.type == "cpu" for user in node.users):
+        return No("it indexes a tensor on the CPU, too")
+    return No("it lies in pinned memory") if bound.get("pin_memory") else True
+
+
+def _is_index(graph: GraphView, node: Node, user: Node) -> Literal[True] | No:
     bound = graph.bind(user) if graph.is_call(user, *INDEXINGS) else None
     if not isinstance(bound, Bound):
-        return f"{user.name} uses it otherwise than as an index"
+        return No(f"{user.name} uses it otherwise than as an index")
     other = (bound["self"], bound.get("values"))
-    return f"{user.name} uses it as more than an index" if node in other else ""
+    return No(f"{user.name} uses it as more than an index") if node in other else True

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+from torch.fx import Node
 
-from eductor.graph import No, known_equal, value_of
+from eductor.graph import Bound, GraphView, No, Rewriter, known_equal, value_of
 from eductor.patterns import Match, pattern_pass
 from eductor.pipeline.base import f32
+
+aten = torch.ops.aten
 
 
 @pattern_pass(stage="joint", numerics="reassociates", devices="cuda")
@@ -36,8 +39,21 @@ def check(match: Match) -> Literal[True] | No:
 
 
 bmm_to_mm.replace(
-    batched_product, product, inputs=[f32(1, 4, 3), f32(1, 3, 5)], check=check, stored="products.batch_of_one"
+    batched_product,
+    product,
+    inputs=[f32(1, 4, 3), f32(1, 3, 5)],
+    check=check,
+    tolerate="kinds",
+    stored="products.batch_of_one",
 )
+
+
+@bmm_to_mm.call(aten.bmm)
+def dtype_of_its_own(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
+    """A result that is wider than its operands stays: `mm` would round it."""
+    bound = graph.bind(node)
+    if isinstance(bound, Bound) and bound.op is not aten.bmm.default:
+        rewrite.reject("it asks for a dtype of its own", node)
 
 
 @bmm_to_mm.example

@@ -13,8 +13,7 @@ from eductor.compat import HigherOrderOperator, make_fx
 from eductor.graph import GraphView, Rewriter, value_of
 from eductor.graph.snapshot import attribute_or_none
 from eductor.graph.values.meta import set_value
-from eductor.graph.wrappers.copies import hand_out
-from eductor.graph.wrappers.sizes import as_arguments
+from eductor.graph.wrappers.copies import as_arguments, hand_out
 from eductor.passes.lower.loop_graphs import Operands, body_graph, condition_graph
 from eductor.pipeline.base import f32, graph_pass
 

@@ -9,8 +9,7 @@ from torch.fx import Node
 
 from eductor.compat import HigherOrderOperator
 from eductor.graph import GraphView, Rewriter
-from eductor.graph.wrappers.auto_functionalized import functional_call, functional_call_on_bases
-from eductor.graph.wrappers.triton_wrapper import functional_kernel
+from eductor.graph.wrappers.auto_functionalized import functional_call, functional_call_on_bases, functional_kernel
 from eductor.pipeline.base import f32, graph_pass
 
 aten = torch.ops.aten

@@ -9,7 +9,7 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,8 @@ import torch
 
 from eductor.compat import HigherOrderOperator, OpOverload, OpOverloadPacket
 from eductor.errors import BadPattern
-from eductor.graph.reading.bind import Bound, bind_call, packets_of
+from eductor.graph import Bound, bind_call
+from eductor.graph.reading.bind import packets_of
 from eductor.graph.reading.schema import candidates
 from eductor.patterns.language.pattern import (
     AnyOf,
@@ -31,11 +32,12 @@ from eductor.patterns.language.pattern import (
     Tolerance,
     Users,
     Var,
+    parts,
     spelled,
     target_name,
     walk,
 )
-from eductor.patterns.match.call_reading import Signature, signature_of
+from eductor.patterns.match.call_reading import CallParameters, call_parameters
 from eductor.patterns.match.transparent import CAST
 
 aten = torch.ops.aten
@@ -46,7 +48,7 @@ Place = tuple[int | str, ...]
 
 @dataclass(eq=False, slots=True)
 class Call:
-    """A call that a form looks for. `places` has what stands at each argument that is mentioned."""
+    """One call of a form. `places` maps each mentioned argument to its pattern or constant."""
 
     keys: tuple[Any, ...]
     overloads: frozenset[OpOverload] | None
@@ -64,7 +66,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """The dims of a permutation that exchanges two, for whatever rank."""
+    """The permutation that exchanges two dims, for any rank."""
 
     a: int
     b: int
@@ -80,13 +82,13 @@ class Swap:
 class Each:
     """A list of elements that all have one of these forms."""
 
-    element: tuple[Form, ...]
+    element: tuple[PatternForm, ...]
     partial: bool
 
 
 @dataclass(eq=False, slots=True)
-class Form:
-    """One plain form of a pattern."""
+class PatternForm:
+    """A pattern without alternatives, in canonical spelling: what is matched."""
 
     outputs: tuple[Any, ...]
     tolerated: frozenset[Tolerance]
@@ -97,7 +99,9 @@ class Form:
         self.calls = tuple(_calls(self.outputs))
 
 
-def forms(pattern: Any, tolerated: frozenset[Tolerance] = frozenset(), *, is_element: bool = False) -> tuple[Form, ...]:
+def forms(
+    pattern: Any, tolerated: frozenset[Tolerance] = frozenset(), *, is_element: bool = False
+) -> tuple[PatternForm, ...]:
     """The plain forms of a pattern, those with the first alternatives first; an element of a list need not be a call."""
     alternatives = [p for p in walk(pattern, into_lists=False) if isinstance(p, AnyOf)]
     sizes = [len(a.choices) for a in alternatives]
@@ -106,7 +110,7 @@ def forms(pattern: Any, tolerated: frozenset[Tolerance] = frozenset(), *, is_ele
         raise BadPattern(
             f"the alternatives of a pattern multiply to {count} forms, {MOST_FORMS} are allowed: make several rules of it."
         )
-    found: list[Form] = []
+    found: list[PatternForm] = []
     for choice in itertools.product(*map(range, sizes)):
         chosen = {id(a): a.choices[i] for a, i in zip(alternatives, choice, strict=True)}
         builder = _Builder(tolerated, chosen, is_element)
@@ -128,7 +132,7 @@ class _Builder:
         self._roots: dict[int, Op] = {}
         self.used: set[int] = set()
 
-    def form(self, pattern: Any) -> Form:
+    def form(self, pattern: Any) -> PatternForm:
         pattern = self._chosen_value(pattern)
         roots = pattern.patterns if isinstance(pattern, Outputs) else (pattern,)
         repeated = []
@@ -140,7 +144,7 @@ class _Builder:
             outputs.append(made)
         if not any(isinstance(o, Call) for o in outputs) and not self._is_element:
             raise BadPattern(f"the pattern {spelled(pattern)} has no call to look for.")
-        return Form(tuple(outputs), self._tolerated, frozenset(repeated))
+        return PatternForm(tuple(outputs), self._tolerated, frozenset(repeated))
 
     def value(self, said: Any) -> Any:
         if isinstance(said, AnyOf):
@@ -189,7 +193,7 @@ class _Builder:
     # ------------------------------------------------------------------------------------------------- one spelling
 
     def _plain(self, said: Op) -> Any:
-        """The expression in the spelling in which graphs are read."""
+        """The expression in canonical spelling."""
         if said.open:
             return said
         if len(said.targets) != 1:
@@ -237,7 +241,7 @@ class _Builder:
         return packet is aten.mul and isinstance(a, (Op, Var)) and same
 
     def _scaled(self, said: Op, packet: OpOverloadPacket) -> Op:
-        """Numbers multiply, tensors divide."""
+        """In canonical spelling, numbers multiply and tensors divide."""
         x, y = map(self._chosen_value, said.args)
         if packet is aten.div and (inverse := _inverse(y)) is not None:
             return Op((aten.mul,), (x, inverse), {}, said.users)
@@ -261,26 +265,20 @@ class _Builder:
 
 
 def _as_operator(said: Op) -> Op:
-    """A function or Python operator that spells an ATen operator, as that operator."""
+    """The expression with the ATen operator that its function or Python operator spells."""
     (target,) = said.targets
     if isinstance(target, (OpOverload, OpOverloadPacket)):
         return said
     if target is operator.getitem and said.args and _has_several_results(said.args[0]):
         return said
-    for number in (1 << 40, 0.1):  # a free constant may be a whole number, or need not be
-        given = _stand_ins((said.args, said.kwargs), number)
-        bound = bind_call(target, *given.filled)
-        if isinstance(bound, Bound):
-            args = {name: given.restored(value) for name, value in bound.arguments.items() if name in bound.given}
-            in_order = itertools.takewhile(args.__contains__, signature_of(bound.op).names)
-            at_places = tuple(in_order)[: signature_of(bound.op).positional]
-            rest = {name: value for name, value in args.items() if name not in at_places}
-            return Op((bound.packet,), tuple(args[n] for n in at_places), rest, said.users)
-    return said
+    constants = [id(p) for p in walk(list(parts(said))) if isinstance(p, (Const, Computed))]
+    cases = (dict.fromkeys(constants, kind) for kind in "if")  # a free constant may be a whole number, or need not be
+    found = (given.called(bound, said.users) for given, bound in bound_calls(target, said.args, said.kwargs, cases))
+    return next(found, said)
 
 
 def _has_several_results(said: Any) -> bool:
-    """Whether an expression is a call that gives a tuple or a list: an item of it is no selection from a tensor."""
+    """Whether an expression is a call that returns a tuple or list, so that `getitem` does not index a tensor."""
     calls = [c for c in (said.choices if isinstance(said, AnyOf) else (said,)) if isinstance(c, Op)]
     targets = [t for c in calls for t in c.targets]
     ops = [o for t in targets for p in packets_of(t) or () for o in candidates(p)]
@@ -288,39 +286,57 @@ def _has_several_results(said: Any) -> bool:
     return several or any(isinstance(t, HigherOrderOperator) for t in targets)
 
 
-@dataclass(slots=True)
-class _StandIns:
-    """Arguments with something of the right kind in place of each pattern."""
+def bound_calls(
+    target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], cases: Iterable[Mapping[int, str]]
+) -> Iterator[tuple[StandIns, Bound]]:
+    """The operators that a call of a pattern may spell: one for each case of kinds of arguments that can be bound."""
+    for kinds in cases:
+        given = StandIns(kinds)
+        bound = bind_call(target, given.filled(args), {k: given.filled(v) for k, v in kwargs.items()})
+        if isinstance(bound, Bound):
+            yield given, bound
 
-    filled: Any
-    patterns: list[tuple[Any, Any]]
 
-    def restored(self, value: Any) -> Any:
+class StandIns:
+    """Values in place of the patterns in a call, so that it can be bound: tensors, or of the kinds that are given by id."""
+
+    def __init__(self, kinds: Mapping[int, str]) -> None:
+        self._kinds = kinds
+        self._known: list[tuple[Any, Any]] = []
+
+    def filled(self, value: Any) -> Any:
         if isinstance(value, (list, tuple)):
-            return type(value)(self.restored(v) for v in value)
-        return next((pattern for stand_in, pattern in self.patterns if stand_in is value), value)
-
-
-def _stand_ins(given: Any, number: float) -> _StandIns:
-    patterns: list[tuple[Any, Any]] = []
-
-    def fill(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {k: fill(v) for k, v in value.items()}
-        if isinstance(value, (list, tuple)):
-            return type(value)(fill(v) for v in value)
+            return type(value)(self.filled(v) for v in value)
         if not isinstance(value, Pattern):
             return value
-        is_constant = isinstance(value, (Const, Computed))
-        stand_in: Any = number + len(patterns) if is_constant else torch.empty(2, 2, device="meta")
-        patterns.append((stand_in, value))
-        return stand_in
+        number = (1 << 40) + len(self._known)
+        made: dict[str, Any] = {"i": number, "f": number + 0.5, "l": [number]}
+        tensor = torch.empty(2, 2, device="meta")
+        self._known.append((made.get(self._kinds.get(id(value), "t"), tensor), value))
+        return self._known[-1][0]
 
-    return _StandIns(fill(given), patterns)
+    def called(self, bound: Bound, users: Users) -> Op:
+        """The bound call as an expression of its operator, with the patterns back in place."""
+        parameters = call_parameters(bound.op)
+        values = {name: self._restored(value) for name, value in bound.arguments.items() if name in bound.given}
+        places = tuple(itertools.takewhile(values.__contains__, parameters.names))[: parameters.positional]
+        rest = {name: value for name, value in values.items() if name not in places}
+        return Op((bound.packet,), tuple(values[n] for n in places), rest, users)
+
+    def _restored(self, value: Any) -> Any:
+        for made, pattern in self._known:
+            if value is made or (not isinstance(made, torch.Tensor) and type(value) is type(made) and value == made):
+                return pattern
+        return [self._restored(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+    def are_all_in(self, call: Op) -> bool:
+        """Whether every pattern is in the call: one is lost if binding computed with its stand-in."""
+        there = {id(p) for p in walk(call)}
+        return all(id(pattern) in there for _, pattern in self._known)
 
 
 def _inverse(divisor: Any) -> Any:
-    """The factor that a constant divisor is."""
+    """The reciprocal of a constant divisor, as a factor; None for anything else."""
     if isinstance(divisor, Const):
         return Const(divisor.name, divisor.where, not divisor.inverted)
     if isinstance(divisor, Computed):
@@ -339,7 +355,7 @@ def _dtype_of_cast(packet: OpOverloadPacket, args: tuple[Any, ...], kwargs: Any)
 
 
 def _target(said: Op) -> tuple[Any, frozenset[OpOverload] | None]:
-    """Under what the calls are filed, and which overloads are meant where not all are."""
+    """The index keys of a call's targets, and their overloads if only some are meant."""
     keys: list[Any] = []
     overloads: set[OpOverload] = set()
     for target in said.targets:
@@ -352,24 +368,24 @@ def _target(said: Op) -> tuple[Any, frozenset[OpOverload] | None]:
 
 
 def _check_arguments(said: Op, plain: Op) -> None:
-    """That some overload of some target could have so many positional arguments, and these keywords."""
+    """Raises BadPattern unless some overload of a target takes these arguments."""
     count, keywords = len(plain.args), tuple(plain.kwargs)
     if any(_takes(target, count, keywords) for target in plain.targets):
         return
     given = f"{count} positional argument{'s' if count != 1 else ''}"
     named = f" and {', '.join(f'{k}=' for k in keywords)}" if keywords else ""
     known = dict.fromkeys(
-        f"{target_name(o)}({', '.join(_listed(signature_of(o)))})" for t in plain.targets for o in _overloads(t)
+        f"{target_name(o)}({', '.join(_listed(call_parameters(o)))})" for t in plain.targets for o in _overloads(t)
     )
     raise BadPattern(f"{_shown(said)}: no overload takes {given}{named}. There is {'; '.join(known)}.")
 
 
 @functools.lru_cache(maxsize=1 << 12)
 def _takes(target: Any, count: int, keywords: tuple[str, ...]) -> bool:
-    """Whether a target can be called so, as far as is known."""
+    """Whether an overload of a target takes so many positional arguments and these keywords."""
     overloads = _overloads(target)
     return not overloads or any(
-        count <= s.positional and set(keywords) <= set(s.names[count:]) for s in map(signature_of, overloads)
+        count <= s.positional and set(keywords) <= set(s.names[count:]) for s in map(call_parameters, overloads)
     )
 
 
@@ -384,14 +400,14 @@ def _overloads(target: Any) -> tuple[OpOverload, ...]:
     return tuple(o for o in found if o.namespace == "aten")
 
 
-def _listed(signature: Signature) -> Iterator[str]:
-    """The parameters as one would write them."""
-    for i, name in enumerate(signature.names):
-        yield from ("*", name) if i == signature.positional else (name,)
+def _listed(parameters: CallParameters) -> Iterator[str]:
+    """The parameters of a schema, with a `*` before the keyword-only ones."""
+    for i, name in enumerate(parameters.names):
+        yield from ("*", name) if i == parameters.positional else (name,)
 
 
 def _shown(said: Op) -> str:
-    """A call in a message: a tensor in it would be printed."""
+    """A call in an error message, without the contents of tensors."""
     args = ["a tensor" if isinstance(a, torch.Tensor) else spelled(a) for a in said.args]
     named = [f"{k}={'a tensor' if isinstance(v, torch.Tensor) else spelled(v)}" for k, v in said.kwargs.items()]
     return f"{' | '.join(map(target_name, said.targets))}({', '.join((*args, *named))})"

@@ -6,6 +6,7 @@ lacks is not looked for at all.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,44 +15,56 @@ from typing import Any, Protocol
 from torch.fx import Node
 
 from eductor.compat import sort_key
+from eductor.errors import BadPattern
 from eductor.graph import GraphView, No
-from eductor.patterns.compile.forms import Call, Form
-from eductor.patterns.compile.program import Program, anchored, compiled
-from eductor.patterns.compile.steps import Slots, Step
-from eductor.patterns.language.pattern import Tolerance
+from eductor.patterns.compile.forms import Call, PatternForm, forms
+from eductor.patterns.compile.program import MatchProgram, anchored, compiled
+from eductor.patterns.compile.steps import MatchStep, Slots
+from eductor.patterns.language.pattern import Pattern, Tolerance
 from eductor.patterns.match.match import Match, completed
 from eductor.patterns.match.node_readings import Readings
 from eductor.patterns.match.spellings import sources
 
 
-class Spelled(Protocol):
-    """One spelling of a rule's pattern."""
+class Variant(Protocol):
+    """One spelling of a pattern: what it requires of a graph is known before it is made."""
 
     @property
     def required(self) -> frozenset[Any]:
-        """Operators without which it cannot match: known without reading the pattern, if that is still to be loaded."""
+        """Operators without which it cannot match."""
         ...
 
     @property
-    def forms(self) -> tuple[Form, ...]: ...
+    def pattern(self) -> Pattern | None:
+        """None where this torch lacks an operator of it."""
+        ...
 
 
-class Searched(Protocol):
-    """What the index knows of a rule."""
+@dataclass(eq=False)
+class Part:
+    """One spelling of a rule's pattern, brought to its plain forms when a graph could have it."""
 
-    @property
-    def tolerated(self) -> frozenset[Tolerance]: ...
+    variant: Variant
+    tolerated: frozenset[Tolerance]
+    problem: str = ""
+    """Why it is left out: a function that cannot be traced breaks nobody's compile."""
 
-    @property
-    def parts(self) -> Sequence[Spelled]: ...
+    @functools.cached_property
+    def forms(self) -> tuple[PatternForm, ...]:
+        try:
+            pattern = self.variant.pattern
+        except BadPattern as error:
+            self.problem = str(error)
+            return ()
+        return () if pattern is None else forms(pattern, self.tolerated)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A form that was found in a graph, by the number of its rule: a match, or what was wrong with it as a whole."""
+    """A form found at an anchor node, with the number of its rule: a match, or why the whole is none."""
 
     rule: int
-    program: Program
+    program: MatchProgram
     found: Match | No
     anchor: Node
 
@@ -60,8 +73,8 @@ class Candidate:
 class _Branch:
     """A node of the tree: the steps that can follow, and the programs that end here."""
 
-    edges: dict[Step, _Branch] = field(default_factory=dict)
-    ends: list[tuple[int, Program]] = field(default_factory=list)
+    edges: dict[MatchStep, _Branch] = field(default_factory=dict)
+    ends: list[tuple[int, MatchProgram]] = field(default_factory=list)
 
 
 _MOST_TREES = 32
@@ -70,12 +83,12 @@ _Root = tuple[tuple[Any, ...], Any, frozenset[Tolerance]]
 
 
 class Index:
-    """Looks for the patterns of some rules in graphs."""
+    """Looks for the patterns of some rules in graphs: each rule is given by the spellings of its pattern."""
 
-    def __init__(self, rules: Sequence[Searched]) -> None:
+    def __init__(self, rules: Sequence[Sequence[Part]]) -> None:
         self._rules = rules
-        self._programs: dict[Call, Program] = {}
-        self._trees: dict[tuple[Call, ...], dict[_Root, tuple[Program, _Branch]]] = {}
+        self._programs: dict[Call, MatchProgram] = {}
+        self._trees: dict[tuple[Call, ...], dict[_Root, tuple[MatchProgram, _Branch]]] = {}
 
     def candidates(self, view: GraphView, readings: Readings | None = None) -> list[Candidate]:
         """Everything that is found: the rules in their order, the matches of one in the order of the graph."""
@@ -83,13 +96,13 @@ class Index:
         chosen = list(self._chosen(view))
         found: list[Candidate] = []
         known: set[Any] = set()
-        forms = Counter(rule for rule, _ in chosen)
+        spellings = Counter(rule for rule, _ in chosen)
         for first, branch in self._tree(chosen).values():
             assert first.anchor is not None
             for node in possible(view, first.anchor, first.form.tolerated):
                 for start in anchored(readings, node, first.anchor, first.form):
                     for rule, program, slots in _walk(branch, readings, [start]):
-                        key = program.key(slots) if forms[rule] > 1 else None
+                        key = program.key(slots) if spellings[rule] > 1 else None
                         if key is not None and (rule, node, key) in known:
                             continue
                         match = completed(program, slots, readings, node)
@@ -101,7 +114,7 @@ class Index:
         return sorted(_distinct(found), key=lambda c: (order[c.program], sort_key(_place(c))))
 
     def again(self, candidate: Candidate, readings: Readings) -> Match | No:
-        """The same form at the same anchor, after the graph was edited; with the same nodes for its names, if it still has them."""
+        """The same form at the same anchor after edits; if possible, a match that binds the same nodes."""
         found: Match | No = No("the graph changed meanwhile")
         wanted = candidate.found.named() if isinstance(candidate.found, Match) else set()
         for start in candidate.program.starts(readings, candidate.anchor):
@@ -113,7 +126,7 @@ class Index:
                     found = match
         return found
 
-    def _chosen(self, view: GraphView) -> Iterator[tuple[int, Program]]:
+    def _chosen(self, view: GraphView) -> Iterator[tuple[int, MatchProgram]]:
         counts: dict[tuple[Any, frozenset[Tolerance]], int] = {}
 
         def count(keys: Sequence[Any], tolerated: frozenset[Tolerance]) -> int:
@@ -124,25 +137,25 @@ class Index:
                 total += counts[key, tolerated]
             return total
 
-        for number, rule in enumerate(self._rules):
-            possible = (p for p in rule.parts if all(count((key,), rule.tolerated) for key in p.required))
+        for number, parts in enumerate(self._rules):
+            possible = (p for p in parts if all(count((key,), p.tolerated) for key in p.variant.required))
             for form in (form for part in possible for form in part.forms):
                 sizes = [count(call.keys, form.tolerated) for call in form.calls]
                 if all(sizes):
                     yield number, self._program(form, form.calls[sizes.index(min(sizes))])
 
-    def _program(self, form: Form, anchor: Call) -> Program:
+    def _program(self, form: PatternForm, anchor: Call) -> MatchProgram:
         if anchor not in self._programs:
             self._programs[anchor] = compiled(form, anchor)
         return self._programs[anchor]
 
-    def _tree(self, chosen: list[tuple[int, Program]]) -> dict[_Root, tuple[Program, _Branch]]:
+    def _tree(self, chosen: list[tuple[int, MatchProgram]]) -> dict[_Root, tuple[MatchProgram, _Branch]]:
         """The tree of these programs: built once, and again only where a graph asks for other anchors."""
         key = tuple(program.anchor for _, program in chosen if program.anchor is not None)
         if key not in self._trees:
             if len(self._trees) >= _MOST_TREES:
                 self._trees.clear()
-            roots: dict[_Root, tuple[Program, _Branch]] = {}
+            roots: dict[_Root, tuple[MatchProgram, _Branch]] = {}
             for number, program in chosen:
                 assert program.anchor is not None
                 root = (program.anchor.keys, program.anchor.overloads, program.form.tolerated)
@@ -160,7 +173,7 @@ def possible(view: GraphView, call: Call, tolerated: frozenset[Tolerance]) -> li
     return sorted(found, key=sort_key)
 
 
-def _walk(branch: _Branch, readings: Readings, slots: Slots) -> Iterator[tuple[int, Program, Slots]]:
+def _walk(branch: _Branch, readings: Readings, slots: Slots) -> Iterator[tuple[int, MatchProgram, Slots]]:
     depth = len(slots)
     while True:
         for rule, program in branch.ends:
@@ -181,8 +194,8 @@ def _walk(branch: _Branch, readings: Readings, slots: Slots) -> Iterator[tuple[i
 
 
 def _follow(
-    step: Step, outcomes: Sequence[Any], child: _Branch, readings: Readings, slots: Slots
-) -> Iterator[tuple[int, Program, Slots]]:
+    step: MatchStep, outcomes: Sequence[Any], child: _Branch, readings: Readings, slots: Slots
+) -> Iterator[tuple[int, MatchProgram, Slots]]:
     for outcome in outcomes:
         if step.stores:
             slots.append(outcome)

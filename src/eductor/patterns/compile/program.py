@@ -5,41 +5,42 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch.fx import Node
 
 from eductor.errors import BadPattern
-from eductor.patterns.compile.forms import Call, Each, Form, Place
+from eductor.graph import No
+from eductor.patterns.compile.forms import Call, Each, PatternForm, Place
 from eductor.patterns.compile.steps import (
-    NO,
+    FAILED,
+    ArgumentStep,
     Climb,
     Closed,
     Constant,
     Enter,
     Free,
     Length,
+    MatchStep,
     Same,
     Slots,
-    Step,
     Take,
     exact,
-    fitting,
 )
 from eductor.patterns.language.pattern import Computed, Const, Pattern, Var, names_of, spelled
-from eductor.patterns.match.call_reading import Inverse, Reading, Signature
+from eductor.patterns.match.call_reading import CallParameters, Inverse, Reading
 from eductor.patterns.match.constants import argument, name_of
 from eductor.patterns.match.node_readings import Readings
 
 
 @dataclass(eq=False)
-class Program:
-    """The steps, and in which slots they leave what the pattern names."""
+class MatchProgram:
+    """A compiled form: its steps, and the slots of the values that the pattern names."""
 
-    form: Form
+    form: PatternForm
     anchor: Call | None
     """None: the slot 0 is a list's element, not a call."""
-    steps: tuple[Step, ...]
+    steps: tuple[MatchStep, ...]
     names: dict[str, int]
     inverses: frozenset[str]
     """The names whose slots hold the inverse of what they stand for."""
@@ -50,46 +51,46 @@ class Program:
 
     @functools.cached_property
     def conditions(self) -> tuple[Any, ...]:
-        """Its variables and constants that have a condition."""
+        """The variables and constants that have a condition."""
         leaves = (*self.form.outputs, *(value for call in self.form.calls for value in call.places.values()))
         return tuple(x for x in leaves if isinstance(x, (Var, Const)) and has_condition(x))
 
     def key(self, slots: Slots) -> Any:
-        """What a solution found, to know it again in another form of the rule; None where only the match can tell."""
+        """A key of a solution, equal for the same match in another form of the rule; None if only the match can tell."""
         if self.lists or self.computed or len(self.form.outputs) > 1 or self.form.repeated:
             return None
         named = frozenset([(name, id(slots[slot])) for name, slot in self.names.items()])
         return named, frozenset([id(slots[slot].node) for slot in self.calls.values()])
 
     def starts(self, readings: Readings, node: Node) -> list[Reading]:
-        """What the first slot may hold, if the anchor is this node."""
+        """The readings of a node that the first slot may hold."""
         assert self.anchor is not None
         return anchored(readings, node, self.anchor, self.form)
 
     def solutions(self, readings: Readings, start: Reading) -> Iterator[Slots]:
-        """All ways in which the steps can be taken from a start."""
+        """All ways to take the steps from a start."""
         return _solutions(self.steps, readings, [start], 0)
 
 
-def anchored(readings: Readings, node: Node, call: Call, form: Form) -> list[Reading]:
+def anchored(readings: Readings, node: Node, call: Call, form: PatternForm) -> list[Reading]:
     """The readings of a node as a call of a form, or as the inverse of one."""
     tolerated = form.tolerated
-    found = readings.matching(node, call.keys, tolerated)
+    found = readings.matching(node, call.keys, tolerated, call.overloads)
     if tolerated:
-        found += readings.matching(Inverse(node), call.keys, tolerated)
-    return fitting(found, call.overloads)
+        found += readings.matching(Inverse(node), call.keys, tolerated, call.overloads)
+    return found
 
 
 def has_condition(leaf: Var | Const) -> bool:
     return leaf.where is not None or (isinstance(leaf, Var) and (leaf.exclusive or leaf.shape is not None))
 
 
-def compiled(form: Form, anchor: Call | None) -> Program:
+def compiled(form: PatternForm, anchor: Call | None) -> MatchProgram:
     """The program of a form that starts at one of its calls, or at an element of a list."""
     return _Compiler(form, anchor).program()
 
 
-def _solutions(steps: Sequence[Step], readings: Readings, slots: Slots, at: int) -> Iterator[Slots]:
+def _solutions(steps: Sequence[MatchStep], readings: Readings, slots: Slots, at: int) -> Iterator[Slots]:
     if at == len(steps):
         yield list(slots)
         return
@@ -105,10 +106,10 @@ def _solutions(steps: Sequence[Step], readings: Readings, slots: Slots, at: int)
 class _Compiler:
     """Walks over a form and writes down the steps."""
 
-    def __init__(self, form: Form, anchor: Call | None) -> None:
+    def __init__(self, form: PatternForm, anchor: Call | None) -> None:
         self._form = form
         self._anchor = anchor
-        self._steps: list[Step] = []
+        self._steps: list[MatchStep] = []
         self._names: dict[str, int] = {}
         self._inverses: set[str] = set()
         self._inside: list[str] = []
@@ -118,7 +119,7 @@ class _Compiler:
         self._later: list[tuple[int, Place, Any]] = []
         self._slots = 1
 
-    def program(self) -> Program:
+    def program(self) -> MatchProgram:
         if self._anchor is None:
             self._visit(0, (0,), self._form.outputs[0])
         else:
@@ -141,7 +142,7 @@ class _Compiler:
             unknown = [name for name in names_of(value.expression) if name not in (*self._names, *self._inside)]
             if unknown:
                 raise BadPattern(f"computed({value.expression!r}): the pattern has no name {unknown[0]!r}.")
-        return Program(
+        return MatchProgram(
             self._form,
             self._anchor,
             tuple(self._steps),
@@ -152,7 +153,7 @@ class _Compiler:
             tuple(self._lists),
         )
 
-    def _add(self, step: Step) -> int:
+    def _add(self, step: MatchStep) -> int:
         self._steps.append(step)
         if step.stores:
             self._slots += 1
@@ -214,14 +215,14 @@ class _Compiler:
             self._visit(*self._later.pop(0))
 
     def _next_user(self) -> tuple[Call, Place, int] | None:
-        """A call that is not found yet, one of whose operands is; where it has it, and the operand's slot."""
+        """A call not matched yet that uses a matched one: the call, the operand's place, and its slot."""
         for call, place, value in self._unfound():
             if isinstance(value, Call) and value in self._calls:
                 return call, place, self._calls[value]
         return None
 
     def _next_named_user(self) -> tuple[Call, Place, int] | None:
-        """The same by a name that they have in common."""
+        """The same for a call that uses a bound variable."""
         self._visit_later()
         for call, place, value in self._unfound():
             if isinstance(value, Var) and value.name in self._names and not value.anything:
@@ -245,34 +246,32 @@ def _rank(value: Any) -> int:
 
 # ------------------------------------------------------------------------------------------------- lists of any length
 
-_ELEMENT = Signature(("element",), 1, (None,))
+_ELEMENT = CallParameters(("element",), 1, (None,))
 
 
 def element(node: Node, value: Any) -> Reading:
-    """Where a program without an anchor starts: an element of a list that a node has."""
+    """The start of a program without an anchor: one element of a list argument."""
     return Reading(node, None, None, _ELEMENT, (value,))
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Every:
+@dataclass(frozen=True, slots=True)
+class Every(ArgumentStep):
     """The argument is a list, each element of which (or with `partial`, one at least) matches."""
 
-    slot: int
-    place: Place
-    programs: tuple[Program, ...]
+    programs: tuple[MatchProgram, ...]
     partial: bool
-    stores = True
+    stores: ClassVar[bool] = True
 
     def outcomes(self, readings: Readings, slots: Slots) -> Sequence[Any]:
         found = self._found(readings, slots)
-        return NO if isinstance(found, int) or not found else (found,)
+        return FAILED if isinstance(found, int) or not found else (found,)
 
-    def _found(self, readings: Readings, slots: Slots) -> list[tuple[Program, Slots]] | int:
+    def _found(self, readings: Readings, slots: Slots) -> list[tuple[MatchProgram, Slots]] | int:
         """What each element is, or the number of the first that does not match."""
         values = argument(slots[self.slot], self.place)
         if not isinstance(values, (list, tuple)):
             return 0
-        found: list[tuple[Program, Slots]] = []
+        found: list[tuple[MatchProgram, Slots]] = []
         shared: dict[int, Any] = {}
         for i, value in enumerate(values):
             one = self._element(readings, slots[self.slot].node, value, shared)
@@ -284,7 +283,7 @@ class Every:
 
     def _element(
         self, readings: Readings, node: Node, value: Any, shared: dict[int, Any]
-    ) -> tuple[Program, Slots] | None:
+    ) -> tuple[MatchProgram, Slots] | None:
         for program in self.programs:
             for found in program.solutions(readings, element(node, value)):
                 common = {id(c.said): found[slot].node for c, slot in program.calls.items() if is_shared(c)}
@@ -293,21 +292,21 @@ class Every:
                     return program, found
         return None
 
-    def why(self, readings: Readings, slots: Slots) -> tuple[str, Node | None]:
+    def answer(self, readings: Readings, slots: Slots) -> No:
         reading: Reading = slots[self.slot]
         name, values = name_of(reading, self.place), argument(reading, self.place)
         if not isinstance(values, (list, tuple)):
-            return f"{name} is not a list", reading.node
+            return No(f"{name} is not a list", reading.node)
         found = self._found(readings, slots)
         at = values[found] if isinstance(found, int) and found < len(values) else None
         wanted = " or ".join(
             spelled(o.said if isinstance(o, Call) else o) for p in self.programs for o in p.form.outputs
         )
         if not isinstance(at, Node):
-            return f"no element of {name} is {wanted}", reading.node
+            return No(f"no element of {name} is {wanted}", reading.node)
         if self._element(readings, reading.node, at, {}) is not None:
-            return f"the element {at.name} of {name} stands on another node than those before it", at
-        return f"an element of {name} is {at.name}, the pattern wants each to be {wanted}", at
+            return No(f"the element {at.name} of {name} stands on another node than those before it", at)
+        return No(f"an element of {name} is {at.name}, the pattern wants each to be {wanted}", at)
 
 
 def is_shared(call: Call) -> bool:

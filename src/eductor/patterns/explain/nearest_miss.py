@@ -14,10 +14,10 @@ from torch.fx import Node
 
 from eductor.graph import GraphView, No
 from eductor.graph.provenance import source_line
-from eductor.patterns.compile.forms import Form
+from eductor.patterns.compile.forms import PatternForm
 from eductor.patterns.compile.index import possible
-from eductor.patterns.compile.program import Every, Program, compiled, element
-from eductor.patterns.compile.steps import Climb, Enter, Same, Slots, Step
+from eductor.patterns.compile.program import Every, MatchProgram, compiled, element
+from eductor.patterns.compile.steps import CallStep, MatchStep, Same, Slots
 from eductor.patterns.language.pattern import spelled
 from eductor.patterns.match.constants import argument
 from eductor.patterns.match.match import completed
@@ -40,7 +40,7 @@ class Missed:
 
     @property
     def source(self) -> str:
-        """Where the node stands in the user's program, as `file:line: code`; empty where that is not known."""
+        """The line of the user's program, as `file:line: code`; empty if unknown."""
         return source_line(self.node) if self.node is not None else ""
 
     def __str__(self) -> str:
@@ -49,15 +49,15 @@ class Missed:
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """The way through a form that found most: so many of its calls, and where it failed, what matters most first."""
+    """The nearest miss: how many calls of a form were found, and the failures, the most important first."""
 
-    form: Form
+    form: PatternForm
     found: int
     calls: int
     failures: tuple[Missed, ...]
 
 
-def nearest(forms: Sequence[Form], views: Sequence[GraphView]) -> Nearest | None:
+def nearest(forms: Sequence[PatternForm], views: Sequence[GraphView]) -> Nearest | None:
     """The nearest miss of any of the forms in any of the graphs; None where no node could be any of their calls."""
     search = _Search(Readings(), _Budget(MOST_STEPS))
     for view in views:
@@ -71,7 +71,7 @@ def nearest(forms: Sequence[Form], views: Sequence[GraphView]) -> Nearest | None
     return search.told() if search.best is not None else None
 
 
-def _by_rarity(forms: Sequence[Form], view: GraphView) -> Iterator[tuple[int, Program, list[Node]]]:
+def _by_rarity(forms: Sequence[PatternForm], view: GraphView) -> Iterator[tuple[int, MatchProgram, list[Node]]]:
     """Each form from each of its calls: all from their rarest, then all from the next one."""
     anchors = []
     for number, form in enumerate(forms):
@@ -92,9 +92,9 @@ class _Budget:
 
 
 class _Plan:
-    """A program, and what is lost with each of its steps: the calls and steps that follow from it."""
+    """A program with the number of calls and steps that are lost if a step fails."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: MatchProgram) -> None:
         self.program = program
         self.steps = program.steps
         self.fills = list(_fills(program.steps))
@@ -107,9 +107,9 @@ class _Plan:
                 self.follow[maker] += self.follow[i]
         self.total = sum(map(_calls_of, self.steps)) + (program.anchor is not None)
 
-    def wanted(self, step: Step, filled: int) -> str:
+    def wanted(self, step: MatchStep, filled: int) -> str:
         """The part of the pattern that a step is about."""
-        slot = filled if isinstance(step, (Enter, Climb)) else step.slot
+        slot = filled if isinstance(step, CallStep) else step.slot
         said = next((call.said for call, at in self.program.calls.items() if at == slot), None)
         return spelled(said, 2) if said is not None else self.whole
 
@@ -119,7 +119,7 @@ class _Plan:
         return ", ".join(spelled(getattr(output, "said", output), 2) for output in outputs)
 
 
-def _fills(steps: Sequence[Step]) -> Iterator[int]:
+def _fills(steps: Sequence[MatchStep]) -> Iterator[int]:
     """The slot that each step fills; -1 where it only tests."""
     slot = 0
     for step in steps:
@@ -127,10 +127,10 @@ def _fills(steps: Sequence[Step]) -> Iterator[int]:
         yield slot if step.stores else -1
 
 
-def _calls_of(step: Step) -> int:
+def _calls_of(step: MatchStep) -> int:
     if isinstance(step, Every):
         return max(_Plan(program).total for program in step.programs)
-    return int(isinstance(step, (Enter, Climb)))
+    return int(isinstance(step, CallStep))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +151,9 @@ class _Failure:
             text = spelled(said, 2) if said is not None else self.plan.whole
             return Missed(text, node, self.missed.reason)
         step = self.plan.steps[self.at]
-        reason, node = step.why(readings, slots)
-        return Missed(self.plan.wanted(step, self.plan.fills[self.at]), node, reason)
+        missed = step.answer(readings, slots)
+        assert isinstance(missed, No)  # it had no outcome
+        return Missed(self.plan.wanted(step, self.plan.fills[self.at]), next(iter(missed.nodes), None), missed.reason)
 
     @property
     def loses_calls(self) -> bool:
@@ -181,7 +182,7 @@ class _Search:
 
     @property
     def has_all_calls(self) -> bool:
-        """Whether all calls are there, some with wrong arguments: from another one of them no better way begins."""
+        """Whether all calls were found, some with wrong arguments: no other start can find more."""
         return self.best is not None and self.best.score[0] == 1
 
     def told(self) -> Nearest:
@@ -220,14 +221,14 @@ class _Walk:
         if not outcomes:
             self._failed(at, step)
 
-    def _on(self, at: int, step: Step, outcome: Any) -> None:
+    def _on(self, at: int, step: MatchStep, outcome: Any) -> None:
         if step.stores:
             self.slots.append(outcome)
         self.go(at + 1)
         if step.stores:
             self.slots.pop()
 
-    def _failed(self, at: int, step: Step) -> None:
+    def _failed(self, at: int, step: MatchStep) -> None:
         inside = self._inside(step) if isinstance(step, Every) else None
         found = inside.found if inside is not None else 0
         new = inside.failures if inside is not None else (_Failure(self.plan, at, tuple(self.slots)),)
@@ -281,5 +282,5 @@ class _Walk:
         return self.search.best is None or self._score > self.search.best.score
 
 
-def _read(step: Step) -> tuple[int, ...]:
+def _read(step: MatchStep) -> tuple[int, ...]:
     return (step.slot, step.other) if isinstance(step, Same) else (step.slot,)

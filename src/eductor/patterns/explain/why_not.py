@@ -14,7 +14,7 @@ from torch.fx import Graph, GraphModule
 from eductor.errors import BadPattern
 from eductor.graph import GraphView, around
 from eductor.graph.snapshot import subgraphs
-from eductor.patterns.compile.forms import Call, Form
+from eductor.patterns.compile.forms import Call, PatternForm
 from eductor.patterns.compile.index import Index, possible
 from eductor.patterns.compile.program import anchored
 from eductor.patterns.compile.steps import called
@@ -101,7 +101,7 @@ def why_not(
 
 
 def _why_not(rule: Rule, views: Sequence[GraphView], asked: Asked) -> WhyNot:
-    index = Index([rule])
+    index = Index([rule.parts])
     found = [(view, c.found) for view in views for c in index.candidates(view) if isinstance(c.found, Match)]
     if found:
         answers = [(match, rule.holds(match, {**asked, "graph": view})) for view, match in found]
@@ -123,7 +123,7 @@ def _why_not(rule: Rule, views: Sequence[GraphView], asked: Asked) -> WhyNot:
     return WhyNot(rule.name, 0, (), near.found, near.calls, first, tuple(also), lacking)
 
 
-def _lacking(form: Form, views: Sequence[GraphView]) -> dict[str, None]:
+def _lacking(form: PatternForm, views: Sequence[GraphView]) -> dict[str, None]:
     """The operators that no graph calls, in any spelling."""
     readings = Readings()
 
@@ -148,11 +148,11 @@ def _place(missed: Missed) -> Iterator[str]:
 
 
 def _nothing(*given: Any) -> None:
-    """An expression alone is only looked for."""
+    """The handler of an expression that is only searched for."""
 
 
 class _Loose(GraphView):
-    """A graph that is not that of its module: a copy, or one that has no module at all."""
+    """A view of a graph that belongs to no module, or is a copy."""
 
     def __init__(self, graph: Graph) -> None:
         owner = graph.owning_module

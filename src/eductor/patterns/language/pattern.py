@@ -21,11 +21,12 @@ from eductor.errors import BadPattern
 from eductor.graph.text.printer import literal, path_of
 from eductor.pipeline.versions import source_hash
 
-Tolerance = Literal["scale", "casts", "rank"]
+Tolerance = Literal["scale", "casts", "rank", "kinds"]
 TOLERANCES: dict[Tolerance, str] = {
     "scale": "a division stands for the product with the inverse: `x / c`, `x * (1 / c)`, `x / sqrt(v)`, `x * rsqrt(v)`",
     "casts": "conversions between floating dtypes may stand anywhere, or nowhere",
     "rank": "a traced function is looked for with more or fewer leading dimensions, too, up to four in all",
+    "kinds": "a traced function is looked for on elements of any kind: floating-point, complex, integers, flags",
 }
 """What a pattern may be told to overlook."""
 ROUNDING: frozenset[Tolerance] = frozenset(("scale", "casts"))

@@ -10,8 +10,8 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import OpOverload, OpOverloadPacket
+from eductor.graph import tensor_of
 from eductor.graph.reading.schema import parameters
-from eductor.graph.values.meta import tensor_of
 from eductor.patterns.language.pattern import Tolerance
 
 aten = torch.ops.aten
@@ -27,7 +27,7 @@ MISSING: Any = _Missing()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Signature:
+class CallParameters:
     """The parameters of what is called: those given by position first."""
 
     names: tuple[str, ...]
@@ -55,7 +55,7 @@ class Reading:
     node: Node
     key: Any
     op: OpOverload | None
-    signature: Signature
+    parameters: CallParameters
     values: tuple[Any, ...]
     tolerance: Tolerance | None = None
     through: tuple[Node, ...] = ()
@@ -63,7 +63,7 @@ class Reading:
     inverted: bool = False
 
     def at(self, place: int | str) -> Any:
-        i = self.signature.index(place)
+        i = self.parameters.index(place)
         return self.values[i] if i >= 0 else MISSING
 
     @property
@@ -71,7 +71,7 @@ class Reading:
         """The number of dimensions that the dims of this call count."""
         if not isinstance(self.key, OpOverloadPacket) or not self.key._qualified_op_name.startswith(_COUNTING):
             return None
-        sizes = next((v for v, n in zip(self.values, self.signature.names, strict=True) if n in _SIZES), None)
+        sizes = next((v for v, n in zip(self.values, self.parameters.names, strict=True) if n in _SIZES), None)
         if isinstance(sizes, (list, tuple)):
             return len(sizes)
         operand = self.values[0] if self.values else None
@@ -96,14 +96,14 @@ _SIZES = ("input_sizes", "self_sizes")
 
 
 @functools.cache
-def signature_of(op: OpOverload) -> Signature:
+def call_parameters(op: OpOverload) -> CallParameters:
     params = parameters(op)
     positional = sum(not p.keyword_only for p in params)
-    return Signature(
+    return CallParameters(
         tuple(p.name for p in params), positional, tuple(p.default if p.has_default else MISSING for p in params)
     )
 
 
-def made(*names: str) -> Signature:
+def made(*names: str) -> CallParameters:
     """The parameters of a call that no schema has."""
-    return Signature(names, len(names), (MISSING,) * len(names))
+    return CallParameters(names, len(names), (MISSING,) * len(names))

@@ -1,18 +1,22 @@
-"""Compares constants of a pattern with those of a graph: by type, with dims counted from the front and known sizes."""
+"""Constants of a pattern against those of a graph: by type, with dims counted from the front; what follows from names."""
 
 from __future__ import annotations
 
+import ast
+import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import sympy
 import torch
 from torch.fx import Node
 
-from eductor.graph.values.meta import known_equal, tensor_of, value_of
+from eductor.errors import BadPattern
+from eductor.graph import No, known_equal, tensor_of, value_of
+from eductor.graph.text.symbolic_sizes import evaluate
 from eductor.patterns.compile.forms import Swap
-from eductor.patterns.language.pattern import spelled
+from eductor.patterns.language.pattern import names_of, spelled
 from eductor.patterns.match.call_reading import MISSING, Reading
 
 aten = torch.ops.aten
@@ -28,25 +32,27 @@ _REDUCTIONS = frozenset(
 _NUMBER = (int, float, complex)
 
 
-def unlike(reading: Reading, place: tuple[int | str, ...], want: Any, *, near: bool = False) -> str:
-    """What tells an argument of a call from the constant that a pattern wants there; empty where nothing does.
+def has_constant(
+    reading: Reading, place: tuple[int | str, ...], want: Any, *, near: bool = False
+) -> Literal[True] | No:
+    """Whether an argument of a call is the constant that a pattern wants there.
 
     `near` overlooks the last bit of a number, which an inverse may have otherwise.
     """
     got = argument(reading, place)
     name = name_of(reading, place)
     if got is MISSING:
-        return f"it has no argument {name}"
+        return No(f"it has no argument {name}", reading.node)
     if isinstance(got, Node) and isinstance(value_of(got), torch.Tensor):
-        return f"{name} is the tensor {got.name}, the pattern wants {shown(want)}"
+        return No(f"{name} is the tensor {got.name}, the pattern wants {shown(want)}", reading.node)
     got = plain(got)
     if isinstance(want, Swap) and reading.rank is not None:
         if got == want.of(reading.rank) and want.of(reading.rank) != list(range(reading.rank)):
-            return ""
-        return f"{name} is {got}, the pattern exchanges {want.a} and {want.b}"
+            return True
+        return No(f"{name} is {got}, the pattern exchanges {want.a} and {want.b}", reading.node)
     rank = reading.rank if name in _DIMS else None
     if rank is not None and _same_dims(got, want, rank, ordered=reading.key not in _REDUCTIONS):
-        return ""
+        return True
     if name == "size" and isinstance(want, (list, tuple)):
         same = _same_sizes(reading, got, want)
     elif name == "size" and len(place) == 2 and want == -1:  # among others, which are free
@@ -54,11 +60,11 @@ def unlike(reading: Reading, place: tuple[int | str, ...], want: Any, *, near: b
         same = _same_sizes(reading, sizes, [want if i == place[1] else size for i, size in enumerate(sizes)])
     else:
         same = rank is None and (same_constant(got, want, mixed=_is_floating(reading)) or (near and nearly(got, want)))
-    return "" if same else f"{name} is {shown(got)}, the pattern wants {shown(want)}"
+    return True if same else No(f"{name} is {shown(got)}, the pattern wants {shown(want)}", reading.node)
 
 
 def argument(reading: Reading, place: tuple[int | str, ...]) -> Any:
-    """What a call has at a place; MISSING where there is no such place."""
+    """The argument of a call at a place; MISSING if there is no such place."""
     value = reading.at(place[0])
     for i in place[1:]:
         if not isinstance(value, (list, tuple)) or not isinstance(i, int) or i >= len(value):
@@ -69,12 +75,12 @@ def argument(reading: Reading, place: tuple[int | str, ...]) -> Any:
 
 def name_of(reading: Reading, place: tuple[int | str, ...]) -> str:
     """The schema's name of an argument; of an element of a list, the list's."""
-    i = reading.signature.index(place[0])
-    return reading.signature.names[i] if i >= 0 else str(place[0])
+    i = reading.parameters.index(place[0])
+    return reading.parameters.names[i] if i >= 0 else str(place[0])
 
 
 def plain(value: Any) -> Any:
-    """Sizes that nodes hold in place of the nodes."""
+    """A value in which each node is replaced by the size that it holds."""
     if isinstance(value, (list, tuple)):
         return [plain(v) for v in value]
     return value_of(value) if isinstance(value, Node) else value
@@ -173,3 +179,25 @@ def shown(value: Any) -> str:
     if isinstance(value, Node):
         return value.name
     return str(value) if isinstance(value, (torch.SymInt, torch.SymFloat)) else spelled(value)
+
+
+# ----------------------------------------------------------------------------------------- what follows from names
+
+
+def evaluated(expression: str, bindings: dict[str, Any]) -> Any:
+    """What an expression of names, `x.shape[i]`, `x.dtype`, `x.device`, numbers and arithmetic gives."""
+    try:
+        known = {name: plain(bindings[name]) for name in names_of(expression) if name in bindings}
+        return evaluate(_parsed(expression), known)
+    except (TypeError, ArithmeticError, IndexError):  # a dimension that the tensor does not have, a division by zero
+        return None
+    except (ValueError, KeyError) as error:
+        raise BadPattern(
+            f"the expression {expression!r}: {error}. It may have names of the pattern, x.shape[i], x.dtype, x.device, "
+            "numbers and arithmetic."
+        ) from None
+
+
+@functools.cache
+def _parsed(expression: str) -> ast.expr:
+    return ast.parse(expression, mode="eval").body

@@ -5,21 +5,21 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from torch.fx import Graph, Node, map_arg
+from torch.fx import Graph, Node
 
 from eductor.compat import sort_key
 from eductor.errors import BadPattern
 from eductor.graph import No, known_equal, tensor_of
-from eductor.patterns.compile.forms import Call, Form
-from eductor.patterns.compile.program import Program, compiled, is_shared
+from eductor.graph.values.meta import nodes_in
+from eductor.patterns.compile.forms import Call, PatternForm
+from eductor.patterns.compile.program import MatchProgram, compiled, is_shared
 from eductor.patterns.compile.steps import Slots
-from eductor.patterns.language.computed import evaluated
 from eductor.patterns.language.pattern import ANY, Op, Var, spelled
 from eductor.patterns.match.call_reading import Reading
-from eductor.patterns.match.constants import name_of, nearly, plain, same_constant, shown
+from eductor.patterns.match.constants import evaluated, name_of, nearly, plain, same_constant, shown
 from eductor.patterns.match.node_readings import Readings
 
 
@@ -27,7 +27,7 @@ from eductor.patterns.match.node_readings import Readings
 class Match:
     """A pattern found in a graph."""
 
-    form: Form
+    form: PatternForm
     anchor: Node
     nodes: tuple[Node, ...]
     """All nodes of the match, in the order of the graph."""
@@ -56,9 +56,7 @@ class Match:
 
     def named(self) -> set[Node]:
         """The nodes that names stand for."""
-        found: set[Node] = set()
-        map_arg(list(self.bindings.values()), found.add)
-        return found
+        return set(nodes_in(list(self.bindings.values())))
 
     def fake(self, name: str) -> Any:
         """The fake value of what a name stands for."""
@@ -71,12 +69,11 @@ class Match:
 _NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
 
 
-def completed(program: Program, slots: Slots, readings: Readings, anchor: Node) -> Match | No:
+def completed(program: MatchProgram, slots: Slots, readings: Readings, anchor: Node) -> Match | No:
     """The match that a solution is, once everything holds that concerns it as a whole."""
     found = _Found(program, slots, readings)
-    missed = found.missed()
-    if missed is not None:
-        return missed
+    if not (holds := found.holds()):
+        return holds
     nodes = tuple(sorted(found.nodes, key=sort_key))
     return Match(program.form, anchor, nodes, found.outputs, found.bindings, found.by_call)
 
@@ -84,49 +81,34 @@ def completed(program: Program, slots: Slots, readings: Readings, anchor: Node) 
 class _Found:
     """A solution of a program, with all its repetitions, being checked as a whole."""
 
-    def __init__(self, program: Program, slots: Slots, readings: Readings) -> None:
+    def __init__(self, program: MatchProgram, slots: Slots, readings: Readings) -> None:
         self.program = program
         self.slots = slots
         self.readings = readings
-        self.parts: list[tuple[Program, Slots]] = list(_solutions_in(program, slots))
+        self.parts: list[tuple[MatchProgram, Slots]] = list(_solutions_in(program, slots))
         self.bindings: dict[str, Any] = {}
         self.by_call: dict[int, Node] = {}
         self.outputs: tuple[Node | None, ...] = ()
         self.nodes: dict[Node, None] = {}
 
-    def missed(self) -> No | None:
-        self._bind(self.program, self.slots)
-        found = self._repetitions()
-        if found is not None:
-            return found
+    def holds(self) -> Literal[True] | No:
+        """Whether everything holds that concerns the match as a whole."""
+        self.bindings = _bindings(self.program, self.slots)
+        repetitions = self._repetitions()
+        if not repetitions:
+            return repetitions
         for program, slots in self.parts:
             for call, slot in program.calls.items():
                 reading: Reading = slots[slot]
                 self.by_call.setdefault(id(call.said), reading.node)
                 self.nodes.update(dict.fromkeys((reading.node, *reading.through)))
         self.outputs = tuple(self._outputs())
-        for ask in (self._wrong_names, self._wrong_computed, self._wrong_users, self._wrong_outputs):
-            no = ask()
-            if no is not None:
-                return no
-        return None
+        return self._names() and self._computed() and self._users() and self._results()
 
-    def _bind(self, program: Program, slots: Slots) -> None:
-        for name, slot in program.names.items():
-            value = slots[slot]
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            self.bindings[name] = 1.0 / value if name in program.inverses and is_number and value != 0 else value
-        for slot in program.lists:
-            for inner, found in slots[slot]:
-                once = _Found(inner, found, self.readings)
-                once._bind(inner, found)
-                for name, value in once.bindings.items():
-                    self.bindings.setdefault(name, []).append(value)
-
-    def _repetitions(self) -> No | None:
+    def _repetitions(self) -> Literal[True] | No:
         """All calls of the repeated form on what they share; a user of it that has another form is a miss."""
         if not self.program.form.repeated:
-            return None
+            return True
         form = self.program.form
         for shared, slot in list(self.program.calls.items()):
             touching = next((c for c in form.calls if shared in c.places.values()), None)
@@ -140,14 +122,11 @@ class _Found:
                 if one is None:
                     return No(f"{user.name} uses {node.name}, too, but not as {spelled(touching.said)}", user)
                 self.parts.extend(_solutions_in(program, one))
-                again = _Found(program, one, self.readings)
-                again._bind(program, one)
-                for name, value in again.bindings.items():
-                    self.bindings.setdefault(name, []).append(value)
-            return None
+                _extend(self.bindings, _bindings(program, one))
+            return True
         return No("nothing in the pattern is shared by the repetitions: give what they share users=ANY")
 
-    def _once(self, program: Program, user: Node, shared: Call, node: Node) -> Slots | None:
+    def _once(self, program: MatchProgram, user: Node, shared: Call, node: Node) -> Slots | None:
         for start in program.starts(self.readings, user):
             for slots in program.solutions(self.readings, start):
                 if slots[program.calls[shared]].node is node:
@@ -165,42 +144,16 @@ class _Found:
             else:
                 yield self.bindings.get(output.name) if isinstance(output, Var) else None
 
-    def _wrong_names(self) -> No | None:
+    def _names(self) -> Literal[True] | No:
         if not any(program.conditions for program, _ in self.parts):
-            return None
+            return True
         exclusive: dict[Any, str] = {}
         for program, slots in self.parts:  # each element of a list, and each repetition, by itself
-            part = _Found(program, slots, self.readings)
-            part._bind(program, slots)
-            missed = part._wrong_leaf(exclusive)
-            if missed is not None:
-                return missed
-        return None
+            if not (holds := _conditions(program, slots, _bindings(program, slots), exclusive)):
+                return holds
+        return True
 
-    def _wrong_leaf(self, exclusive: dict[Any, str]) -> No | None:
-        for leaf in self.program.conditions:
-            value = self.bindings.get(leaf.name)
-            node = value if isinstance(value, Node) else self._holder(leaf)
-            if leaf.where is not None:
-                answer = leaf.where(plain(value))
-                if not is_true(answer):
-                    default = f"{leaf.name} is {shown(value)}, for which its condition does not hold"
-                    return refusal(answer, default, node)
-            if isinstance(leaf, Var) and (unlike := _unlike_shape(leaf, self.bindings)):
-                return No(unlike, node)
-            if isinstance(leaf, Var) and leaf.exclusive and isinstance(value, Node):
-                other = exclusive.setdefault(value, leaf.name)
-                if other != leaf.name:
-                    return No(f"{other} and {leaf.name} are the same node, {value.name}", value)
-        return None
-
-    def _holder(self, leaf: Any) -> Node:
-        """The node that has a constant as its argument."""
-        calls = self.program.calls.items()
-        found = (self.slots[at] for call, at in calls if any(p is leaf for p in call.places.values()))
-        return next(found, self.slots[0]).node  # type: ignore[no-any-return]
-
-    def _wrong_computed(self) -> No | None:
+    def _computed(self) -> Literal[True] | No:
         values: dict[str, Any] = {}  # the same few sizes stand in many places
         for program, slots in self.parts:
             for slot, holder, place, wanted in program.computed:
@@ -217,9 +170,9 @@ class _Found:
                         f"{name} is {shown(got)}, the pattern wants {text}, which is {shown(expected)}",
                         slots[holder].node,
                     )
-        return None
+        return True
 
-    def _wrong_users(self) -> No | None:
+    def _users(self) -> Literal[True] | No:
         results = {o for o in self.outputs if o is not None}
         for program, slots in self.parts:
             for call, slot in program.calls.items():
@@ -238,21 +191,63 @@ class _Found:
                     outside = next((u for u in node.users if u not in self.nodes and not is_spare(u)), None)
                     if outside is not None:
                         return No(_also(node, outside), node)
-        return None
+        return True
 
-    def _wrong_outputs(self) -> No | None:
-        if len(self.outputs) == 1:
-            return None
+    def _results(self) -> Literal[True] | No:
+        """Whether each result is another node."""
         calls = [o for o, p in zip(self.outputs, self.program.form.outputs, strict=False) if isinstance(p, Call)]
-        if len(set(calls)) < len(calls):
-            twice = next(o for o in calls if o is not None and calls.count(o) > 1)
-            return No(f"two results of the pattern are the same node, {twice.name}", twice)
-        return None
+        twice = next((o for o in calls if o is not None and calls.count(o) > 1), None)
+        return True if twice is None else No(f"two results of the pattern are the same node, {twice.name}", twice)
+
+
+def _bindings(program: MatchProgram, slots: Slots) -> dict[str, Any]:
+    """What the names of a program stand for; those within its lists stand for lists."""
+    found: dict[str, Any] = {}
+    for name, slot in program.names.items():
+        value = slots[slot]
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        found[name] = 1.0 / value if name in program.inverses and is_number and value != 0 else value
+    for slot in program.lists:
+        for inner, once in slots[slot]:
+            _extend(found, _bindings(inner, once))
+    return found
+
+
+def _extend(bindings: dict[str, Any], once: dict[str, Any]) -> None:
+    for name, value in once.items():
+        bindings.setdefault(name, []).append(value)
+
+
+def _conditions(
+    program: MatchProgram, slots: Slots, bindings: dict[str, Any], exclusive: dict[Any, str]
+) -> Literal[True] | No:
+    for leaf in program.conditions:
+        value = bindings.get(leaf.name)
+        node = value if isinstance(value, Node) else _holder(leaf, program, slots)
+        if leaf.where is not None:
+            answer = leaf.where(plain(value))
+            if not is_true(answer):
+                default = f"{leaf.name} is {shown(value)}, for which its condition does not hold"
+                return refusal(answer, default, node)
+        if isinstance(leaf, Var) and not (fits := _has_shape(leaf, node, bindings)):
+            return fits
+        if isinstance(leaf, Var) and leaf.exclusive and isinstance(value, Node):
+            other = exclusive.setdefault(value, leaf.name)
+            if other != leaf.name:
+                return No(f"{other} and {leaf.name} are the same node, {value.name}", value)
+    return True
+
+
+def _holder(leaf: Any, program: MatchProgram, slots: Slots) -> Node:
+    """The node that has a constant as its argument."""
+    calls = program.calls.items()
+    found = (slots[at] for call, at in calls if any(p is leaf for p in call.places.values()))
+    return next(found, slots[0]).node  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """All that decides about a match: the calls of its nodes, and who uses them."""
+    """What determines a match: the calls of its nodes, and their users."""
 
     calls: tuple[tuple[Node, Any, Any, Any, tuple[Node, ...]], ...]
 
@@ -272,7 +267,7 @@ class Surroundings:
         )
 
 
-def _solutions_in(program: Program, slots: Slots) -> Iterator[tuple[Program, Slots]]:
+def _solutions_in(program: MatchProgram, slots: Slots) -> Iterator[tuple[MatchProgram, Slots]]:
     """A solution, and those of the elements of its lists."""
     yield program, slots
     for slot in program.lists:
@@ -280,21 +275,21 @@ def _solutions_in(program: Program, slots: Slots) -> Iterator[tuple[Program, Slo
             yield from _solutions_in(inner, found)
 
 
-def _unlike_shape(leaf: Var, bindings: dict[str, Any]) -> str:
-    """What tells the shape of a tensor from that of the examples."""
+def _has_shape(leaf: Var, node: Node, bindings: dict[str, Any]) -> Literal[True] | No:
+    """Whether a tensor has the shape of the examples."""
     tensor = tensor_of(bindings.get(leaf.name)) if leaf.shape is not None else None
     if leaf.shape is None or tensor is None:
-        return ""
+        return True
     if len(leaf.shape) != tensor.dim():
-        return f"{leaf.name} has {tensor.dim()} dimensions, the pattern wants {len(leaf.shape)}"
+        return No(f"{leaf.name} has {tensor.dim()} dimensions, the pattern wants {len(leaf.shape)}", node)
     for i, wanted in enumerate(leaf.shape):
         if wanted is None:
             continue
         size = evaluated(wanted, bindings) if isinstance(wanted, str) else wanted
         if size is None or not known_equal(tensor.shape[i], size):
             text = f"{wanted}, which is {shown(size)}" if isinstance(wanted, str) else str(wanted)
-            return f"{leaf.name}.shape[{i}] is {shown(tensor.shape[i])}, the pattern wants {text}"
-    return ""
+            return No(f"{leaf.name}.shape[{i}] is {shown(tensor.shape[i])}, the pattern wants {text}", node)
+    return True
 
 
 def is_spare(user: Node) -> bool:

@@ -40,8 +40,17 @@ class Readings:
             known = self._known[node] = (node.args, node.kwargs, tuple(readings_of(node, self._bind)))
         return known[2]
 
-    def matching(self, value: Any, keys: tuple[Any, ...], tolerated: frozenset[Tolerance]) -> list[Reading]:
-        """The readings of a node, or of the inverse of one, as a call of one of the keys."""
+    def matching(
+        self,
+        value: Any,
+        keys: tuple[Any, ...],
+        tolerated: frozenset[Tolerance],
+        overloads: frozenset[OpOverload] | None = None,
+    ) -> list[Reading]:
+        """The readings of a node, or of the inverse of one, as a call of one of the keys.
+
+        Where overloads are given, as a call of one of them: a reading in another spelling stands for all.
+        """
         inverted = isinstance(value, Inverse)
         node = value.node if inverted else value
         if not isinstance(node, Node):
@@ -54,7 +63,10 @@ class Readings:
         return [
             r
             for r in self.of(node)
-            if r.key in keys and r.inverted is inverted and (r.tolerance is None or r.tolerance in tolerated)
+            if r.key in keys
+            and r.inverted is inverted
+            and (r.tolerance is None or r.tolerance in tolerated)
+            and (overloads is None or r.op is None or r.op in overloads)
         ]
 
     def beneath(self, value: Any, tolerated: frozenset[Tolerance]) -> Iterator[tuple[Any, tuple[Node, ...]]]:

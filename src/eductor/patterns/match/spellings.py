@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 
 from eductor.graph import Bound, No, bind, tensor_of
 from eductor.patterns.language.pattern import Tolerance
-from eductor.patterns.match.call_reading import MISSING, Inverse, Reading, Signature, made, signature_of
+from eductor.patterns.match.call_reading import MISSING, CallParameters, Inverse, Reading, call_parameters, made
 from eductor.patterns.match.transparent import CAST, CASTS, PERMUTES, VIEWS, as_cast, is_float, is_number, transparent
 
 aten = torch.ops.aten
@@ -69,7 +69,7 @@ def readings_of(node: Node, bind: Binder = bind) -> Iterator[Reading]:
         return
     canonical = _CANONICAL.get(bound.packet)
     first = canonical(node, bound) if canonical is not None else None
-    plain = first or Reading(node, bound.packet, bound.op, signature_of(bound.op), tuple(bound.arguments.values()))
+    plain = first or Reading(node, bound.packet, bound.op, call_parameters(bound.op), tuple(bound.arguments.values()))
     yield plain
     for more in _MORE.get(bound.packet, ()):
         yield from more(plain)
@@ -81,9 +81,9 @@ def _raw(node: Node) -> Iterator[Reading]:
     if key is None:
         return
     names = (*map(str, range(len(node.args))), *node.kwargs)
-    signature = Signature(names, len(node.args), (MISSING,) * len(names))
+    parameters = CallParameters(names, len(node.args), (MISSING,) * len(names))
     values = (*node.args, *node.kwargs.values())
-    yield Reading(node, key, None, signature, values)
+    yield Reading(node, key, None, parameters, values)
     is_inverse = node.target is operator.truediv and len(values) == 2 and is_number(values[0])
     if is_inverse and values[0] == 1 and tensor_of(values[1]) is not None:
         inverse = Reading(node, aten.reciprocal, None, _SELF, (values[1],), "scale")
@@ -98,24 +98,20 @@ def _raw_key(node: Node) -> Any:
     return node.target if node.op in ("call_function", "call_method") else None
 
 
-_SELF, _VIEW, _PERMUTE, _TRANSPOSE = (
-    made("self"),
-    made("self", "size"),
-    made("self", "dims"),
-    made("self", "dim0", "dim1"),
-)
-_CAST, _PAIR = made("a", "dtype"), made("self", "other")
+_SELF, _PAIR, _VIEW = made("self"), made("self", "other"), made("self", "size")
+_PERMUTE, _TRANSPOSE = made("self", "dims"), made("self", "dim0", "dim1")
 
 
 # --------------------------------------------------------------------------------------- one spelling for what is equal
 
 
 def _view(node: Node, bound: Bound) -> Reading | None:
-    """Every view to a shape is a view to the shape that it has."""
+    """Every view or expansion to a shape is one to the shape that the result has."""
     tensor = tensor_of(node)
     if tensor is None or not {"size", "shape"} & set(bound.arguments):
         return None
-    return Reading(node, aten.view, None, _VIEW, (bound["self"], _sizes(bound, tensor)))
+    key = aten.expand if bound.packet is aten.expand else aten.view
+    return Reading(node, key, None, _VIEW, (bound["self"], _sizes(bound, tensor)))
 
 
 def _sizes(bound: Bound, tensor: torch.Tensor) -> list[Any]:
@@ -124,13 +120,6 @@ def _sizes(bound: Bound, tensor: torch.Tensor) -> list[Any]:
     if not isinstance(given, (list, tuple)) or len(given) != tensor.dim():
         return list(tensor.shape)
     return [g if isinstance(g, Node) else size for g, size in zip(given, tensor.shape, strict=True)]
-
-
-def _expand(node: Node, bound: Bound) -> Reading | None:
-    tensor = tensor_of(node)
-    if tensor is None:
-        return None
-    return Reading(node, aten.expand, None, _VIEW, (bound["self"], _sizes(bound, tensor)))
 
 
 def _permute(node: Node, bound: Bound) -> Reading | None:
@@ -155,10 +144,9 @@ def _permute(node: Node, bound: Bound) -> Reading | None:
 
 
 _CANONICAL: dict[Any, Callable[[Node, Bound], Reading | None]] = {
-    **dict.fromkeys(VIEWS, _view),
+    **dict.fromkeys((*VIEWS, aten.expand), _view),
     **dict.fromkeys(PERMUTES, _permute),
     **dict.fromkeys(CASTS, as_cast),
-    aten.expand: _expand,
 }
 
 
@@ -184,7 +172,7 @@ def _reshaped(plain: Reading) -> Iterator[Reading]:
 
 def _exchanged(plain: Reading) -> Iterator[Reading]:
     """The operands of a commutative call the other way round."""
-    others = plain.values[2:] == plain.signature.defaults[2:]
+    others = plain.values[2:] == plain.parameters.defaults[2:]
     if len(plain.values) >= 2 and others:
         yield replace(plain, values=(plain.values[1], plain.values[0], *plain.values[2:]))
 
@@ -208,7 +196,7 @@ def _squares(plain: Reading) -> Iterator[Reading]:
 
 def _subtracted(plain: Reading) -> Iterator[Reading]:
     """`rsub(x, y)` is `y - x`."""
-    if plain.values[2:] == plain.signature.defaults[2:]:
+    if plain.values[2:] == plain.parameters.defaults[2:]:
         yield Reading(plain.node, aten.sub, None, _PAIR, (plain.values[1], plain.values[0]))
 
 

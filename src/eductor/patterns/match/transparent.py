@@ -8,8 +8,8 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import OpOverload
-from eductor.graph.reading.bind import Bound, bind, packets_of
-from eductor.graph.values.meta import difference, known_equal, requires_grad, tensor_of, value_of
+from eductor.graph import Bound, bind, difference, known_equal, requires_grad, tensor_of, value_of
+from eductor.graph.reading.bind import packets_of
 from eductor.patterns.language.pattern import Tolerance
 from eductor.patterns.match.call_reading import Reading, made
 

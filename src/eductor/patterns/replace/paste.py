@@ -27,7 +27,7 @@ from eductor.graph import (
 )
 from eductor.graph.effects.order import ancestors
 from eductor.graph.values import meta
-from eductor.graph.values.meta import hint_of, is_backward, results_of
+from eductor.graph.values.meta import hint_of, is_backward, nodes_in, results_of
 from eductor.graph.view import keys_of
 from eductor.patterns.language.pattern import Tolerance
 from eductor.patterns.match.match import Match, is_size, is_spare
@@ -89,9 +89,8 @@ def _planned(view: GraphView, match: Match, piece: Piece) -> _Plan | No:
         if new is None:
             return No(f"{old.name} is used, and the replacement does not compute it", old)
         wider = _wider(match, old, _value(new, given))
-        wrong = _unlike(match, wider, _value(new, given))
-        if wrong is not None:
-            return wrong
+        if not (alike := _are_alike(match, wider, _value(new, given))):
+            return alike
         pairs.append((wider, new))
     if not pairs:
         return No("none of its results is used", match.output)
@@ -106,14 +105,10 @@ def _planned(view: GraphView, match: Match, piece: Piece) -> _Plan | No:
     lost = next((n for n in calls if not inner.of(n).removable), None)
     if lost is not None:
         return No(f"{lost.name} of the replacement has an effect, and none of the results comes from it", match.output)
-    wrong = _writes_otherwise(match, given, effects, inner)
-    if wrong is not None:
-        return wrong
+    safe = _writes_the_same(match, given, effects, inner)
     for old, new in pairs:
-        wrong = _shares_otherwise(match, old, new, given, effects, inner)
-        if wrong is not None:
-            return wrong
-    return _Plan(tuple(pairs), found)
+        safe = safe and _may_share(match, old, new, given, effects, inner)
+    return safe and _Plan(tuple(pairs), found)
 
 
 def _wider(match: Match, old: Node, new: Any) -> Node:
@@ -131,8 +126,8 @@ def _value(new: Any, given: Mapping[Node, Any]) -> Any:
     return value_of(given.get(new, new))
 
 
-def _unlike(match: Match, old: Node, new: Any) -> No | None:
-    """What tells the new value from the old one for those who use it."""
+def _are_alike(match: Match, old: Node, new: Any) -> Literal[True] | No:
+    """Whether the users of the old value cannot tell the new one from it."""
     was = value_of(old)
     if was is meta.UNKNOWN or new is meta.UNKNOWN:
         return No(f"{old.name} or its replacement has no fake value, so that they cannot be compared", old)
@@ -141,7 +136,7 @@ def _unlike(match: Match, old: Node, new: Any) -> No | None:
     unlike = difference(was, _as_wanted(was, new))
     if unlike is None and isinstance(was, torch.Tensor) and was.requires_grad and not new.requires_grad:
         unlike = "requires_grad True and False"
-    return No(f"the replacement of {old.name} differs from it: {unlike}", old) if unlike else None
+    return No(f"the replacement of {old.name} differs from it: {unlike}", old) if unlike else True
 
 
 def _is_wider(new: Any, was: Any) -> bool:
@@ -187,17 +182,11 @@ def _inverse(order: list[int]) -> list[int]:
 def _needed(new: Any, given: Mapping[Node, Any]) -> list[Node]:
     """The nodes of the old graph that a new result is computed from."""
     found = [given[n] for n in ancestors([new]) if n in given]
-    return [n for value in found for n in _nodes_in(value)]
+    return [n for value in found for n in nodes_in(value)]
 
 
-def _nodes_in(value: Any) -> list[Node]:
-    found: list[Node] = []
-    map_arg(value, found.append)
-    return found
-
-
-def _writes_otherwise(match: Match, given: Mapping[Node, Any], effects: Effects, inner: Effects) -> No | None:
-    """Whether the replacement writes other inputs than the match did: somebody waits for that, or relies on its absence."""
+def _writes_the_same(match: Match, given: Mapping[Node, Any], effects: Effects, inner: Effects) -> Literal[True] | No:
+    """Whether the replacement writes the inputs that the match wrote, and no others: both can be observed."""
     own = {effects.place(n) for n in match.nodes if not effects.of(n).shares}
     old = {place for n in match.nodes for place in effects.writes(n)} - own
     written = {place for n in inner.graph.nodes for place in inner.writes(n)}
@@ -208,13 +197,13 @@ def _writes_otherwise(match: Match, given: Mapping[Node, Any], effects: Effects,
     if missing is not None:
         return No(f"the match writes {missing.name}, and the replacement does not", match.output)
     extra = next((node for place, node in new.items() if place not in old), None)
-    return No(f"the replacement writes {extra.name}, and the match does not", extra) if extra is not None else None
+    return No(f"the replacement writes {extra.name}, and the match does not", extra) if extra is not None else True
 
 
-def _shares_otherwise(
+def _may_share(
     match: Match, old: Node, new: Any, given: Mapping[Node, Any], effects: Effects, inner: Effects
-) -> No | None:
-    """Whether the new result shares memory with others than the old one did, and somebody could see it."""
+) -> Literal[True] | No:
+    """Whether it cannot be observed with which values the new result shares memory."""
     with_inputs = [given[p] for p in given if isinstance(given[p], Node) and inner.place(p) is inner.place(new)]
     for source in with_inputs:
         if tensor_of(source) is not None and not (verdict := effects.may_alias(old, source)):
@@ -224,20 +213,13 @@ def _shares_otherwise(
         written = next((m for m in effects.marks_between(old, None) if place in effects.writes(m)), None)
         if effects.leaves(old) or written is not None:
             return No(f"{old.name} is a view, its replacement would not be, and that is observable", old)
-    return None
+    return True
 
 
 def _is_view_of_others(match: Match, old: Node, effects: Effects) -> bool:
     """Whether an old result shares memory with something that is not of the match."""
-    pending, seen = [old], {old}
-    while pending:
-        for source in effects.of(pending.pop()).shares:
-            if source not in match.nodes:
-                return True
-            if source not in seen:
-                seen.add(source)
-                pending.append(source)
-    return False
+    sources = ancestors([old], lambda node: effects.of(node).shares if node in match.nodes else ())
+    return any(source not in match.nodes for source in sources)
 
 
 class _Paster:

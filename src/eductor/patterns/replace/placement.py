@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from torch.fx import Node
 
 from eductor.graph import Effects, No
+from eductor.graph.effects.order import ancestors
 from eductor.patterns.match.match import Match
 from eductor.patterns.match.transparent import transparent
 
@@ -28,14 +30,8 @@ def places(match: Match, results: Sequence[Result], effects: Effects) -> dict[No
         if isinstance(place, No):
             return place
         found[result.old] = place
-    moved = _spans(match, found)
-    overwritten = _overwritten(match, effects)
-    if overwritten is not None:
-        return overwritten
-    checked = (_blocked(match, node, place, effects) for node, place in moved.items())
-    blocked = next((no for no in checked if no is not None), None)
-    if blocked is not None:
-        return blocked
+    if not (may := _reads_what_it_read(match, effects) and _may_move(match, _spans(match, found), effects)):
+        return may
     for result in results:
         for needed in result.needs if effects.writes_before(found[result.old]) else ():
             writer = _writer(match, [needed], _first_read(match, needed), found[result.old], effects)
@@ -44,24 +40,21 @@ def places(match: Match, results: Sequence[Result], effects: Effects) -> dict[No
     return found
 
 
-def spanned(match: Match, effects: Effects) -> No | None:
-    """Why the work of a match could not be done at its end: a write, or a barrier, stands between its nodes."""
-    overwritten = _overwritten(match, effects)
-    if overwritten is not None or len(match.nodes) == 1:
-        return overwritten
-    found = (_blocked(match, node, match.nodes[-1], effects) for node in match.nodes)
-    return next((blocked for blocked in found if blocked is not None), None)
+def may_be_done_at_its_end(match: Match, effects: Effects) -> Literal[True] | No:
+    """Whether the work of a match can be done at its last node: no write and no barrier is between its nodes."""
+    spans = dict.fromkeys(match.nodes[:-1], match.nodes[-1])
+    return _reads_what_it_read(match, effects) and _may_move(match, spans, effects)
 
 
-def _overwritten(match: Match, effects: Effects) -> No | None:
-    """Why a value inside of the match is not what it was when it is used: somebody else wrote to it meanwhile."""
+def _reads_what_it_read(match: Match, effects: Effects) -> Literal[True] | No:
+    """Whether no other node writes a value inside of the match before it is used."""
     for node in match.nodes if effects.writes_before(match.nodes[-1]) else ():
         for operand in node.all_input_nodes:
             for value in _passed(match, operand):
                 writer = _writer(match, [value], value, node, effects)
                 if writer is not None:
                     return No(f"{writer.name} writes {value.name} before {node.name} reads it", writer)
-    return None
+    return True
 
 
 def _passed(match: Match, operand: Node) -> Iterator[Node]:
@@ -101,21 +94,21 @@ def _place(match: Match, result: Result) -> Node | No:
 
 def _spans(match: Match, found: Mapping[Node, Node]) -> dict[Node, Node]:
     """Each node of the match with the place at which its work is done afterwards: that of the first result it is part of."""
-    inside, spans = set(match.nodes), {}
+    inside, spans = set(match.nodes), dict[Node, Node]()
     for old, place in sorted(found.items(), key=lambda item: item[1], reverse=True):
-        pending, seen = [old], set()
-        while pending:
-            node = pending.pop()
-            if node in inside and node not in seen:
-                seen.add(node)
-                spans[node] = place
-                pending.extend(node.all_input_nodes)
+        part = ancestors([old], lambda node: node.all_input_nodes if node in inside else ())
+        spans.update(dict.fromkeys(part & inside, place))
     last = max(found.values())
     return {node: spans.get(node, last) for node in match.nodes}
 
 
-def _blocked(match: Match, node: Node, place: Node, effects: Effects) -> No | None:
-    """Why the work of a node cannot be done at a place instead: somebody between them would notice."""
+def _may_move(match: Match, spans: Mapping[Node, Node], effects: Effects) -> Literal[True] | No:
+    """Whether the work of each node can be done at a place instead: nothing between them observes it."""
+    answers = (_may_move_one(match, node, place, effects) for node, place in spans.items())
+    return next((no for no in answers if not no), True)
+
+
+def _may_move_one(match: Match, node: Node, place: Node, effects: Effects) -> Literal[True] | No:
     effect = effects.of(node)
     for other in effects.marks_between(node, place):
         mark = effects.of(other)
@@ -133,7 +126,7 @@ def _blocked(match: Match, node: Node, place: Node, effects: Effects) -> No | No
         return No(f"{reader.name} reads, between the nodes of the match, what {node.name} writes", reader)
     writer = _writer(match, node.all_input_nodes, node, place, effects)
     return (
-        No(f"{writer.name} writes, between the nodes of the match, what {node.name} reads", writer) if writer else None
+        No(f"{writer.name} writes, between the nodes of the match, what {node.name} reads", writer) if writer else True
     )
 
 

@@ -24,8 +24,8 @@ def check_rule(rule: Rule, numerics: Numerics, address: str, differentiated: boo
     source, action = rule.source, rule.action
     if not isinstance(source, Traced) or not isinstance(action, Replaced):
         return
-    floats = [isinstance(x, torch.Tensor) and x.dtype.is_floating_point for x in source.signature.examples]
-    gradients = floats if differentiated else source.signature.gradients
+    floats = [isinstance(x, torch.Tensor) and x.dtype.is_floating_point for x in source.inputs.examples]
+    gradients = floats if differentiated else source.inputs.gradients
     for seed, inputs in enumerate(_inputs(source)):
         try:
             expected = _results(source.fn, inputs, gradients, seed)
@@ -53,9 +53,9 @@ def _refused(address: str, rule: Rule, why: str) -> BadPattern:
 def _inputs(source: Traced) -> Iterator[list[Any]]:
     """The examples with random values; then with larger values, other numbers, twice the sizes, and other ranks."""
     for scale, size, number in ((1, 1, 1.0), (100, 1, 1.0), (1, 1, 0.7), (1, 2, 1.0)):
-        yield [_like(x, i, scale, size, number) for i, x in enumerate(source.signature.examples)]
+        yield [_like(x, i, scale, size, number) for i, x in enumerate(source.inputs.examples)]
     for other in source.examples():
-        if other is not source.signature:
+        if other is not source.inputs:
             yield [_like(x, i) for i, x in enumerate(other.examples)]
 
 

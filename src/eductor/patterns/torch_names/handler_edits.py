@@ -10,13 +10,14 @@ from typing import Any
 
 from torch.fx import Graph, Node
 
+from eductor.graph import Snapshot
 from eductor.graph.reading.bind import packets_of
-from eductor.graph.snapshot import Snapshot, subgraphs
+from eductor.graph.snapshot import subgraphs
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What somebody did with a graph meanwhile."""
+    """The edits that a handler made."""
 
     added: list[Node]
     changed: list[Node]
@@ -33,9 +34,10 @@ class Edit:
 
 
 class Seen:
-    """A graph as it was. Handlers edit what they like, so after each the whole graph is looked at, but only once and fast:
+    """A snapshot of a graph, to detect the edits of a handler.
 
-    the nodes and their calls are columns that are compared by identity, and no Python runs for a node that is the same.
+    The whole graph is compared after each handler, but fast: its nodes and their calls are columns that are compared by
+    identity, and no Python runs for a node that is unchanged.
     """
 
     def __init__(self, graph: Graph, *, has_bodies: bool = True) -> None:
@@ -46,7 +48,7 @@ class Seen:
         self._then = {path: Snapshot(body.graph) for path, body in self._bodies.items()}
 
     def again(self) -> tuple[Seen, Edit]:
-        """The graph as it is now, and what was done with it."""
+        """A snapshot of the graph now, and the edits since."""
         now = Seen(self.graph, has_bodies=False)
         old, new = self._nodes, now._nodes
         shorter = min(len(old), len(new))
@@ -82,12 +84,12 @@ _COLUMNS = [operator.attrgetter(name) for name in ("op", "target", "args", "kwar
 
 
 def _unlike(a: Iterable[Any], b: Iterable[Any]) -> Iterator[int]:
-    """Where two columns have different things."""
+    """The positions at which two columns differ."""
     return itertools.compress(itertools.count(), map(operator.is_not, a, b))
 
 
 def has_fixed_keys(node: Node) -> bool:
-    """Whether a node is filed under what it calls, whatever its arguments are: an erased one has them no more."""
+    """Whether the index keys of a node depend on its target alone: an erased node has no arguments any more."""
     return node.op not in ("call_function", "call_method", "call_module") or (
         node.op != "call_module" and packets_of(node.target) is not None
     )

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node, map_arg
+from torch.fx import GraphModule, Node
 from torch.fx.node import map_aggregate
 
 from eductor.compat import FakeTensorMode, OpOverload, created_nodes, sort_key
 from eductor.errors import BadPattern
 from eductor.graph import Bound, GraphView, No, Rewriter, bind, known_equal, value_of
-from eductor.graph.values.meta import fake_mode_of
+from eductor.graph.values.meta import fake_mode_of, nodes_in
 from eductor.graph.view import key_of, keys_of
 from eductor.patterns.match.constants import same_constant
 from eductor.patterns.match.match import Match
@@ -26,7 +26,7 @@ from eductor.patterns.trace.tracing import TRACED, graph_like
 
 @dataclass(eq=False)
 class StockMatch(Match):
-    """A match with what torch's has besides: captured arguments, and ways to edit the graph."""
+    """A match with the attributes of torch's: captured arguments, and ways to edit the graph."""
 
     args: list[Any] = field(default_factory=list)
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -153,12 +153,12 @@ class _Reader:
         for row in rows:
             for name, value in row.items():
                 other = found.setdefault(name, value)
-                if value is not other and (_has_nodes((value, other)) or not same_constant(value, other)):
+                if value is not other and (nodes_in((value, other)) or not same_constant(value, other)):
                     self.missed = No(f"{name} is bound to different values", self._match.output)
         return found
 
     def check_order(self, captures: Captures) -> None:
-        """A handler that names the operands of a sum gets them as they stand, and not once more the other way round."""
+        """Declines a match of a commutative call whose named operands are in the other order."""
         for call, first in captures.ordered:
             node = self._match.by_call.get(id(call))
             bound = bind(node) if node is not None else None
@@ -167,14 +167,14 @@ class _Reader:
                     self.missed = No("its operands are in the other order", node)
 
     def _check(self, node: Node, whole: Whole) -> None:
-        """Another spelling of the call has other arguments than a handler that gets them all knows what to do with."""
+        """Declines another spelling of a call whose arguments are all captured: it has other arguments."""
         bound = bind(node)
         op = bound.op if isinstance(bound, Bound) else node.target
         if not any(op is f if isinstance(f, OpOverload) else key_of(f) in keys_of(node) for f in whole.fns):
             self.missed = No(f"{node.name} is another spelling of the call in the pattern", node)
 
     def _argument(self, value: Any) -> Any:
-        """A value as it can stand in a graph: a size that is a symbol as the node that has it."""
+        """A value as an argument in a graph: a symbolic size as the node that holds it."""
         if isinstance(value, (list, tuple)):
             return type(value)(self._argument(v) for v in value)
         if isinstance(value, torch.SymInt):
@@ -183,18 +183,12 @@ class _Reader:
 
 
 def is_there(node: Node) -> bool:
-    """Whether a node was not erased: an erased one still knows its neighbours, but they do not know it."""
+    """Whether a node is still in its graph: the neighbours of an erased one do not point to it."""
     return node.prev.next is node
 
 
-def _has_nodes(value: Any) -> bool:
-    found: list[Node] = []
-    map_arg(value, found.append)
-    return bool(found)
-
-
 def _unpacked(match: Match, count: int) -> Match:
-    """A match of a call with several results as a match of those results, if that is how many there are to replace."""
+    """A match of a call with several results as a match of these results, if there are as many to replace."""
     users = list(match.output.users)
     if len(match.outputs) == count or any(u.target is not operator.getitem for u in users):
         return match

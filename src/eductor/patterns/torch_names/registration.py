@@ -23,12 +23,12 @@ from torch.utils import _pytree as pytree
 from eductor.compat import FakeTensor
 from eductor.errors import BadPattern
 from eductor.graph import GraphView, Rewriter, known_equal
-from eductor.graph.bodies import inner_first
+from eductor.graph.rewriter import inner_first
 from eductor.graph.snapshot import subgraphs
 from eductor.patterns.compile.forms import forms
 from eductor.patterns.language.pattern import AnyOf, Pattern, listing
 from eductor.patterns.pattern_pass import PatternPass
-from eductor.patterns.rules import Handled, Rule, Rules, Said, names_in
+from eductor.patterns.rules import Handled, Rule, Rules, Said, Source, names_in
 from eductor.patterns.torch_names.patterns import PatternExpr, translated
 from eductor.patterns.torch_names.rules import (
     Check,
@@ -40,7 +40,6 @@ from eductor.patterns.torch_names.rules import (
     is_joint,
     name_of,
 )
-from eductor.patterns.trace.search_function import Traced
 from eductor.patterns.trace.store import Store, dumps
 from eductor.pipeline.base import STAGES, Contract, is_name
 from eductor.pipeline.versions import digest, packages_of, source_hash
@@ -97,7 +96,7 @@ def _module_of(given: GraphModule | Graph) -> GraphModule:
 
 
 def _bring_to_one_mode(module: GraphModule) -> None:
-    """Gives a graph that was traced with tensors, each value of which has a fake mode of its own, values of one mode."""
+    """Recreates the fake values of a graph in one mode: a trace with real tensors gives each value its own mode."""
     graphs = [module.graph]
     for graph in graphs:  # it grows
         graphs += [body.graph for body in subgraphs(graph).values()]
@@ -186,9 +185,7 @@ def gen_pattern(
 ) -> Pattern:
     """The pattern of a search function, traced now."""
     given = (tuple(example_inputs), is_joint(trace_fn), scalar_workaround or {}, exclusive_arg_names)
-    (variant,) = Replacement(search_fn, search_fn, *given).source(None).variants()
-    assert variant.pattern is not None  # it was not loaded from a file
-    return variant.pattern
+    return Replacement(search_fn, search_fn, *given).source(None).pattern
 
 
 def _serialize_pattern(
@@ -201,7 +198,6 @@ def _serialize_pattern(
     """Traces a search function, and stores its pattern where `gen_register_replacement` looks for it."""
     given = (tuple(example_inputs), is_joint(trace_fn), scalar_workaround or {}, ())
     source = Replacement(search_fn, search_fn, *given).source(f"user.{unique_name}")
-    assert isinstance(source, Traced)
     found = Store(source.path)
     others = {name: [v.pattern for v in found.variants(name) if v.pattern is not None] for name in found}
     pattern = source.fresh()
@@ -248,11 +244,12 @@ def _register(
     pattern: PatternExpr | Pattern | None = None,
     stored: str | None = None,
 ) -> bool:
-    source, captures, version = given.source(stored), None, given.version
+    source: Source = given.source(stored)
+    captures, version = None, given.version
     if pattern is not None:
         said, captures = translated(pattern)
         forms(said)
-        missing = next((n for n in given.signature.names if n not in names_in(said)), None)
+        missing = next((n for n in given.inputs.names if n not in names_in(said)), None)
         if missing is not None:
             raise BadPattern(f"the pattern of {name_of(given.search)} does not capture its parameter {missing!r}.")
         source, version = Said(said), digest(listing(said), version)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,14 +15,13 @@ from eductor.compat import FakeTensor, FakeTensorMode, created_nodes, unset_fake
 from eductor.errors import BadPattern
 from eductor.graph import GraphView, No, Rewriter, known_true, provenance_of, requires_grad
 from eductor.graph.effects.order import sort_in_place
-from eductor.patterns.language.pattern import AnyOf, Op, Outputs, Pattern, Var
 from eductor.patterns.match.match import Match
-from eductor.patterns.rules import Replaced, Source, Variant, of_all, parameters_of
+from eductor.patterns.rules import Replaced, of_all, parameters_of
 from eductor.patterns.torch_names.handler_edits import Seen, has_fixed_keys
 from eductor.patterns.torch_names.match import StockMatch, is_there, ported
 from eductor.patterns.torch_names.patterns import Captures
 from eductor.patterns.trace.search_function import Traced
-from eductor.patterns.trace.tracing import Signature, aten_graph, signature
+from eductor.patterns.trace.tracing import SearchInputs, aten_graph, search_inputs
 from eductor.pipeline.versions import digest, source_hash
 
 ExtraCheck = Callable[[StockMatch], Any]
@@ -78,7 +77,7 @@ class Replacement:
     exclusive: Sequence[str]
 
     @functools.cached_property
-    def signature(self) -> Signature:
+    def inputs(self) -> SearchInputs:
         names = tuple(p.name for p in _parameters(self.search) or ())
         unknown = next((n for n in (*self.scalars, *self.exclusive) if n not in names), None)
         if unknown is not None:
@@ -93,19 +92,18 @@ class Replacement:
                 f"{name_of(self.search)} takes {count} inputs ({', '.join(n for n in names if n not in self.scalars)}), "
                 f"{len(self.examples)} examples were given."
             )
-        return signature(self.search, list(map(_real, given)), joint=self.is_joint)
+        return search_inputs(self.search, list(map(_real, given)), joint=self.is_joint, exclusive=self.exclusive)
 
     @property
     def action(self) -> Replaced:
         """Arguments go by position, as upstream; a function with fewer parameters takes those of its names."""
-        taken, names = _parameters(self.replace), self.signature.names
+        taken, names = _parameters(self.replace), self.inputs.names
         by_position = taken is None or len(taken) == len(names) or any(p.kind is p.VAR_POSITIONAL for p in taken)
         wanted = names if by_position else parameters_of(self.replace, names, in_order=False)
-        return Replaced(of_all(self.replace, wanted, names), names, self.signature)
+        return Replaced(of_all(self.replace, wanted, names), names, self.inputs)
 
-    def source(self, stored: str | None) -> Source:
-        found = Traced(self.search, self.signature, "aten", stored, free=dict(self.scalars))
-        return Exclusive(found, frozenset(self.exclusive)) if self.exclusive else found
+    def source(self, stored: str | None) -> Traced:
+        return Traced(self.search, self.inputs, "aten", stored, free=dict(self.scalars))
 
     @property
     def version(self) -> str:
@@ -114,52 +112,6 @@ class Replacement:
         ]
         said = repr((shown, self.is_joint, sorted(self.scalars.items()), sorted(self.exclusive)))
         return digest(source_hash(self.search), source_hash(self.replace), said)
-
-
-@dataclass(frozen=True, eq=False)
-class Exclusive:
-    """A traced pattern some inputs of which must be different nodes."""
-
-    traced: Traced
-    names: frozenset[str]
-
-    def variants(self) -> Sequence[Variant]:
-        return [ExclusiveVariant(variant, self.names) for variant in self.traced.variants()]
-
-
-@dataclass(frozen=True, eq=False)
-class ExclusiveVariant:
-    """One spelling of such a pattern."""
-
-    variant: Variant
-    names: frozenset[str]
-
-    @property
-    def required(self) -> frozenset[Any]:
-        return self.variant.required
-
-    @property
-    def pattern(self) -> Pattern | None:
-        made: dict[int, Any] = {}
-
-        def again(part: Any) -> Any:
-            if isinstance(part, (list, tuple)):
-                return type(part)(again(p) for p in part)
-            if id(part) not in made:
-                made[id(part)] = rebuilt(part)
-            return made[id(part)]
-
-        def rebuilt(part: Any) -> Any:
-            if isinstance(part, Op):
-                return replace(part, args=again(part.args), kwargs={k: again(v) for k, v in part.kwargs.items()})
-            if isinstance(part, AnyOf):
-                return AnyOf(again(part.choices))
-            if isinstance(part, Outputs):
-                return Outputs(again(part.patterns))
-            return replace(part, exclusive=True) if isinstance(part, Var) and part.name in self.names else part
-
-        pattern = self.variant.pattern
-        return None if pattern is None else again(pattern)
 
 
 def _real(example: Any) -> Any:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-import torch
-
-from eductor.graph.reading.bind import Bound, bind_call, packets_of
-from eductor.patterns.language.pattern import AnyOf, Op, Pattern, Users, Var, listing, var, walk
-from eductor.patterns.match.call_reading import signature_of
+from eductor.graph import Bound
+from eductor.graph.reading.bind import packets_of
+from eductor.patterns.compile.forms import StandIns, bound_calls
+from eductor.patterns.language.pattern import AnyOf, Op, Users, Var, listing, var
 from eductor.patterns.match.spellings import SOURCES
 
 _RESPELLED = frozenset(source for found in SOURCES.values() for source in found)
@@ -52,51 +51,14 @@ def _operators(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], users
     """The operators that a function may spell, which depends on what its arguments are: a number, a list, a tensor."""
     found: dict[str, Op] = {}
     for given, bound in _bound(target, args, kwargs):
-        values = {name: given.restored(v) for name, v in bound.arguments.items() if name in bound.given}
-        if given.is_restored(values):
-            in_order = itertools.takewhile(values.__contains__, signature_of(bound.op).names)
-            places = tuple(in_order)[: signature_of(bound.op).positional]
-            rest = {name: v for name, v in values.items() if name not in places}
-            made = Op((bound.packet,), tuple(values[n] for n in places), rest, users)
-            found.setdefault(listing(made), made)
+        call = given.called(bound, users)
+        if given.are_all_in(call):
+            found.setdefault(listing(call), call)
     return list(found.values())
 
 
-def _bound(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[_StandIns, Bound]]:
+def _bound(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[StandIns, Bound]]:
     """The ways in which a call can be read with a tensor, a whole number, another number or a list for what is free."""
-    free = {id(v): v for v in (*args[1:], *kwargs.values()) if isinstance(v, Var)}
-    for kinds in itertools.product("tifl", repeat=min(len(free), 4)):
-        given = _StandIns(dict(zip(free, kinds, strict=False)))
-        bound = bind_call(target, given.filled(args), {k: given.filled(v) for k, v in kwargs.items()})
-        if isinstance(bound, Bound):
-            yield given, bound
-
-
-class _StandIns:
-    """Something of a kind in place of each pattern, that can be found again; tensors where nothing else is said."""
-
-    def __init__(self, kinds: Mapping[int, str]) -> None:
-        self._kinds = kinds
-        self._known: list[tuple[Any, Any]] = []
-
-    def filled(self, value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return type(value)(self.filled(v) for v in value)
-        if not isinstance(value, Pattern):
-            return value
-        number = (1 << 40) + len(self._known)
-        made: dict[str, Any] = {"i": number, "f": number + 0.5, "l": [number]}
-        tensor = torch.empty(2, 2, device="meta")
-        self._known.append((made.get(self._kinds.get(id(value), "t"), tensor), value))
-        return self._known[-1][0]
-
-    def restored(self, value: Any) -> Any:
-        for made, pattern in self._known:
-            if value is made or (not isinstance(made, torch.Tensor) and type(value) is type(made) and value == made):
-                return pattern
-        return [self.restored(v) for v in value] if isinstance(value, (list, tuple)) else value
-
-    def is_restored(self, values: Mapping[str, Any]) -> bool:
-        """Whether all patterns are still there: what was computed from one is not found again."""
-        there = {id(p) for v in values.values() for p in walk(v)}
-        return all(id(pattern) in there for _, pattern in self._known)
+    free = dict.fromkeys(id(v) for v in (*args[1:], *kwargs.values()) if isinstance(v, Var))
+    kinds = itertools.product("tifl", repeat=min(len(free), 4))
+    return bound_calls(target, args, kwargs, (dict(zip(free, case, strict=False)) for case in kinds))

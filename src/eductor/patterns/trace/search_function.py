@@ -12,11 +12,10 @@ from typing import Any
 import torch
 
 from eductor.errors import BadPattern
-from eductor.patterns.language.pattern import AnyOf, Pattern
-from eductor.patterns.rules import Variant
-from eductor.patterns.trace.decompositions import tables
-from eductor.patterns.trace.store import HOME, dumps, store
-from eductor.patterns.trace.tracing import Signature, pattern_of
+from eductor.patterns.compile.index import Variant
+from eductor.patterns.language.pattern import AnyOf, Pattern, listing
+from eductor.patterns.trace.store import HOME, store
+from eductor.patterns.trace.tracing import SearchInputs, pattern_of, tables
 
 
 @dataclass(eq=False)
@@ -24,7 +23,7 @@ class Traced:
     """The pattern of a search function in all spellings that the engines' decompositions give it."""
 
     fn: Callable[..., Any]
-    signature: Signature
+    inputs: SearchInputs
     dialect: str
     stored: str | None = None
     free: Mapping[str, Any] = field(default_factory=dict)
@@ -47,7 +46,7 @@ class Traced:
         return self.stored is not None and self.key in store(self.path)
 
     def variants(self) -> Sequence[Variant]:
-        return store(self.path).variants(self.key) if self.is_stored else (self,)
+        return store(self.path).variants(self.key, self.inputs.exclusive) if self.is_stored else (self,)
 
     @property
     def required(self) -> frozenset[Any]:
@@ -68,19 +67,19 @@ class Traced:
                     self.fn, inputs, dialect=self.dialect, decompositions=table, free=self.free, probe=i == 0
                 )
             except BadPattern:
-                if inputs is self.signature:
+                if inputs is self.inputs:
                     raise
             else:
-                found.setdefault(dumps({"": one}), one)
+                found.setdefault(listing(one), one)
         choices = tuple(found.values())
         return choices[0] if len(choices) == 1 else AnyOf(choices)
 
-    def examples(self) -> Iterator[Signature]:
+    def examples(self) -> Iterator[SearchInputs]:
         """The examples, and what they are with other ranks; not every function takes those."""
-        yield self.signature
-        most = max((x.dim() for x in self.signature.examples if isinstance(x, torch.Tensor)), default=0)
+        yield self.inputs
+        most = max((x.dim() for x in self.inputs.examples if isinstance(x, torch.Tensor)), default=0)
         for rank in range(1, _MOST_DIMENSIONS + 1) if self.any_rank else ():
-            other = self.signature.raised(rank - most) if rank != most else None
+            other = self.inputs.raised(rank - most) if rank != most else None
             if other is not None:
                 yield other
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +86,8 @@ def _in_order(pattern: Pattern) -> list[Op]:
 
 
 def _described(leaf: Var) -> Any:
-    """What a tensor must be: its kind; its sizes, where they are not all free."""
-    if leaf.where is not None or leaf.exclusive:
+    """What a tensor must be: its kind; its sizes, where they are not all free. Who reads it says which are exclusive."""
+    if leaf.where is not None:
         raise BadPattern(f"var({leaf.name!r}) has a condition, which cannot be stored in a precompiled pattern.")
     kind = "any" if leaf.anything else leaf.kind or "tensor"
     return kind if leaf.shape is None else [kind, list(leaf.shape)]
@@ -131,8 +131,9 @@ def _encoded(value: Any, numbers: Mapping[int, int]) -> Any:
 class StoredVariant:
     """One spelling of a precompiled pattern, made when it is first wanted."""
 
-    def __init__(self, entry: Mapping[str, Any]) -> None:
+    def __init__(self, entry: Mapping[str, Any], exclusive: Collection[str]) -> None:
         self._entry = entry
+        self._exclusive = exclusive
 
     @property
     def required(self) -> frozenset[Any]:
@@ -142,7 +143,7 @@ class StoredVariant:
     @functools.cached_property
     def pattern(self) -> Pattern | None:
         """None where this torch lacks an operator of it."""
-        return _decoded(self._entry)
+        return _decoded(self._entry, self._exclusive)
 
 
 class Store:
@@ -152,13 +153,11 @@ class Store:
         self.path = path
 
     @functools.cached_property
-    def _entries(self) -> dict[str, list[StoredVariant]]:
+    def _entries(self) -> dict[str, list[Mapping[str, Any]]]:
         if not self.path.exists():
             return {}
         found = json.loads(self.path.read_text())
-        if found.get("version") != VERSION:
-            return {}
-        return {name: [StoredVariant(entry) for entry in entries] for name, entries in found["patterns"].items()}
+        return dict(found["patterns"]) if found.get("version") == VERSION else {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries
@@ -166,9 +165,9 @@ class Store:
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
 
-    def variants(self, name: str) -> Sequence[StoredVariant]:
-        """The spellings of a pattern, each with what it requires of a graph."""
-        return self._entries[name]
+    def variants(self, name: str, exclusive: Collection[str] = ()) -> Sequence[StoredVariant]:
+        """The spellings of a pattern, each with what it requires of a graph; `exclusive` names are different nodes."""
+        return [StoredVariant(entry, exclusive) for entry in self._entries[name]]
 
 
 @functools.cache
@@ -181,20 +180,20 @@ _targets: dict[str, Any] = {}
 
 
 def _target(path: str) -> Any:
-    """What a path names, or None. Who is not registered now may be later: Inductor has operators of its own."""
+    """The operator at a path, or None. It may be registered later: Inductor has operators of its own."""
     if path not in _targets and (found := find(path)) is not None:
         _targets[path] = found
     return _targets.get(path)
 
 
-def _var(name: str, said: Any) -> Var:
+def _var(name: str, said: Any, exclusive: bool) -> Var:
     kind, shape = (said, None) if isinstance(said, str) else said
     kept = "" if kind in ("any", "tensor") else kind
-    return Var(name, None, False, kind == "any", kept, None if shape is None else tuple(shape))
+    return Var(name, None, exclusive, kind == "any", kept, None if shape is None else tuple(shape))
 
 
 class _Known(dict[str, Any]):
-    """What names and numbers of calls stand for; an expression stands for itself."""
+    """The values of names and call numbers; expressions are made on demand."""
 
     def __missing__(self, said: str) -> Computed:
         if said[0] != "=":
@@ -205,13 +204,14 @@ class _Known(dict[str, Any]):
 
 @functools.cache
 def _computed(expression: str) -> Computed:
-    """One for all patterns: the same few sizes come up in all of them."""
+    """A value computed from names; cached, as the same few sizes occur in all patterns."""
     return Computed(expression)
 
 
-def _decoded(variant: Mapping[str, Any]) -> Pattern | None:
+def _decoded(variant: Mapping[str, Any], exclusive: Collection[str]) -> Pattern | None:
     known = _Known(
-        (f"${name}", Const(name) if said == "constant" else _var(name, said)) for name, said in variant["names"].items()
+        (f"${name}", Const(name) if said == "constant" else _var(name, said, name in exclusive))
+        for name, said in variant["names"].items()
     )
     for number, path, args, *rest in variant["calls"]:
         target = _targets.get(path) or _target(path)

@@ -6,7 +6,7 @@ What is the same in both is compared as it is. What differs must follow from wha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +16,11 @@ from torch.fx import GraphModule, Node
 
 from eductor.compat import OpOverload
 from eductor.errors import BadPattern
-from eductor.graph.reading.bind import Bound, bind
-from eductor.graph.values.meta import hint_of, results_of, value_of
+from eductor.graph import Bound, bind, value_of
+from eductor.graph.values.meta import hint_of, results_of
 from eductor.patterns.compile.steps import kind_of
 from eductor.patterns.language.pattern import Computed, Const, Op, Outputs, Pattern, Var
-from eductor.patterns.match.call_reading import signature_of
+from eductor.patterns.match.call_reading import call_parameters
 from eductor.patterns.match.constants import nearly, same_constant
 from eductor.patterns.match.transparent import is_idle
 
@@ -37,7 +37,7 @@ class Trace:
     values: list[Any]
 
     def calls(self) -> list[Any]:
-        """What is called, one after the other."""
+        """The targets of the calls, in order."""
         return [n.target for n in self.module.graph.nodes if n.op == "call_function"]
 
     def placeholders(self) -> dict[Node, str]:
@@ -46,9 +46,17 @@ class Trace:
         return dict(zip(self.module.graph.find_nodes(op="placeholder"), names, strict=True))
 
 
-def explained(first: Trace, second: Trace, names: Sequence[str], free: Mapping[str, Any]) -> tuple[Outputs, list[str]]:
+def explained(
+    first: Trace,
+    second: Trace,
+    names: Sequence[str],
+    free: Mapping[str, Any],
+    *,
+    exclusive: Collection[str] = (),
+    any_kind: bool = False,
+) -> tuple[Outputs, list[str]]:
     """The pattern that both traces are instances of, and the names that it does not mention."""
-    reader = _Reader(first, second, free)
+    reader = _Reader(first, second, free, exclusive, any_kind=any_kind)
     patterns = tuple(
         reader.pair(a, b) for a, b in zip(results_of(first.module), results_of(second.module), strict=True)
     )
@@ -58,10 +66,14 @@ def explained(first: Trace, second: Trace, names: Sequence[str], free: Mapping[s
 class _Reader:
     """Reads two traces side by side."""
 
-    def __init__(self, first: Trace, second: Trace, free: Mapping[str, Any]) -> None:
+    def __init__(
+        self, first: Trace, second: Trace, free: Mapping[str, Any], exclusive: Collection[str], *, any_kind: bool
+    ) -> None:
         self._first = first
         self._second = second
         self._free = dict(free)
+        self._exclusive = exclusive
+        self._any_kind = any_kind
         self._inputs = first.placeholders()
         self._made: dict[Node, Any] = {}
         self._symbols, self._other_symbols = _symbols(first), _symbols(second)
@@ -92,7 +104,7 @@ class _Reader:
         return self._constant(a, b)
 
     def _dtype(self, a: torch.dtype, b: Any) -> Computed:
-        """That of the input whose dtype was the same in both traces."""
+        """The dtype of the input that had the given dtypes in the two traces."""
         pairs = zip(self._first.names, self._first.values, self._second.values, strict=True)
         for name, here, there in pairs:
             if isinstance(here, torch.Tensor) and (here.dtype, there.dtype) == (a, b):
@@ -131,7 +143,8 @@ class _Reader:
             return Const(name)
         pairs = zip(given.shape, self._second.values[at].shape, strict=True)
         shape = tuple(self._relation(f"{name}.shape[{i}]", *pair) for i, pair in enumerate(pairs))
-        return Var(name, kind=kind_of(given), shape=shape)
+        kind = "" if self._any_kind else kind_of(given)
+        return Var(name, exclusive=name in self._exclusive, kind=kind, shape=shape)
 
     def _relation(self, own: str, a: Any, b: Any) -> int | str | None:
         """To what a size of an input is equal in both traces: a number, another input's size, or nothing but itself."""
@@ -195,8 +208,8 @@ def _arguments(node: Node, one: Node, other: Node) -> tuple[Sequence[Any], Mappi
     bound = bind(node)
     if not isinstance(bound, Bound):
         raise BadPattern(f"a call of the search function cannot be read: {bound.reason}.")
-    names = signature_of(bound.op).names
-    positional = signature_of(bound.op).positional
+    names = call_parameters(bound.op).names
+    positional = call_parameters(bound.op).positional
     return [bound[n] for n in names[:positional]], {n: bound[n] for n in names[positional:]}
 
 

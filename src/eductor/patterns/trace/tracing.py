@@ -35,18 +35,25 @@ class Known:
 
 
 Table = Mapping[Any, Callable[..., Any]]
+Maker = Callable[[bool], Table]
+_makers: list[Maker] = []
+"""The decomposition tables of engines: a search function is traced with each of them."""
 TANGENT = "tangents_"
 """How the gradients of results are called in a pattern of forward and backward, numbered from 1."""
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class SearchInputs:
     """The inputs of a search function: names, and an example of each."""
 
     names: tuple[str, ...]
     examples: tuple[Any, ...]
     gradients: tuple[bool, ...]
     """Which of them get one, where forward and backward are traced together; else none."""
+    any_kind: bool = False
+    """Whether the elements of tensors may be of another kind than those of the examples."""
+    exclusive: frozenset[str] = frozenset()
+    """The names that stand for different nodes."""
 
     @property
     def tensors(self) -> list[int]:
@@ -56,7 +63,7 @@ class Signature:
     def is_joint(self) -> bool:
         return any(self.gradients)
 
-    def raised(self, by: int) -> Signature | None:
+    def raised(self, by: int) -> SearchInputs | None:
         """The same with so many more (or fewer) leading dimensions in the tensors that have the most; None if they run out."""
         most = max((x.dim() for x in self.examples if isinstance(x, torch.Tensor)), default=0)
         if most + by < 1:
@@ -71,7 +78,14 @@ class Signature:
         return replace(self, examples=tuple(map(raised, self.examples)))
 
 
-def signature(fn: Callable[..., Any], inputs: Sequence[Any], *, joint: bool = False) -> Signature:
+def search_inputs(
+    fn: Callable[..., Any],
+    inputs: Sequence[Any],
+    *,
+    joint: bool = False,
+    any_kind: bool = False,
+    exclusive: Iterable[str] = (),
+) -> SearchInputs:
     """The parameters of a function with examples: tensors, specs such as f32(2, 3), numbers, or functions that make them."""
     if not callable(fn):
         raise BadPattern(f"{fn!r} is nothing to look for: give a function, or an expression such as op(...).")
@@ -90,7 +104,7 @@ def signature(fn: Callable[..., Any], inputs: Sequence[Any], *, joint: bool = Fa
     def wants(x: Any) -> bool:
         return isinstance(x, torch.Tensor) and x.dtype.is_floating_point and (x.requires_grad or not asked)
 
-    return Signature(names, made, tuple(joint and wants(x) for x in made))
+    return SearchInputs(names, made, tuple(joint and wants(x) for x in made), any_kind, frozenset(exclusive))
 
 
 def _example(i: int, given: Any) -> Any:
@@ -99,9 +113,24 @@ def _example(i: int, given: Any) -> Any:
     return given() if callable(given) and not isinstance(given, torch.Tensor) else given
 
 
+def add_table(make: Maker) -> None:
+    """Registers a decomposition table: search functions are traced with it, too. An engine of the package adds its own; `make` takes `fallback_random`."""
+    _makers.append(make)
+
+
+def tables(dialect: str, *, fallback_random: bool = False) -> Iterator[Table]:
+    """The decompositions with which the graphs of a stage may have been traced. Only a trace asks: none is made before."""
+    yield {}
+    for make in _makers if dialect == "aten" else ():
+        try:
+            yield make(fallback_random)
+        except ImportError:  # it needs packages that nothing else here needs
+            continue
+
+
 def pattern_of(
     fn: Callable[..., Any],
-    inputs: Signature,
+    inputs: SearchInputs,
     *,
     dialect: str = "aten",
     decompositions: Table | None = None,
@@ -136,7 +165,14 @@ def _compared(
     least: tuple[Outputs, list[str]] | None = None
     for change in changes:
         try:
-            found = explained(first, tracer.trace(change), tracer.inputs.names, free)
+            found = explained(
+                first,
+                tracer.trace(change),
+                tracer.inputs.names,
+                free,
+                exclusive=tracer.inputs.exclusive,
+                any_kind=tracer.inputs.any_kind,
+            )
         except BadPattern as error:
             problem = error
             continue
@@ -151,7 +187,7 @@ def _compared(
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What is different in a trace: always the numbers, and if it can be, sizes, floating dtypes, other parameters."""
+    """The differences of a trace: always the numbers, and if possible sizes, floating dtypes, other parameters."""
 
     number: int = 1
     scale: int = 1
@@ -179,7 +215,7 @@ class _Tracer:
     """Traces one search function again and again, with other values."""
 
     fn: Callable[..., Any]
-    inputs: Signature
+    inputs: SearchInputs
     dialect: str
     decompositions: Table | None
 
@@ -237,7 +273,7 @@ def _unusual(place: int, number: int) -> float:
 
 
 def _aten(
-    fn: Callable[..., Any], inputs: Signature, values: list[Any], dialect: str, decompositions: Table | None
+    fn: Callable[..., Any], inputs: SearchInputs, values: list[Any], dialect: str, decompositions: Table | None
 ) -> tuple[GraphModule, tuple[str, ...], list[Any]]:
     mode = FakeTensorMode(shape_env=ShapeEnv(duck_shape=False))
     fakes = [_fake(name, x, mode) for name, x in zip(inputs.names, values, strict=True)]
@@ -282,7 +318,7 @@ def torch_graph(fn: Callable[..., Any], values: Sequence[Any], mode: FakeTensorM
 
 
 def _parted(values: Sequence[Any]) -> tuple[Callable[[Sequence[Any]], list[Any]], list[Any]]:
-    """The values that are inputs of a trace, and how to put others in their places."""
+    """The values that are inputs of a trace, and a function that puts others in their places."""
 
     def filled(given: Sequence[Any]) -> list[Any]:
         rest = iter(given)
@@ -360,7 +396,7 @@ def _joint_graph(
 
 
 def _tidied(module: GraphModule) -> GraphModule:
-    """Without what nobody uses, and without detaching, which a graph after autograd does not know."""
+    """Removes dead code and `detach`, which a graph after autograd does not have."""
     for node in list(module.graph.nodes):
         if node.target is torch.ops.aten.detach.default:
             node.replace_all_uses_with(node.args[0])

@@ -10,7 +10,7 @@ import torch
 from torch.fx import Node
 
 from eductor.graph import Bound, GraphView, tensor_of
-from eductor.graph.values.module_tensors import attribute_at, has_attribute
+from eductor.graph.snapshot import attribute_or_none
 from eductor.views import RESHAPES
 
 aten = torch.ops.aten
@@ -70,10 +70,9 @@ def _constant(graph: GraphView, bound: Bound, depth: int) -> float | None:
 
 def _held(node: Node) -> float | None:
     """The value of a constant of the graph that has one element; None for any other."""
-    owner = node.graph.owning_module
-    if owner is None or not has_attribute(owner, str(node.target)) or not str(node.target).startswith("_tensor_const"):
+    if not str(node.target).startswith("_tensor_const"):
         return None
-    value = attribute_at(owner, str(node.target))
+    value = attribute_or_none(node.graph.owning_module, str(node.target))
     is_plain = type(value) is torch.Tensor and value.numel() == 1 and not value.dtype.is_complex
     return float(value.item()) if is_plain else None
 

@@ -13,10 +13,10 @@ from eductor.graph import No, Rewriter, known_equal, tensor_of
 from eductor.graph.wrappers.auto_functionalized import (
     functional_call,
     functional_call_on_bases,
+    functional_kernel,
     written_by,
 )
 from eductor.graph.wrappers.copies import Writable, writable
-from eductor.graph.wrappers.triton_wrapper import functional_kernel
 from eductor.passes.post_grad.inplace.safety import Write
 from eductor.passes.post_grad.inplace.work import Work
 
