@@ -106,12 +106,15 @@ def _facts(
     pairs = [_input(copy, original) for copy, original in zip(copies, flat, strict=True)]
     inputs = [x for x, _ in pairs]
     args, kwargs = pytree.tree_unflatten(inputs, spec)
-    outputs, structure = pytree.tree_flatten(fn(*args, **kwargs))
     named = {f"input {i}": x for i, x in enumerate(inputs)} | world.tensors
+    versions = _versions(named)
+    outputs, structure = pytree.tree_flatten(fn(*args, **kwargs))
     results = {f"output {i}": x for i, x in enumerate(outputs)}
     facts: dict[str, Any] = {"the structure of the outputs": str(structure)}
     facts |= {name: _seen(x) for name, x in results.items()}
     facts |= {f"{name} after the call": _seen(x) for name, x in named.items() if isinstance(x, torch.Tensor)}
+    after = _versions(named)
+    facts |= {f"the version of {name}": "kept" if after[name] == v else "moved" for name, v in versions.items()}
     facts |= {f"the gradient that the call left in {name}": _seen(g) for name, g in _left(named).items()}
     facts |= places(named, results)
     facts["the random state"] = random_states()
@@ -136,6 +139,11 @@ def _seen(x: Any) -> Any:
     if not isinstance(x, torch.Tensor):
         return x
     return (x.detach().clone(), f"strides {strides_of(x)}", f"requires_grad={x.requires_grad}")
+
+
+def _versions(named: Mapping[str, Any]) -> dict[str, int]:
+    """The version counters by which autograd notices writes; inference tensors have none."""
+    return {n: x._version for n, x in named.items() if isinstance(x, torch.Tensor) and not x.is_inference()}
 
 
 def _left(named: Mapping[str, Any]) -> dict[str, Any]:
