@@ -24,9 +24,9 @@ Written = Mapping[Any, Any]
 """The operands that a wrapped call writes, by the key under which its users pick the new value."""
 
 
-def is_wrapper(node: Node) -> bool:
-    """Whether a node is a wrapped call of a mutable operator or kernel."""
-    return isinstance(node.target, HigherOrderOperator) and node.target.name() in _WRAPPERS
+def is_wrapper(operator: Any) -> bool:
+    """Whether an operator wraps calls of mutable operators or kernels."""
+    return isinstance(operator, HigherOrderOperator) and operator.name() in _WRAPPERS
 
 
 def call_in_place(work: Work, node: Node) -> None:
