@@ -15,7 +15,6 @@ from eductor.graph.values.meta import value_of
 from eductor.options import Options
 from eductor.partition.budget import within
 from eductor.partition.compat_prices import bans_of, compat_problem
-from eductor.partition.compressed_saves import forms_of
 from eductor.partition.curve import BudgetStep, curve, step_for
 from eductor.partition.liveness import Liveness
 from eductor.partition.min_cut import cheapest
@@ -26,7 +25,7 @@ from eductor.partition.plan_replay import replayed
 from eductor.partition.prices import PICOSECONDS, Priced, price_of_a_byte, priced
 from eductor.partition.problem import Choice, bytes_of, completed
 from eductor.partition.reasons import why_again, why_saved
-from eductor.partition.saves import Saves
+from eductor.partition.saves import Saves, forms_of
 from eductor.partition.split import split
 from eductor.pipeline import Context, GraphName, Pipeline
 from eductor.program.joint import Joint
