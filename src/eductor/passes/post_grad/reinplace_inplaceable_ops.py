@@ -7,9 +7,8 @@ from torch.fx import GraphModule, Node
 
 from eductor.compat import sort_key
 from eductor.graph import Bound, GraphView, No, Rewriter
-from eductor.passes.post_grad.inplace.operators import INDEXED, WHOLE, write_list, write_operand
+from eductor.passes.post_grad.inplace.operators import INDEXED, WHOLE, write_list, write_operand, write_part
 from eductor.passes.post_grad.inplace.safety import is_write_back
-from eductor.passes.post_grad.inplace.scatters import write_part
 from eductor.passes.post_grad.inplace.views import SCATTERS
 from eductor.passes.post_grad.inplace.work import Work
 from eductor.passes.post_grad.inplace.wrapped import call_in_place, is_wrapper
