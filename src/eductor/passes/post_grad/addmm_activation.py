@@ -16,10 +16,10 @@ from eductor import ops
 from eductor.compat import sort_key
 from eductor.graph import GraphView, No, Rewriter, is_row_major, known_equal, tensor_of, value_of
 from eductor.ops.middle import Step
+from eductor.passes.functional.products import are_alike
 from eductor.passes.post_grad.back_to_back import BackToBackProduct, read_product
 from eductor.passes.post_grad.known_functions import POINTS, RELU, evaluated, is_gelu
 from eductor.passes.post_grad.pointwise import RESHAPES, elements_of, read_step
-from eductor.passes.post_grad.products import are_alike
 from eductor.patterns import ANY, Match, op, pattern_pass
 from eductor.pipeline.base import bf16, f32
 

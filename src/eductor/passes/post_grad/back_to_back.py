@@ -12,8 +12,8 @@ from eductor.compat import sort_key
 from eductor.graph import Bound, GraphView, No, known_equal, tensor_of, value_of
 from eductor.ops.launching import KERNEL_DTYPES
 from eductor.ops.middle import CASTS, Step
+from eductor.passes.functional.products import are_alike
 from eductor.passes.post_grad.pointwise import elements_of, is_one, read_steps
-from eductor.passes.post_grad.products import are_alike
 
 aten = torch.ops.aten
 

@@ -13,8 +13,8 @@ from eductor.cost import bytes_of, device_of
 from eductor.cost.operators import size_of
 from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, known_equal, tensor_of, value_of
 from eductor.ops.cut_mm import rows_of_a_piece
+from eductor.passes.functional.products import are_alike, fuses_into_users
 from eductor.passes.post_grad.back_to_back import PRODUCTS, BackToBackProduct, read_product
-from eductor.passes.post_grad.products import are_alike, fuses_into_users
 from eductor.pipeline.base import Context, f32, graph_pass
 
 aten = torch.ops.aten
