@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.graph import Bound, GraphView, tensor_of
+from eductor.graph import Bound, GraphView, known_equal, tensor_of
 from eductor.passes.joint.attention.numbers import CASTS, COPIES, number_of
 from eductor.views.index_map import IndexMap
 from eductor.views.source_views import view_call
@@ -143,7 +143,8 @@ def _moved(graph: GraphView, x: Node, bound: Bound, of: Any, depth: int) -> Posi
     if bound.packet in COPIES:
         return inner
     if bound.packet is aten.expand:
-        return Positions((0,) * (here.dim() - source.dim()) + inner.steps, inner.start)
+        own = [0 if known_equal(size, 1) else step for size, step in zip(source.shape, inner.steps, strict=True)]
+        return Positions((*(0,) * (here.dim() - source.dim()), *own), inner.start)
     view = view_call(graph, x)
     index_map = view.apply(IndexMap.whole(bound["self"], tuple(source.shape))) if view is not None else None
     if index_map is None or any(len(modes) > 1 for modes in index_map.dims):
