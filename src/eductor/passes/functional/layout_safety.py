@@ -95,7 +95,7 @@ def _value_with(graph: GraphView, user: Node, changed: dict[Node, Any]) -> Any:
     if not isinstance(bound, Bound) or bound.op.namespace not in _KNOWN or bound.op._schema.name in _SEES_STRIDES:
         return No(f"{user.name} may read its strides")
     if bound.op._schema.name in _SEES_STORAGE:
-        return No(f"{user.name} reads its storage directly")
+        return No(f"{user.name} may read its strides: it reads its storage directly")
     args, kwargs = map_arg(bound.call(), lambda n: changed.get(n, value_of(n)))
     try:
         return bound.op(*args, **kwargs)
