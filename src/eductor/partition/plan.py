@@ -11,7 +11,7 @@ from typing import Any
 from torch.fx import Graph, Node
 
 from eductor.errors import BadOption, UnknownName
-from eductor.graph.text.structure import node_hashes
+from eductor.graph import node_hashes
 
 FORMAT = 1
 LISTS = ("saved", "again", "others")
