@@ -116,7 +116,7 @@ def _may_multiply(dim: int, result: torch.Tensor, number: float, context: Contex
 
 
 def _is_exact(number: float, length: Any, dtype: torch.dtype) -> bool:
-    """Whether all multiples of a number, up to so many times, are numbers of a dtype."""
+    """Whether a dtype represents all multiples of a number up to this length exactly."""
     if not isinstance(length, int) or not math.isfinite(number):
         return isinstance(length, int)
     kind = torch.finfo(dtype)

@@ -70,7 +70,7 @@ class _Backward:
         """What of the forward the backward computes again from the value at hand, in the order of the graph."""
 
     def readers(self, node: Node) -> list[Node]:
-        """What the backward alone computes from a value, at once or by what it computes again, in the order of the graph."""
+        """The nodes of the backward that read a value, or what the backward recomputes from it, in the order of the graph."""
         found, again, pending = set[Node](), {node}, [node]
         while pending:
             for user in pending.pop().users:
@@ -83,7 +83,7 @@ class _Backward:
         return sorted(found, key=sort_key)
 
     def read_instead(self, rewrite: Rewriter, node: Node, whole: Node, readers: Sequence[Node]) -> None:
-        """Lets the backward read another node; what both forward and backward compute from it, each computes by itself."""
+        """Replaces a value by another node in the backward, and recomputes there what forward and backward shared of it."""
         instead = {node: whole}
 
         def operand(n: Node) -> Node:
