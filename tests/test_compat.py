@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 import eductor
 from eductor import compat
@@ -96,6 +99,14 @@ def test_bindings_are_found():
     assert issubclass(torch.Tensor, compat.TENSOR_BASE)
     assert all(map(compat.is_context_switch, (torch._C._set_grad_enabled, torch.amp.autocast_mode._exit_autocast)))
     assert not compat.is_context_switch([])
+
+
+def test_evaluation_without_new_guards():
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    x = mode.from_tensor(torch.ones(6, 2), static_shapes=False)
+    with compat.without_new_guards(mode), pytest.raises(RuntimeError):
+        x.view(-1, 4).shape[0] == 3 and x.shape[0] > 5
+    assert not mode.shape_env.guards
 
 
 def test_hooks_of_a_module():

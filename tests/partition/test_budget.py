@@ -7,12 +7,12 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from test_min_cut import all_choices, layers, random_problem
+from test_min_cut import all_choices, is_valid, layers, random_problem
 
 from eductor.errors import BadOption, EductorWarning, UnknownName
 from eductor.partition import integer_program as integer
 from eductor.partition.budget import BudgetTooSmall, hull, least_bytes, within
-from eductor.partition.problem import Choice, NoChoice, Problem, Value, bytes_of, completed, is_valid, time_of
+from eductor.partition.problem import Choice, NoChoice, Problem, Value, bytes_of, completed, time_of
 
 needs_scipy = pytest.mark.skipif(not integer.is_available(), reason="needs SciPy")
 

@@ -20,9 +20,21 @@ from eductor.partition.problem import (
     bytes_of,
     completed,
     in_question,
-    is_valid,
     time_of,
 )
+
+
+def is_valid(problem, choice):
+    """Whether nothing is missing, nothing is saved or recomputed that must not be, and nothing is both."""
+    values, has = problem.values, choice.kept | choice.again
+    return (
+        all(0 <= number < len(values) for number in has)
+        and not choice.kept & choice.again
+        and all(values[number].keep is not None for number in choice.kept)
+        and all(values[number].again is not None for number in choice.again)
+        and all(number in has for number, value in enumerate(values) if value.is_needed)
+        and all(operand in has for number in choice.again for operand in values[number].operands)
+    )
 
 
 def random_problem(rng, most):

@@ -13,9 +13,8 @@ import torch.nn.functional as F
 from eductor.cost import bytes_of, cuda_device
 from eductor.options import Options
 from eductor.partition import explain_saved
-from eductor.partition.fused_reads import Reads
 from eductor.partition.node_info import classify
-from eductor.partition.prices import WORTH, price_of_a_byte
+from eductor.partition.prices import WORTH, Reads, price_of_a_byte
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "autograd"))
 from tracing import joint_of

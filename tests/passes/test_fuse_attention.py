@@ -165,6 +165,18 @@ def test_a_triangle_is_passed_as_such(name, is_causal):
     assert seen[0]["attn_mask"] is None or not is_causal
 
 
+@pytest.mark.parametrize("first", [lambda: torch.arange(1), lambda: torch.arange(16)[:1]])
+def test_one_position_for_all_keys_is_no_triangle(first):
+    def program(q, k, v):
+        past = first().expand(16) <= torch.arange(16)[:, None]
+        return (q @ k.transpose(-2, -1)).masked_fill(~past, -math.inf).softmax(-1) @ v
+
+    torch._dynamo.reset()
+    inputs = torch.randn(3, 2, 4, 16, 8).unbind()
+    options = {"joint_custom_pre_pass": [fuse_attention], "engine": "aten", "decompositions": DECOMPOSED}
+    torch.testing.assert_close(eductor.compile(program, **options)(*inputs), program(*inputs))
+
+
 def test_dropout_is_left_where_the_kernel_has_none():
     changed, reasons = False, []
     torch._dynamo.reset()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -15,6 +15,14 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 def is_symbolic(value: torch.Tensor) -> bool:
     """Whether a size, a stride or the offset of a tensor is symbolic."""
     return bool(value._has_symbolic_sizes_strides)
+
+
+def without_new_guards(mode: FakeTensorMode) -> AbstractContextManager[None]:
+    """Evaluates without guards on symbolic sizes: what would install one raises a RuntimeError instead."""
+    env = mode.shape_env
+    if env is None:
+        return nullcontext()
+    return env.error_on_new_guards() if hasattr(env, "error_on_new_guards") else env.suppress_guards()
 
 
 def new_symbol(env: ShapeEnv, name: str, hint: int) -> torch.SymInt:

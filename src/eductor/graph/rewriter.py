@@ -280,16 +280,22 @@ class Rewriter:
 
     def finish(self) -> None:
         """Ends a pass: erases dead operands and updates fake values."""
+        self.erase_dead()
+        if self._dirty and update(self.view.module, self._dirty):
+            self.view.revalued()
+        self._dirty.clear()
+
+    def erase_dead(self) -> bool:
+        """Erases the operands that the edits so far left dead; returns whether there were any."""
         self._finish_match()
         self._match = self.matches[-1] if self.matches else None
+        edits = self.edits
         while self._orphans:
             node, _ = self._orphans.popitem()
             if node.op not in ("placeholder", "output") and not node.users and self.view.effects.of(node).removable:
                 self.erase(node)
         self._match = None
-        if self._dirty and update(self.view.module, self._dirty):
-            self.view.revalued()
-        self._dirty.clear()
+        return self.edits > edits
 
     # ----------------------------------------------------------------------------------------------------- helpers
 

@@ -109,6 +109,10 @@ class GraphView:
         self._indexed()
         return self._keys_of_node.get(node, ())
 
+    def operators(self) -> list[Any]:
+        """The keys under which calls of the graph are indexed."""
+        return [key for key, calls in self._indexed().items() if calls]
+
     def calls(self, key: Any) -> Collection[Node]:
         """The calls indexed under a key, which do not become candidates."""
         return self._indexed().get(key, {}).keys()

@@ -12,8 +12,7 @@ from torch.fx import Node
 from eductor.cost import bytes_of
 from eductor.options import Options
 from eductor.partition.allowlist import can_fuse
-from eductor.partition.bans import Ban, banned
-from eductor.partition.fusible import Forward
+from eductor.partition.bans import Ban, Forward, banned
 from eductor.partition.node_info import NodeInfo, computed_by, is_size
 from eductor.partition.prices import Priced
 from eductor.partition.problem import Problem

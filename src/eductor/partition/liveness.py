@@ -8,7 +8,7 @@ from typing import Literal
 from torch.fx import Node
 
 from eductor.cost import Device, bytes_of, is_pointwise
-from eductor.graph.effects.node_effects import effect_of
+from eductor.graph import effect_of
 from eductor.graph.effects.order import ancestors
 from eductor.partition.node_info import NodeInfo, backward_order, made_ahead, read_by
 

@@ -13,9 +13,9 @@ from torch.fx import Node
 
 from eductor import compat
 from eductor.compat import HigherOrderOperator, OpOverload
-from eductor.graph.effects.node_effects import effect_of
+from eductor.graph import effect_of, output_of, value_of
 from eductor.graph.effects.order import ancestors
-from eductor.graph.values.meta import is_backward, output_of, value_of
+from eductor.graph.values.meta import is_backward
 from eductor.program.joint import Joint
 
 aten = torch.ops.aten

@@ -10,12 +10,11 @@ import torch
 from torch.fx import Graph, Node
 
 from eductor.cost import Device, device_of
+from eductor.graph import value_of
 from eductor.graph.snapshot import own_module
-from eductor.graph.values.meta import value_of
 from eductor.options import Options
 from eductor.partition.budget import within
 from eductor.partition.compat_prices import bans_of, compat_problem
-from eductor.partition.compressed_saves import forms_of
 from eductor.partition.curve import BudgetStep, curve, step_for
 from eductor.partition.liveness import Liveness
 from eductor.partition.min_cut import cheapest
@@ -26,16 +25,17 @@ from eductor.partition.plan_replay import replayed
 from eductor.partition.prices import PICOSECONDS, Priced, price_of_a_byte, priced
 from eductor.partition.problem import Choice, bytes_of, completed
 from eductor.partition.reasons import why_again, why_saved
-from eductor.partition.saves import Saves
+from eductor.partition.saves import Saves, forms_of
 from eductor.partition.split import split
 from eductor.pipeline import Context, GraphName, Pipeline
 from eductor.program.joint import Joint
 from eductor.program.parts import Parts
 
+GivenOptions = Mapping[str, Any] | Options | None
+"""Options as callers of the library give them."""
 
-def partition_fn(
-    joint: Joint, *, plan: Plan | None = None, options: Mapping[str, Any] | Options | None = None
-) -> Parts:
+
+def partition_fn(joint: Joint, *, plan: Plan | None = None, options: GivenOptions = None) -> Parts:
     """Partitions a joint graph, by a plan if given; without tangents there is only a forward."""
     options = Options.of(options)
     saves = choose_saves(joint, plan=plan, options=options)
@@ -48,19 +48,17 @@ def partition_fn(
     return split(own, saves, edited=edited)
 
 
-def min_cut_rematerialization_partition(joint: Joint, *, options: Mapping[str, Any] | Options | None = None) -> Parts:
+def min_cut_rematerialization_partition(joint: Joint, *, options: GivenOptions = None) -> Parts:
     """Partitions a joint graph, with saved values chosen by the costs of saving and recomputing, within the memory budget."""
     return partition_fn(joint, options=options)
 
 
-def choose_saves(
-    joint: Joint, *, plan: Plan | None = None, options: Mapping[str, Any] | Options | None = None
-) -> Saves:
+def choose_saves(joint: Joint, *, plan: Plan | None = None, options: GivenOptions = None) -> Saves:
     """What a joint graph saves for its backward, and in which form: as a plan says if there is one, or what is cheapest."""
     info, graph, options = classify(joint), joint.module.graph, Options.of(options)
     if not joint.tangents:
         return Saves.of(info, [])
-    found, choice = _chosen(graph, info, options) if plan is None else _planned(plan, graph, info, options)
+    found, choice = _chosen(graph, info, options, plan)
     saved = found.chosen(choice.kept)
     return Saves.of(info, saved, found.chosen(choice.ahead), forms_of(info, saved, main_device(graph, options)))
 
@@ -70,7 +68,7 @@ def choose_saved_values_set(
     node_info: NodeInfo,
     memory_budget: float | Mapping[str, float] = 1,
     *,
-    options: Mapping[str, Any] | Options | None = None,
+    options: GivenOptions = None,
 ) -> list[Node]:
     """The values to save for the backward, in the order of the graph.
 
@@ -83,14 +81,11 @@ def choose_saved_values_set(
     return found.chosen(choice.kept)
 
 
-def explain_saved(
-    joint: Joint, *, plan: Plan | None = None, options: Mapping[str, Any] | Options | None = None
-) -> Plan:
+def explain_saved(joint: Joint, *, plan: Plan | None = None, options: GivenOptions = None) -> Plan:
     """What a joint graph saves and what it recomputes, by a plan if given, with the bytes, cost and reason of each."""
     options = Options.of(options)
     graph, info = joint.module.graph, classify(joint)
-    chosen = _chosen(graph, info, options) if plan is None else _planned(plan, graph, info, options)
-    (found, choice), device, names = chosen, main_device(graph, options), keys(graph)
+    (found, choice), device, names = _chosen(graph, info, options, plan), main_device(graph, options), keys(graph)
     edited = frozenset() if plan is None else plan.edited()
     places = {node: i for i, node in enumerate(found.nodes)}
     forms, bans = forms_of(info, found.chosen(choice.kept), device), bans_of(info, found, options)
@@ -118,16 +113,14 @@ def explain_saved(
     )
 
 
-def timeline(
-    joint: Joint, plan: Plan, *, options: Mapping[str, Any] | Options | None = None
-) -> list[dict[str, str | int]]:
+def timeline(joint: Joint, plan: Plan, *, options: GivenOptions = None) -> list[dict[str, str | int]]:
     """The estimated bytes live beyond the inputs while each node runs, in forward and backward."""
     device = main_device(joint.module.graph, Options.of(options))
     held = Liveness(classify(joint), device).timeline(*plan.nodes(joint.module.graph))
     return [{"phase": phase, "name": node.name, "live": live} for phase, node, live in held]
 
 
-def memory_curve(joint: Joint, *, options: Mapping[str, Any] | Options | None = None) -> list[BudgetStep]:
+def memory_curve(joint: Joint, *, options: GivenOptions = None) -> list[BudgetStep]:
     """The choices from the fastest down to one that saves only inputs, with estimated bytes, time and peak of each."""
     options = replace(Options.of(options), memory_budget=0)  # checks that the policy allows a budget
     info, device = classify(joint), main_device(joint.module.graph, options)
@@ -135,25 +128,24 @@ def memory_curve(joint: Joint, *, options: Mapping[str, Any] | Options | None = 
     return curve(found, Liveness(info, device), full, options.budget_solver)
 
 
-def _chosen(graph: Graph, info: NodeInfo, options: Options) -> tuple[Priced, Choice]:
-    """The priced values of a joint graph, and the choice within the budget."""
+def _chosen(graph: Graph, info: NodeInfo, options: Options, plan: Plan | None = None) -> tuple[Priced, Choice]:
+    """The priced values of a joint graph, and the choice: by a plan if there is one, or the cheapest within the budget.
+
+    A plan may save and recompute anything possible, whether it pays or not.
+    """
     device, budget = main_device(graph, options), options.memory_budget
+    if plan is not None:
+        found = priced(info, device, recompute=False, is_limited=True)
+        return found, replayed(plan, info, found)
     found, full = _fastest(info, device, options)
     if isinstance(budget, Mapping):
-        return found, within_regions(
-            _priced(info, device, options, is_limited=True), full, budget, options.budget_solver
-        )
+        limited = _priced(info, device, options, is_limited=True)
+        return found, within_regions(limited, full, budget, options.budget_solver)
     part = budget if budget <= 1 else budget / max(bytes_of(found.problem, full), 1)
     if part >= 1:
         return found, full
     found = _priced(info, device, options, is_limited=True)
     return found, step_for(curve(found, Liveness(info, device), full, options.budget_solver), part).choice
-
-
-def _planned(plan: Plan, graph: Graph, info: NodeInfo, options: Options) -> tuple[Priced, Choice]:
-    """Like `_chosen`, but by a plan, which may save and recompute anything possible, whether it pays or not."""
-    found = priced(info, main_device(graph, options), recompute=False, is_limited=True)
-    return found, replayed(plan, info, found)
 
 
 def _fastest(info: NodeInfo, device: Device, options: Options) -> tuple[Priced, Choice]:

@@ -11,14 +11,15 @@ from typing import Any
 from torch.fx import Graph, Node
 
 from eductor.errors import BadOption, UnknownName
-from eductor.graph.text.structure import node_hashes
-from eductor.partition import plan_text
+from eductor.graph import node_hashes
 
 FORMAT = 1
 LISTS = ("saved", "again", "others")
 
 EDITED = "requested by an edit"
 """The reason of a value that an edit moved."""
+FREE = ("an input", "a view")
+"""Reasons of free values, which a table only counts."""
 UNUSED = "not needed"
 """The reason of a value that is neither saved nor recomputed."""
 
@@ -111,8 +112,16 @@ class Plan:
             )
         return [known[entry.key] for entry in self.saved], [known[entry.key] for entry in ahead]
 
+    def summary(self) -> str:
+        """The totals, in a sentence."""
+        held = "" if self.peak is None else f", with a peak of {self.peak:,} bytes"
+        return (
+            f"{len(self.saved)} values of {self.bytes:,} bytes are saved, {len(self.again)} are recomputed; this takes "
+            f"{1e6 * self.seconds:.1f} us by estimate{held}."
+        )
+
     def __str__(self) -> str:
-        return plan_text.as_text(self)
+        return f"{_table('saved', self.saved)}\n\n{_table('recomputed', self.again)}\n\n{self.summary()}"
 
     def _moved(self, names: Sequence[str], movable: Sequence[PlanEntry], what: str) -> tuple[PlanEntry, ...]:
         """The entries with these names that must move, with their costs swapped."""
@@ -143,3 +152,20 @@ def keys(graph: Graph) -> dict[Node, str]:
 def _without(moved: Iterable[PlanEntry], entries: Sequence[PlanEntry]) -> tuple[PlanEntry, ...]:
     gone = {entry.key for entry in moved}
     return tuple(entry for entry in entries if entry.key not in gone)
+
+
+def _table(title: str, entries: Sequence[PlanEntry]) -> str:
+    """Values as a table for a terminal, the largest first."""
+    rows = [(title, "bytes", "us", "instead", "why")]
+    listed = [entry for entry in entries if entry.reason not in FREE]
+    for entry in sorted(listed, key=lambda e: -e.bytes):
+        instead = "" if entry.instead is None else f"{1e6 * entry.instead:.2f}"
+        rows.append((entry.name, f"{entry.bytes:,}", f"{1e6 * entry.seconds:.2f}", instead, entry.reason))
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    lines = []
+    for name, *numbers, why in rows:
+        cells = (number.rjust(width) for number, width in zip(numbers, widths[1:], strict=True))
+        lines.append("  ".join((name.ljust(widths[0]), *cells, why)).rstrip())
+    counts = Counter(entry.reason for entry in entries if entry.reason in FREE)
+    lines += [f"and {count} more: {reason}" for reason, count in counts.items()]
+    return "\n".join(lines)

@@ -88,19 +88,6 @@ def completed(problem: Problem, kept: Set[int]) -> Choice | None:
     return Choice(frozenset(used), frozenset(again))
 
 
-def is_valid(problem: Problem, choice: Choice) -> bool:
-    """Whether nothing is missing, nothing is saved or recomputed that must not be, and nothing is both."""
-    values, has = problem.values, choice.kept | choice.again
-    return (
-        all(0 <= number < len(values) for number in has)
-        and not choice.kept & choice.again
-        and all(values[number].keep is not None for number in choice.kept)
-        and all(values[number].again is not None for number in choice.again)
-        and all(number in has for number, value in enumerate(values) if value.is_needed)
-        and all(operand in has for number in choice.again for operand in values[number].operands)
-    )
-
-
 def in_question(problem: Problem) -> list[int]:
     """The values that some choice needs, in order. Raises NoChoice for a needed value that no choice can provide."""
     _check_possible(problem)

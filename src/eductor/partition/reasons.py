@@ -8,7 +8,7 @@ from torch.fx import Node
 
 from eductor import compat
 from eductor.cost import Device, fuses, gemm_of
-from eductor.graph.effects.node_effects import effect_of
+from eductor.graph import effect_of
 from eductor.partition.bans import Ban
 from eductor.partition.node_info import NodeInfo, computed_by, is_size, may_be_repeated
 from eductor.partition.prices import is_input_of_a_region

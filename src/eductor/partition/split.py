@@ -9,8 +9,9 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from eductor import compat
+from eductor.graph import value_of
 from eductor.graph.effects.order import ancestors
-from eductor.graph.values.meta import AHEAD, CAME_FROM, IN_BACKWARD, value_of
+from eductor.graph.values.meta import AHEAD, CAME_FROM, IN_BACKWARD
 from eductor.partition.node_info import backward_order, classify, is_size, made_ahead
 from eductor.partition.saves import Saves
 from eductor.program.joint import Joint
@@ -22,7 +23,7 @@ aten = torch.ops.aten
 def split(joint: Joint, saves: Saves, *, edited: bool = False) -> Parts:
     """The forward graph that returns the saved values too, and the backward graph that takes them.
 
-    The backward makes the values `ahead` at its start, and what they are made from a second time where it needs it. If the
+    The backward computes the values `ahead` at its start, and recomputes their operands where it reads them. If the
     graph was `edited` since the choice, a node may take the place of a value in the backward.
     """
     splitter = _Split(joint, saves, edited=edited)
@@ -54,7 +55,7 @@ class _Split:
         )
 
     def _unbound(self, sizes: Sequence[Node], tensors: Iterable[Node]) -> list[Node]:
-        """Sizes that shapes of the backward's inputs speak of and no saved size gives."""
+        """The symbolic sizes in the shapes of the backward's inputs that no saved size defines."""
         nodes, late = self._info.nodes, self._info.late
         known = {compat.symbol_of(value_of(n)) for n in sizes}
         homes = {compat.symbol_of(value_of(n)): n for n in reversed(nodes) if is_size(n) and n not in late}

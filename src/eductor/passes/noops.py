@@ -47,13 +47,23 @@ def no_op(
         given = bound[source][0] if source == "tensors" else bound[source]
         if not isinstance(given, Node):
             return
-        verdict = holds and _is_alike(node, given) and allowed(graph, node, given)
-        if isinstance(verdict, No):
-            rewrite.reject(verdict, node)
+        if isinstance(holds, No):
+            rewrite.reject(holds, node)
         else:
-            rewrite.replace(node, given)
+            replace_by_equal(graph, rewrite, node, given, allowed)
 
     pass_.rule(*operators, name=name or condition.__name__)(rule)
+
+
+def replace_by_equal(
+    graph: GraphView, rewrite: Rewriter, node: Node, given: Node, allowed: Allowed = may_be_alias
+) -> None:
+    """Replaces a node by one with the same elements, if it is alike and the aliases that this makes are allowed."""
+    verdict = _is_alike(node, given) and allowed(graph, node, given)
+    if verdict:
+        rewrite.replace(node, given)
+    else:
+        rewrite.reject(verdict, node)
 
 
 def _is_alike(node: Node, given: Node) -> Literal[True] | No:

@@ -104,13 +104,15 @@ class RulePass(Pass):
                     break
             if len(rewriter.rejects) > refusals:
                 left[node] = len(rewriter.matches)
-        if any(made < len(rewriter.matches) for made in left.values()):
+        # A node may be refused for a user that is dead by now.
+        if left and (rewriter.erase_dead() or any(made < len(rewriter.matches) for made in left.values())):
             self._retry(view, rewriter, context, left)
 
     def _retry(self, view: GraphView, rewriter: Rewriter, context: Context, left: Mapping[Node, int]) -> None:
         """Retries refused nodes after later matches; drops the earlier refusals of a node that is then rewritten."""
         edits = -1
         while edits < len(rewriter.matches):
+            rewriter.erase_dead()
             edits = len(rewriter.matches)
             for node in view.candidates(list(left)):
                 refusals, before = len(rewriter.rejects), len(rewriter.matches)

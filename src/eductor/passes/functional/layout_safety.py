@@ -1,65 +1,112 @@
-"""Whether changing a value's strides is observable: propagated through fake values, before any edit."""
+"""Whether changing a value's strides is observable: propagates them through its users until they no longer differ."""
 
 from __future__ import annotations
 
-import heapq
 import operator
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
 from torch.fx import Node, map_arg
 
-from eductor.compat import OpOverload, enable_python_dispatcher, is_symbolic, sort_key
-from eductor.graph import GraphView, No, difference, value_of
-from eductor.graph.values.meta import fake_mode_of
+from eductor.compat import FakeTensor, enable_python_dispatcher, sort_key, without_new_guards
+from eductor.graph import Bound, GraphView, No, known_equal, tensor_of, value_of
 
-_MOST_CHANGED = 64
-"""How many values with changed strides are followed at most."""
+aten = torch.ops.aten
+
+_MOST = 64
+"""The most values that are followed, so that a pass stays linear."""
+
+_KNOWN = ("aten", "prims", "eductor")
+"""The namespaces of operators that read strides only where they are listed here."""
+_SEES_STORAGE = {
+    f"aten::{name}" for name in ("as_strided", "as_strided_copy", "as_strided_scatter", "as_strided_", "_reshape_alias")
+}
+_SEES_STRIDES = {
+    f"aten::{name}"
+    for name in ("stride", "sym_stride", "storage_offset", "sym_storage_offset", "is_contiguous", "is_pinned")
+}
 
 
 def may_change_strides(graph: GraphView, node: Node, value: torch.Tensor) -> Literal[True] | No:
-    """Whether a node may get this fake value, which differs from its own only in strides and offset."""
-    if difference(value_of(node), value) is None:
+    """Whether a node may have this value, with other strides, without an observable difference.
+
+    It may where everything computed from it regains its layout before it can be observed.
+    """
+    old = tensor_of(node)
+    if old is None or not isinstance(value, FakeTensor):
+        return No(f"the layout of {node.name} is not known")
+    if _have_same_strides(old, value):
         return True
-    mode = fake_mode_of(graph.graph)
-    if mode is None or is_symbolic(value) or is_symbolic(value_of(node)):
-        return No(f"the strides of {node.name} would change, and its readers cannot be evaluated")
     changed: dict[Node, Any] = {node: value}
-    pending = [(sort_key(user), id(user), user) for user in node.users]
-    heapq.heapify(pending)
-    while pending and len(changed) < _MOST_CHANGED:
-        user = heapq.heappop(pending)[2]
-        if user in changed:
-            continue
-        seen = _evaluated(graph, user, changed, mode)
-        if isinstance(seen, No):
-            return seen
-        if difference(value_of(user), seen) is not None:
-            changed[user] = seen
-            for later in user.users:
-                heapq.heappush(pending, (sort_key(later), id(later), later))
-    return True if not pending else No(f"the strides of many values computed from {node.name} would change")
+    pending = set(node.users)
+    with value.fake_mode, torch.no_grad(), enable_python_dispatcher(), without_new_guards(value.fake_mode):
+        if not (verdict := _keeps_its_memory(graph, node)):
+            return verdict
+        while pending:
+            user = min(pending, key=sort_key)  # in the order of the graph, so that all its operands are known
+            pending.remove(user)
+            new = _value_with(graph, user, changed)
+            if isinstance(new, No):
+                return new
+            if _have_same_strides(value_of(user), new):
+                continue
+            if not (verdict := _keeps_its_memory(graph, user)):
+                return verdict
+            changed[user] = new
+            pending.update(user.users)
+            if len(changed) > _MOST:
+                return No(f"too many values follow the layout of {node.name}")
+    return True
 
 
-def _evaluated(graph: GraphView, node: Node, changed: dict[Node, Any], mode: Any) -> Any:
-    """The fake value of a node on changed operands, or why it is not known."""
-    if node.op == "output":
-        return No("the strides of an output would change")
-    call: Any = node.target
-    if not (isinstance(call, OpOverload) or call is operator.getitem) or graph.effects.of(node).writes:
-        return No(f"{node.name} may observe its strides")
-    if graph.is_call(node, torch.ops.aten.as_strided):
-        return No(f"{node.name} reads its storage directly")
-    if "unbacked_bindings" in node.meta or any(map(_is_symbolic, (*node.all_input_nodes, node))):
-        return No(f"{node.name} has symbolic sizes, and evaluating it may install a guard")
-    given: Any = map_arg((node.args, node.kwargs), lambda n: changed.get(n, value_of(n)))
+def contiguous_like(tensor: torch.Tensor, shape: Sequence[Any] | None = None) -> torch.Tensor:
+    """A contiguous fake value of the same dtype and device, in its shape or in this one."""
+    assert isinstance(tensor, FakeTensor)
+    with tensor.fake_mode:
+        return torch.empty(tensor.shape if shape is None else shape, dtype=tensor.dtype, device=tensor.device)
+
+
+def _keeps_its_memory(graph: GraphView, node: Node) -> Literal[True] | No:
+    """Whether no write and at most one output reaches the memory of a node: copies may become views, and views copies."""
+    effects = graph.effects
+    place = effects.place(node)
+    if not isinstance(value_of(node), torch.Tensor):
+        return True
+    writer = next((m for m in effects.marks_between(node, None) if place in effects.writes(m)), None)
+    if writer is not None:
+        return No(f"{writer.name} writes memory of {node.name}, which would have other strides")
+    if sum(effects.place(n) is place for n in graph.output.all_input_nodes) > 1:
+        return No(f"several outputs may share memory with {node.name}, which would have other strides")
+    return True
+
+
+def _value_with(graph: GraphView, user: Node, changed: dict[Node, Any]) -> Any:
+    """The value of a node with the changed values of its operands; No if it cannot be computed."""
+    if user.op == "output":
+        return No("the strides of an output would change, which is observable outside of the graph")
+    effect = graph.effects.of(user)
+    if effect.barrier or effect.writes or effect.ordered or effect.kept:
+        return No(f"{user.name} may read its strides")
+    if user.target is operator.getitem:
+        indexed: Any = map_arg(user.args, lambda n: changed.get(n, value_of(n)))
+        return operator.getitem(*indexed)
+    bound = graph.bind(user)
+    if not isinstance(bound, Bound) or bound.op.namespace not in _KNOWN or bound.op._schema.name in _SEES_STRIDES:
+        return No(f"{user.name} may read its strides")
+    if bound.op._schema.name in _SEES_STORAGE:
+        return No(f"{user.name} may read its strides: it reads its storage directly")
+    args, kwargs = map_arg(bound.call(), lambda n: changed.get(n, value_of(n)))
     try:
-        with mode, enable_python_dispatcher(), torch.no_grad():
-            return call(*given[0], **given[1])
-    except RuntimeError:
-        return No(f"{node.name} cannot view it with changed strides")
+        return bound.op(*args, **kwargs)
+    except (RuntimeError, ValueError):
+        return No(f"{user.name} fails with other strides")
 
 
-def _is_symbolic(node: Node) -> bool:
-    value = value_of(node)
-    return is_symbolic(value) if isinstance(value, torch.Tensor) else isinstance(value, (torch.SymInt, torch.SymFloat))
+def _have_same_strides(old: Any, new: Any) -> bool:
+    """Whether two values have the same strides and offset; values that are not tensors count as equal."""
+    if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)):
+        return len(old) == len(new) and all(map(_have_same_strides, old, new))
+    if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
+        return not isinstance(old, torch.Tensor) and not isinstance(new, torch.Tensor)
+    return known_equal(old.stride(), new.stride()) and known_equal(old.storage_offset(), new.storage_offset())

@@ -14,6 +14,7 @@ from torch.fx import Node
 from eductor.compat import sort_key
 from eductor.graph import Bound, GraphView, No, Rewriter, difference, is_row_major, tensor_of, value_of
 from eductor.passes.joint.uniform_values import CONSTRUCTORS, VIEWS, Number, Uniform
+from eductor.passes.noops import replace_by_equal
 from eductor.pipeline.base import b8, f32, graph_pass, i64
 
 aten = torch.ops.aten
@@ -64,12 +65,8 @@ class _Folding:
             return
         if isinstance(kept, No):
             self.rewrite.reject(kept, node)
-        elif unlike := difference(value_of(node), value_of(kept)):
-            self.rewrite.reject(f"the result differs from {kept.name}: {unlike}", node, kept)
-        elif not (verdict := self.graph.effects.may_alias(node, kept)):
-            self.rewrite.reject(verdict, node)
         else:
-            self.rewrite.replace(node, kept)
+            replace_by_equal(self.graph, self.rewrite, node, kept)
 
     def _neutral_operand(self, bound: Bound, node: Node) -> Node | No | None:
         """The operand that a call returns unchanged; No if it nearly does."""
@@ -218,11 +215,7 @@ def _reuse(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
     else:
         same = next((n for n in base.users if n < node and _reads_as(graph, n, bound["dtype"])), None)
     if same is not None:
-        verdict = graph.effects.may_alias(node, same)
-        if verdict:
-            rewrite.replace(node, same)
-        else:
-            rewrite.reject(verdict, node)
+        replace_by_equal(graph, rewrite, node, same)
     elif base is not bound["self"]:
         tensor = tensor_of(base)
         if tensor is not None and sizes == {tensor.dtype.itemsize}:

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from eductor.graph import GraphView, No, Rewriter
-from eductor.passes.joint.attention import ANCHORS, Attention, recognize, regions, softmax_at
+from eductor.passes.joint.attention import ANCHORS, recognize, regions, softmax_at
 from eductor.pipeline.base import Context, f32, graph_pass
 from eductor.regions.replace_region import replace_region
 
@@ -33,9 +33,9 @@ def fuse_attention(graph: GraphView, rewrite: Rewriter, context: Context) -> Non
         if isinstance(found, No):
             rewrite.reject(found, anchor)
             continue
-        verdict = _may_draw(found, context)
-        if not verdict:
-            rewrite.reject(verdict, anchor)
+        if found.dropout and context.options.fallback_random:
+            no = "the option fallback_random asks for eager's random numbers, and the kernel draws its own"
+            rewrite.reject(no, anchor)
             continue
         replaced: Literal[True] | No = No("none of its inputs has one of its symbolic sizes")
         for region, fused in regions(graph, found, training=not context.is_inference):
@@ -44,12 +44,6 @@ def fuse_attention(graph: GraphView, rewrite: Rewriter, context: Context) -> Non
                 break
         if not replaced:
             rewrite.reject(replaced, anchor)
-
-
-def _may_draw(found: Attention, context: Context) -> Literal[True] | No:
-    if found.dropout and context.options.fallback_random:
-        return No("the option fallback_random asks for eager's random numbers, and the kernel draws its own")
-    return True
 
 
 @fuse_attention.example

@@ -8,9 +8,10 @@ import torch
 
 from eductor.cost import device_of
 from eductor.graph import GraphView, No, Rewriter, tensor_of
+from eductor.passes.functional.products import FACTORS
 from eductor.passes.joint.padding.padded import PaddedProducts
 from eductor.passes.joint.padding.plan import MEMORY_SHARE, Measure, plan
-from eductor.passes.joint.padding.products import FACTORS, read_product
+from eductor.passes.joint.padding.products import read_product
 from eductor.passes.joint.padding.trial import measure_product
 from eductor.pipeline.base import Context, f32, f64, graph_pass
 

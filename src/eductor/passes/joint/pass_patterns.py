@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from eductor.passes.functional.constants import ONE_HOT, one_index_a_row, scatter_upon_const_tensor
 from eductor.passes.functional.indexing import (
     INDEX,
     INDEX_ADD,
@@ -13,7 +14,6 @@ from eductor.passes.functional.indexing import (
     randperm_index_add,
 )
 from eductor.passes.joint.rewrites.conversions import TWO_CONVERSIONS, one_conversion
-from eductor.passes.joint.rewrites.one_hot import ONE_HOT, one_index_a_row, scatter_upon_const_tensor
 from eductor.passes.joint.rewrites.views import PERMUTATIONS, RESHAPES, SQUEEZES, one_permutation, one_reshape
 from eductor.patterns import pattern_pass
 from eductor.pipeline.base import f32, i64

@@ -10,6 +10,7 @@ import torch
 from torch.fx import Node
 
 from eductor.graph import Bound, GraphView, No, Rewriter, known_equal, tensor_of, value_of
+from eductor.passes.joint.attention.numbers import number_of
 from eductor.pipeline.base import f32, graph_pass
 
 aten = torch.ops.aten
@@ -119,11 +120,8 @@ def _operand(graph: GraphView, node: Node, name: str) -> Any:
 
 def _number(graph: GraphView, given: Any) -> Any:
     """The number that fills an operand; the operand itself if that is not known."""
-    if not isinstance(given, Node) or not graph.is_call(given, aten.full, aten.scalar_tensor):
-        return given
-    bound = graph.bind(given)
-    found = bound.get("fill_value", bound.get("s")) if isinstance(bound, Bound) else None
-    return found if isinstance(found, (int, float)) else given
+    found = number_of(graph, given)
+    return given if found is None else found
 
 
 def _as_decomposed(x: torch.Tensor) -> torch.Tensor:

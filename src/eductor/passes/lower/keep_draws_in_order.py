@@ -9,7 +9,7 @@ from torch.fx import GraphModule, Node
 
 from eductor import ops
 from eductor.compat import OpOverload
-from eductor.graph import GraphView, Rewriter, known_equal, value_of
+from eductor.graph import Bound, GraphView, Rewriter, bind, known_equal, value_of
 from eductor.graph.snapshot import attribute_or_none
 from eductor.pipeline.base import f32, graph_pass
 
@@ -43,7 +43,7 @@ def _draws(module: GraphModule, node: Node) -> bool:
     """Whether a node takes numbers from the default generator, by itself or in a subgraph."""
     target = node.target
     if isinstance(target, OpOverload):
-        return torch.Tag.nondeterministic_seeded in target.tags and not _drops_nothing(node, target)
+        return torch.Tag.nondeterministic_seeded in target.tags and not _drops_nothing(node)
     if target is torch.ops.higher_order.run_and_save_rng_state:
         return True
     bodies = (attribute_or_none(module, str(a.target)) for a in node.all_input_nodes if a.op == "get_attr")
@@ -56,14 +56,10 @@ def _draws(module: GraphModule, node: Node) -> bool:
     )
 
 
-def _drops_nothing(node: Node, op: OpOverload) -> bool:
+def _drops_nothing(node: Node) -> bool:
     """Attention without dropout carries the tag, and draws nothing."""
-    names = [a.name for a in op._schema.arguments]
-    if "dropout_p" not in names:
-        return False
-    place = names.index("dropout_p")
-    given = node.args[place] if place < len(node.args) else node.kwargs.get("dropout_p", 0.0)
-    return known_equal(given, 0.0)
+    bound = bind(node)
+    return isinstance(bound, Bound) and known_equal(bound.get("dropout_p"), 0.0)
 
 
 def _tensor(rewrite: Rewriter, node: Node, before: Node) -> Node:

@@ -30,9 +30,7 @@ def scan_to_while_loop(graph: GraphView, rewrite: Rewriter) -> None:
     """
     for node in graph.candidates([n for n in graph.nodes if isinstance(n.target, HigherOrderOperator)]):
         name = node.target.name()  # type: ignore[union-attr]
-        if (
-            name == "scan"
-        ):  # (step, init, xs, others) gives the last carries, then what the steps gave beside them, stacked
+        if name == "scan":  # (step, init, xs, others) returns the last carries, then the other results, stacked
             _loop(rewrite, node, *node.args)  # type: ignore[arg-type]
         elif name == "map_impl":  # (step, xs, others) is a scan that carries nothing
             step, xs, others = node.args
@@ -71,7 +69,7 @@ def _counters(rewrite: Rewriter, node: Node, device: torch.device) -> list[Node]
 
 
 def _stack(rewrite: Rewriter, node: Node, value: torch.Tensor) -> Node:
-    """Memory for what the steps give, which lies in the order of the steps."""
+    """Memory for the stacked results of the steps, in their order."""
     sizes = as_arguments(rewrite, value.shape, node)
     kind = {"dtype": value.dtype, "device": value.device}
     return rewrite.insert(aten.empty.memory_format, sizes, before=node, like=node, **kind)

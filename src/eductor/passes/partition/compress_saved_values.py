@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch.fx import Node, map_arg
@@ -45,11 +45,11 @@ def compress_saved_values(graph: GraphView, rewrite: Rewriter, context: Context)
         if not readers:
             rewrite.reject("nothing in the backward reads it", node)
             continue
-        place = _Place(rewrite, node, node.next)
-        small = _to_bits(place, node) if form == "bits" else place(_CONVERT, node, getattr(torch, form))
+        insert = partial(rewrite.insert, before=node.next, like=node)
+        small = _to_bits(insert, node) if form == "bits" else insert(_CONVERT, node, getattr(torch, form))
         small.meta[IN_BACKWARD] = node.name
-        place = _Place(rewrite, node, readers[0])
-        whole = _from_bits(place, small, node) if form == "bits" else place(_CONVERT, small, value_of(node).dtype)
+        insert = partial(rewrite.insert, before=readers[0], like=node)
+        whole = _from_bits(insert, small, node) if form == "bits" else insert(_CONVERT, small, value_of(node).dtype)
         backward.read_instead(rewrite, node, whole, readers)
 
 
@@ -70,7 +70,7 @@ class _Backward:
         """What of the forward the backward computes again from the value at hand, in the order of the graph."""
 
     def readers(self, node: Node) -> list[Node]:
-        """What the backward alone computes from a value, at once or by what it computes again, in the order of the graph."""
+        """The nodes of the backward that read a value, or what the backward recomputes from it, in the order of the graph."""
         found, again, pending = set[Node](), {node}, [node]
         while pending:
             for user in pending.pop().users:
@@ -83,7 +83,7 @@ class _Backward:
         return sorted(found, key=sort_key)
 
     def read_instead(self, rewrite: Rewriter, node: Node, whole: Node, readers: Sequence[Node]) -> None:
-        """Lets the backward read another node; what both forward and backward compute from it, each computes by itself."""
+        """Replaces a value by another node in the backward, and recomputes there what forward and backward shared of it."""
         instead = {node: whole}
 
         def operand(n: Node) -> Node:
@@ -101,17 +101,7 @@ class _Backward:
             rewrite.update(reader, args=args, kwargs=kwargs, respelled=True)
 
 
-class _Place:
-    """Makes nodes in front of another one, which say of themselves that they come from a value."""
-
-    def __init__(self, rewrite: Rewriter, like: Node, before: Node) -> None:
-        self._rewrite, self._like, self._before = rewrite, like, before
-
-    def __call__(self, target: Any, *args: Any, **kwargs: Any) -> Node:
-        return self._rewrite.insert(target, *args, before=self._before, like=self._like, **kwargs)
-
-
-def _to_bits(call: _Place, flags: Node) -> Node:
+def _to_bits(call: Callable[..., Node], flags: Node) -> Node:
     """Eight flags in a byte, the first one lowest."""
     rows = call(aten.view.default, call(_CONVERT, flags, torch.uint8), [-1, 8])
     byte = call(aten.select.int, rows, 1, 0)
@@ -121,7 +111,7 @@ def _to_bits(call: _Place, flags: Node) -> Node:
     return byte
 
 
-def _from_bits(call: _Place, packed: Node, flags: Node) -> Node:
+def _from_bits(call: Callable[..., Node], packed: Node, flags: Node) -> Node:
     value = value_of(flags)
     kind = {"dtype": torch.uint8, "device": value.device, "requires_grad": False}
     shifts = call(prims.iota.default, 8, start=0, step=1, **kind)

@@ -16,10 +16,9 @@ from eductor import ops
 from eductor.compat import sort_key
 from eductor.graph import GraphView, No, Rewriter, is_row_major, known_equal, tensor_of, value_of
 from eductor.ops.middle import Step
-from eductor.passes.post_grad.back_to_back import BackToBackProduct, read_product
-from eductor.passes.post_grad.known_functions import POINTS, RELU, evaluated, is_gelu
-from eductor.passes.post_grad.pointwise import RESHAPES, elements_of, read_step
-from eductor.passes.post_grad.products import are_alike
+from eductor.passes.functional.products import are_alike
+from eductor.passes.post_grad.back_to_back import BiasedProduct, read_product
+from eductor.passes.post_grad.pointwise import POINTS, RELU, RESHAPES, elements_of, evaluated, is_gelu, read_step
 from eductor.patterns import ANY, Match, op, pattern_pass
 from eductor.pipeline.base import bf16, f32
 
@@ -34,8 +33,8 @@ _VECTOR = 8
 def addmm_activation() -> None:
     """Computes the activation behind a matrix product with a bias at the end of that product's kernel.
 
-    These are `relu`, and in half precision `gelu` with `tanh`, which is known by its values, however it is spelled. It
-    stays where anything else reads what stands between.
+    These are `relu`, and in half precision `gelu` with `tanh`, which is known by its values, however it is spelled. They
+    are not fused where another node reads an intermediate value.
 
     It pays on CUDA, always: on an H200 it costs a fifth of a kernel of its own.
     """
@@ -43,9 +42,9 @@ def addmm_activation() -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Activation:
-    """What stands between a product and the end of its activation, in the order of the graph, the end included."""
+    """A product, and the nodes of the activation that follows it, in the order of the graph."""
 
-    product: BackToBackProduct
+    product: BiasedProduct
     between: list[Node]
     has_gelu: bool
 
@@ -126,9 +125,7 @@ def _judged(graph: GraphView, node: Node, between: list[Node], *, has_gelu: bool
     return _may_fuse(graph, product, between, has_gelu=has_gelu) and _Activation(product, between, has_gelu)
 
 
-def _may_fuse(
-    graph: GraphView, product: BackToBackProduct, between: list[Node], *, has_gelu: bool
-) -> Literal[True] | No:
+def _may_fuse(graph: GraphView, product: BiasedProduct, between: list[Node], *, has_gelu: bool) -> Literal[True] | No:
     node, end, own = product.nodes[0], between[-1], {*product.nodes, *between}
     seen = next((n for n in own if n is not end and any(user not in own for user in n.users)), None)
     if seen is not None or graph.effects.leaves(node):

@@ -8,7 +8,7 @@ import torch
 
 from eductor.cost import device_of
 from eductor.graph import GraphView, No, Rewriter, is_row_major, known_equal, value_of
-from eductor.passes.post_grad.products import are_alike, fuses_into_users, is_expandable
+from eductor.passes.functional.products import are_alike, fuses_into_users, is_expandable
 from eductor.patterns import Match, any_of, const, op, pattern_pass, var
 from eductor.pipeline.base import Context, f32, f64
 

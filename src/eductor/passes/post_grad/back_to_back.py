@@ -12,8 +12,8 @@ from eductor.compat import sort_key
 from eductor.graph import Bound, GraphView, No, known_equal, tensor_of, value_of
 from eductor.ops.launching import KERNEL_DTYPES
 from eductor.ops.middle import CASTS, Step
+from eductor.passes.functional.products import are_alike
 from eductor.passes.post_grad.pointwise import elements_of, is_one, read_steps
-from eductor.passes.post_grad.products import are_alike
 
 aten = torch.ops.aten
 
@@ -23,7 +23,7 @@ _MOST_STEPS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class BackToBackProduct:
+class BiasedProduct:
     """`left @ right + bias`; `nodes` compute it, the first one is the product, the last one the result."""
 
     left: Node
@@ -40,8 +40,8 @@ class BackToBackProduct:
 class BackToBack:
     """`outer` multiplies the result of the steps on `inner`; nothing between has another reader."""
 
-    inner: BackToBackProduct
-    outer: BackToBackProduct
+    inner: BiasedProduct
+    outer: BiasedProduct
     steps: tuple[Step, ...]
 
 
@@ -96,29 +96,29 @@ def _biased(graph: GraphView, node: Node) -> tuple[Node, Node] | None:
     return None
 
 
-def _read_start(graph: GraphView, node: Node) -> BackToBackProduct | No:
+def _read_start(graph: GraphView, node: Node) -> BiasedProduct | No:
     biased = _biased(graph, node)
     if biased is None:
         return read_product(graph, node)
     product = read_product(graph, biased[0])
     if isinstance(product, No):
         return product
-    return BackToBackProduct(product.left, product.right, biased[1], (biased[0], node))
+    return BiasedProduct(product.left, product.right, biased[1], (biased[0], node))
 
 
-def read_product(graph: GraphView, node: Node) -> BackToBackProduct | No:
+def read_product(graph: GraphView, node: Node) -> BiasedProduct | No:
     bound = graph.bind(node)
     if not isinstance(bound, Bound):
         return bound
     if bound.op is aten.mm.default:
-        return BackToBackProduct(bound["self"], bound["mat2"], None, (node,))
+        return BiasedProduct(bound["self"], bound["mat2"], None, (node,))
     if bound.op is not aten.addmm.default:
         return No(f"{node.name} has an explicit result dtype", node)
     if not is_one(bound["alpha"]) or not is_one(bound["beta"]):
         return No(f"{node.name} is scaled: alpha={bound['alpha']}, beta={bound['beta']}", node)
     if not _is_vector(bound["self"], node):
         return No(f"the bias of {node.name} is not one number for each column", node)
-    return BackToBackProduct(bound["mat1"], bound["mat2"], bound["self"], (node,))
+    return BiasedProduct(bound["mat1"], bound["mat2"], bound["self"], (node,))
 
 
 def _is_vector(bias: Any, product: Node) -> bool:
@@ -127,9 +127,7 @@ def _is_vector(bias: Any, product: Node) -> bool:
     return value is not None and result is not None and known_equal(tuple(value.shape), tuple(result.shape[1:]))
 
 
-def _may_fuse(
-    graph: GraphView, inner: BackToBackProduct, outer: BackToBackProduct, between: list[Node]
-) -> Literal[True] | No:
+def _may_fuse(graph: GraphView, inner: BiasedProduct, outer: BiasedProduct, between: list[Node]) -> Literal[True] | No:
     node, start = outer.nodes[0], inner.nodes[-1]
     if len(between) > _MOST_STEPS:
         return No(f"there are more than {_MOST_STEPS} operators between the products")

@@ -13,8 +13,8 @@ from eductor.cost import bytes_of, device_of
 from eductor.cost.operators import size_of
 from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, known_equal, tensor_of, value_of
 from eductor.ops.cut_mm import rows_of_a_piece
-from eductor.passes.post_grad.back_to_back import PRODUCTS, BackToBackProduct, read_product
-from eductor.passes.post_grad.products import are_alike, fuses_into_users
+from eductor.passes.functional.products import are_alike, fuses_into_users
+from eductor.passes.post_grad.back_to_back import PRODUCTS, BiasedProduct, read_product
 from eductor.pipeline.base import Context, f32, graph_pass
 
 aten = torch.ops.aten
@@ -50,7 +50,7 @@ def cut_padded_mm(graph: GraphView, rewrite: Rewriter, context: Context, *, forc
 class _CutProduct:
     """A product whose only reader is a copy of its first columns."""
 
-    product: BackToBackProduct
+    product: BiasedProduct
     columns: Any
     copy: Node
 

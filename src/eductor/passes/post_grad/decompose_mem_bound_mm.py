@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -9,13 +10,11 @@ from torch.fx import Node
 
 from eductor.cost import device_of
 from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, known_equal, tensor_of, value_of
-from eductor.passes.post_grad.products import are_alike, is_expandable
+from eductor.passes.functional.products import FACTORS, are_alike, is_expandable
 from eductor.pipeline.base import Context, f32, graph_pass
 
 aten = torch.ops.aten
 prims = torch.ops.prims
-
-_FACTORS = {aten.mm: ("self", "mat2"), aten.addmm: ("mat1", "mat2"), aten.bmm: ("self", "mat2")}
 
 
 @graph_pass(stage="post_grad", numerics="reassociates", on=False)
@@ -38,12 +37,12 @@ def decompose_mem_bound_mm(
 
     It pays on an engine that fuses, where such products are bound by memory.
     """
-    for node in graph.find(*_FACTORS):
+    for node in graph.find(*FACTORS):
         bound, result = graph.bind(node), tensor_of(node)
         if not isinstance(bound, Bound) or result is None:
             rewrite.reject("its arguments or its fake value are not known", node)
             continue
-        factors = [bound[name] for name in _FACTORS[bound.packet]]
+        factors = [bound[name] for name in FACTORS[bound.packet]]
         longest = longest_column if known_equal(value_of(factors[1]).stride(-2), 1) else longest_row
         verdict = _may_decompose(bound, node, factors, context) and _is_bound_by_memory(
             result.device.type == "cpu", _sizes(node, factors), many, few, longest
@@ -55,10 +54,7 @@ def decompose_mem_bound_mm(
 
 
 def _decompose(rewrite: Rewriter, node: Node, bound: Bound, left: Node, right: Node) -> None:
-    def insert(op: Any, *args: Any, **kwargs: Any) -> Node:
-        return rewrite.insert(op, *args, before=node, **kwargs)
-
-    dtype = value_of(node).dtype
+    insert, dtype = partial(rewrite.insert, before=node), value_of(node).dtype
     wide = torch.float32 if _is_half(dtype) else dtype
     if wide is not dtype:
         left, right = (insert(prims.convert_element_type, x, wide) for x in (left, right))

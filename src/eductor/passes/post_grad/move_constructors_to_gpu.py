@@ -129,8 +129,9 @@ def _is_on_cpu(node: Node) -> bool:
 def _devices(node: Node) -> set[torch.device]:
     """The devices of a tensor or of the tensors of a sequence."""
     value: Any = value_of(node)
-    values = value if isinstance(value, (list, tuple)) else (value,)
-    return {v.device for v in values if isinstance(v, torch.Tensor)}
+    if isinstance(value, torch.Tensor):
+        return {value.device}
+    return {v.device for v in value if isinstance(v, torch.Tensor)} if isinstance(value, (list, tuple)) else set()
 
 
 def _devices_of_operands(node: Node) -> set[torch.device]:

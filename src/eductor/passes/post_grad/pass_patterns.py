@@ -6,9 +6,9 @@ import operator
 
 import torch
 
+from eductor.passes.functional.constants import CUMSUM, pointless_cumsum
 from eductor.passes.functional.indexing import INDEX, INDEX_ADD, randperm_index, randperm_index_add
 from eductor.passes.post_grad.rewrites.cats import cat_slice_cat, cat_splitwithsizes, splitwithsizes_cat
-from eductor.passes.post_grad.rewrites.cumsum import CUMSUM, pointless_cumsum
 from eductor.patterns import pattern_pass
 from eductor.pipeline.base import f32
 

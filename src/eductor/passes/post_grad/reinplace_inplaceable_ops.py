@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch.fx import GraphModule, Node
 
-from eductor.graph import Bound, GraphView, Rewriter
-from eductor.passes.post_grad.inplace.operators import INDEXED, WHOLE, write_list, write_operand
+from eductor.compat import sort_key
+from eductor.graph import Bound, GraphView, No, Rewriter
+from eductor.passes.post_grad.inplace.operators import INDEXED, WHOLE, write_list, write_operand, write_part
 from eductor.passes.post_grad.inplace.safety import is_write_back
-from eductor.passes.post_grad.inplace.scatters import write_part
 from eductor.passes.post_grad.inplace.views import SCATTERS
 from eductor.passes.post_grad.inplace.work import Work
 from eductor.passes.post_grad.inplace.wrapped import call_in_place, is_wrapper
@@ -29,7 +29,7 @@ def reinplace_inplaceable_ops(graph: GraphView, rewrite: Rewriter, context: Cont
 
     It pays where a small part of a large tensor is written, as in the caches of a decoder: the rest is not copied.
     """
-    candidates = [node for node in graph.nodes if _is_candidate(graph, node)]
+    candidates = _candidates(graph)
     if not candidates:
         return
     work = Work(graph, rewrite, inputs_disjoint=context.graph.role != "backward", fuses=context.fuses)
@@ -42,22 +42,23 @@ def reinplace_inplaceable_ops(graph: GraphView, rewrite: Rewriter, context: Cont
             rewrite.replace(node, place)
 
 
-def _is_candidate(graph: GraphView, node: Node) -> bool:
-    if is_wrapper(node):
-        return True
-    if not any(key in _ONE_BY_ONE or str(key).startswith("aten._foreach_") for key in graph.keys(node)):
-        return False
-    bound = graph.bind(node)
-    return isinstance(bound, Bound) and (bound.packet in _ONE_BY_ONE or _is_on_list(bound))
-
-
 _ONE_BY_ONE = {*SCATTERS, *INDEXED, *WHOLE}
 
 
-def _is_on_list(bound: Bound) -> bool:
-    """Whether a call is a functional `_foreach` operator."""
-    name = bound.op._schema.name
-    return name.startswith("aten::_foreach_") and not name.endswith("_") and bool(bound.op._schema.returns)
+def _candidates(graph: GraphView) -> list[Node]:
+    """The calls that may have a form that writes in place, found by their operators."""
+    named = [key for key in graph.operators() if key in _ONE_BY_ONE or str(key).startswith("aten._foreach_")]
+    calls = {node for key in named for node in graph.calls(key) if _is_functional(graph.bind(node))}
+    wrappers = {node for key in graph.operators() if is_wrapper(key) for node in graph.calls(key)}
+    return sorted(calls | wrappers, key=sort_key)
+
+
+def _is_functional(call: Bound | No) -> bool:
+    """Whether a call is one of the operators that write one operand, or a functional `_foreach` operator."""
+    if not isinstance(call, Bound) or call.packet in _ONE_BY_ONE:
+        return isinstance(call, Bound)
+    name = call.op._schema.name
+    return name.startswith("aten::_foreach_") and not name.endswith("_") and bool(call.op._schema.returns)
 
 
 def _write_in_place(work: Work, node: Node) -> None:

@@ -9,7 +9,7 @@ from torch.fx import Node
 
 from eductor.cost import device_of
 from eductor.graph import GraphView, No, Rewriter, is_row_major, tensor_of, value_of
-from eductor.passes.post_grad.products import are_alike, fuses_into_users, is_expandable
+from eductor.passes.functional.products import are_alike, fuses_into_users, is_expandable
 from eductor.patterns import Match, const, op, pattern_pass, var
 from eductor.pipeline.base import Context, f32
 

@@ -61,7 +61,7 @@ def axes_of(graph: GraphView, scores: Scores, softmax: tuple[Node, int], weights
     over = at[softmax[0]][softmax[1]]
     if weights.operand not in at:  # the result of a dropout has the shape of the softmax
         at[weights.operand] = at[softmax[0]]
-    return _assigned(sizes, rows, len(sizes) - 1, over, at, weights)
+    return _assigned(sizes, rows, over, at, weights)
 
 
 def _reading(moved: Sequence[Node], shape: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
@@ -76,22 +76,15 @@ def _reading(moved: Sequence[Node], shape: tuple[Any, ...]) -> tuple[tuple[Any, 
 
 
 def _assigned(
-    sizes: tuple[Any, ...],
-    rows: tuple[int, ...],
-    columns: int,
-    over: tuple[int, ...],
-    at: dict[Node, Dims],
-    weights: Weights,
+    sizes: tuple[Any, ...], rows: tuple[int, ...], over: tuple[int, ...], at: dict[Node, Dims], weights: Weights
 ) -> Axes | No:
     """Decides whether rows or columns are the keys: the axis that the softmax and the second product reduce."""
-    rank = len(_shape(weights.operand))
-    found = at.get(weights.operand)
-    assert found is not None
+    rank, found, columns = len(_shape(weights.operand)), at[weights.operand], len(sizes) - 1
     row_dim, column_dim = (rank - 2, rank - 1) if weights.is_left else (rank - 1, rank - 2)
     queries, keys = found[row_dim], found[column_dim]
     batches = tuple(axis for dim in found[:-2] for axis in dim)
     large_rows = tuple(r for r in rows if not known_equal(sizes[r], 1))
-    large_columns = tuple(c for c in (columns,) if not known_equal(sizes[c], 1))
+    large_columns = () if known_equal(sizes[columns], 1) else (columns,)
     if over != keys:
         return No("the softmax does not run over the axis that the second product sums over")
     if (queries, keys) == (large_rows, large_columns):

@@ -10,6 +10,8 @@ from torch.fx import Node
 
 from eductor.graph import Bound, GraphView, known_equal, tensor_of
 from eductor.passes.joint.attention.numbers import CASTS, COPIES, number_of
+from eductor.views.index_map import IndexMap
+from eductor.views.source_views import view_call
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -133,41 +135,23 @@ def _positions(graph: GraphView, x: Any, depth: int) -> Positions | None:
 
 
 def _moved(graph: GraphView, x: Node, bound: Bound, of: Any, depth: int) -> Positions | None:
-    """Positions after a view that only adds, drops or expands dimensions of size 1, permutes dimensions or cuts the end."""
+    """Positions after a copy, an expansion, or a view each dimension of which runs along one dimension, or none."""
     source, here = tensor_of(bound.get("self")), tensor_of(x)
-    if source is None or here is None:
-        return None
-    inner: Positions | None = of(graph, bound["self"], depth - 1)
-    if inner is None or len(inner.steps) != source.dim():
+    inner: Positions | None = None if source is None or here is None else of(graph, bound["self"], depth - 1)
+    if source is None or here is None or inner is None or len(inner.steps) != source.dim():
         return None
     if bound.packet in COPIES:
         return inner
-    if bound.packet is aten.slice:
-        first = bound["start"] in (None, 0) and bound["step"] == 1
-        return inner if first else None
     if bound.packet is aten.expand:
-        return Positions((0,) * (here.dim() - source.dim()) + inner.steps, inner.start)
-    if bound.packet in (aten.transpose, aten.permute, aten.t):
-        order = _order(bound, source.dim())
-        return Positions(tuple(inner.steps[d] for d in order), inner.start)
-    if bound.packet in (aten.view, aten.reshape, aten.unsqueeze, aten.squeeze):
-        large = [step for step, size in zip(inner.steps, source.shape, strict=True) if not known_equal(size, 1)]
-        sizes = [size for size in source.shape if not known_equal(size, 1)]
-        kept = [size for size in here.shape if not known_equal(size, 1)]
-        if not known_equal(sizes, kept):
-            return None
-        left = iter(large)
-        return Positions(tuple(0 if known_equal(s, 1) else next(left) for s in here.shape), inner.start)
-    return None
-
-
-def _order(bound: Bound, rank: int) -> list[int]:
-    if bound.packet is aten.permute:
-        return [d % rank for d in bound["dims"]]
-    order = list(range(rank))
-    a, b = (0, rank - 1) if bound.packet is aten.t else (bound["dim0"] % rank, bound["dim1"] % rank)
-    order[a], order[b] = order[b], order[a]
-    return order
+        own = [0 if known_equal(size, 1) else step for size, step in zip(source.shape, inner.steps, strict=True)]
+        return Positions((*(0,) * (here.dim() - source.dim()), *own), inner.start)
+    view = view_call(graph, x)
+    index_map = view.apply(IndexMap.whole(bound["self"], tuple(source.shape))) if view is not None else None
+    if index_map is None or any(len(modes) > 1 for modes in index_map.dims):
+        return None
+    steps = [inner.steps[modes[0].dim] * modes[0].step if modes else 0 for modes in index_map.dims]
+    start = inner.start + sum(first * step for first, step in zip(index_map.starts, inner.steps, strict=True))
+    return Positions(tuple(steps), start) if all(type(n) is int for n in (*steps, start)) else None
 
 
 def _same_rank(a: Any, b: Any) -> bool:

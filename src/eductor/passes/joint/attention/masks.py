@@ -14,7 +14,6 @@ from eductor.graph import Bound, GraphView, No, known_equal, tensor_of
 from eductor.passes.joint.attention.axes import Axes, Dims
 from eductor.passes.joint.attention.causal import is_lower_triangle
 from eductor.passes.joint.attention.numbers import bounds_of, number_of, rounded
-from eductor.passes.joint.attention.reshaping import permuted, reshaped
 from eductor.passes.joint.attention.scores import Added, Filled, Moved, Scaled, Scores
 
 aten = torch.ops.aten
@@ -223,3 +222,13 @@ def copied(masks: Masks, axes: Axes, groups: Groups) -> int:
             full = _spread(step.mask if isinstance(step, Added) else step.condition, axes.at[step.node]).full
             count += sum(0 < len(full & set(group)) < len(group) for group in groups)
     return count
+
+
+def reshaped(value: torch.Tensor, shape: Sequence[Any]) -> torch.Tensor:
+    """A tensor in another shape; itself where that is its own."""
+    return value if known_equal(list(value.shape), list(shape)) else value.reshape(shape)
+
+
+def permuted(value: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
+    """A tensor with its dimensions in another order; itself where that is its own."""
+    return value if list(order) == sorted(order) else value.permute(list(order))

@@ -12,9 +12,8 @@ from torch.fx import Node
 
 from eductor.graph import Bound, GraphView, known_equal, tensor_of
 from eductor.passes.joint.attention.axes import Axes
-from eductor.passes.joint.attention.masks import Groups
+from eductor.passes.joint.attention.masks import Groups, permuted, reshaped
 from eductor.passes.joint.attention.numbers import number_of
-from eductor.passes.joint.attention.reshaping import permuted, reshaped
 from eductor.passes.joint.attention.softmax import forward_users
 from eductor.views.index_map import IndexMap
 from eductor.views.source_views import view_call

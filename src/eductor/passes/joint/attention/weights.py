@@ -79,16 +79,12 @@ def _product(graph: GraphView, user: Node, node: Node) -> Weights | No | None:
 
 
 def _dropout(graph: GraphView, node: Node) -> Dropout | None:
+    """The dropout of a value that nothing else reads."""
     users = forward_users(node)
-    if len(users) != 1:
+    user = users[0] if len(users) == 1 else None
+    bound = _read(graph, user, aten.native_dropout, aten.mul)
+    if user is None or bound is None:
         return None
-    bound = graph.bind(users[0]) if users[0].op == "call_function" else None
-    if not isinstance(bound, Bound):
-        return None
-    return _read_dropout(graph, node, users[0], bound)
-
-
-def _read_dropout(graph: GraphView, node: Node, user: Node, bound: Bound) -> Dropout | None:
     if bound.packet is aten.native_dropout:
         picks = forward_users(user)
         first = [n for n in picks if n.target is operator.getitem and n.args[1] == 0]
@@ -101,14 +97,12 @@ def _read_dropout(graph: GraphView, node: Node, user: Node, bound: Bound) -> Dro
 
 def _decomposed(graph: GraphView, node: Node, user: Node, bound: Bound) -> Dropout | None:
     """`(rand > p) * x * (1 / (1 - p))`."""
-    if bound.packet is not aten.mul:
-        return None
     kept = bound["self"] if bound["other"] is node else bound["other"]
     compared = _read(graph, kept, aten.gt)
     drawn = compared and _read(graph, compared["self"], aten.rand, aten.rand_like)
     after = forward_users(user)
-    scaled = graph.bind(after[0]) if len(after) == 1 and after[0].op == "call_function" else None
-    if not compared or not drawn or not isinstance(scaled, Bound) or scaled.packet is not aten.mul:
+    scaled = _read(graph, after[0], aten.mul) if len(after) == 1 else None
+    if not compared or not drawn or not scaled:
         return None
     p, factor = number_of(graph, compared["other"]), number_of(graph, scaled["other"])
     here, draws = tensor_of(node), tensor_of(compared["self"])
@@ -123,5 +117,6 @@ def _decomposed(graph: GraphView, node: Node, user: Node, bound: Bound) -> Dropo
 
 
 def _read(graph: GraphView, x: Any, *packets: Any) -> Bound | None:
+    """A call of one of these operators; None for any other value."""
     bound = graph.bind(x) if isinstance(x, Node) and x.op == "call_function" else None
     return bound if isinstance(bound, Bound) and bound.packet in packets else None

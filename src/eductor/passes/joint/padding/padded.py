@@ -10,8 +10,9 @@ from torch.fx import Node
 
 from eductor.graph import Bound, GraphView, Rewriter, difference, value_of
 from eductor.graph.values.meta import is_backward
+from eductor.passes.functional.products import FACTORS
 from eductor.passes.joint.padding.plan import Dim, MatrixProduct, Pads
-from eductor.passes.joint.padding.products import FACTORS, accepts_any_strides
+from eductor.passes.joint.padding.products import accepts_any_strides
 
 aten = torch.ops.aten
 

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from eductor.cost import VECTOR, Device, Gemm, copy_time, gemm_time, is_bound_by_memory, microseconds
-from eductor.graph.no import No
+from eductor.graph import No
 
 Dim = Literal["m", "k", "n"]
 ORDER: tuple[Dim, ...] = ("k", "n", "m")

@@ -11,15 +11,10 @@ from torch.fx import Node
 from eductor.cost import Device, is_pointwise
 from eductor.cost.operators import size_of
 from eductor.graph import Bound, GraphView, No, effect_of, is_row_major, known_equal, tensor_of
+from eductor.passes.functional.products import FACTORS, fuses_into_users
 from eductor.passes.joint.padding.plan import Dim, Matrix, MatrixProduct, ProductBias
 
 aten = torch.ops.aten
-
-FACTORS: dict[Any, tuple[str, str]] = {
-    aten.mm: ("self", "mat2"),
-    aten.bmm: ("self", "mat2"),
-    aten.addmm: ("mat1", "mat2"),
-}
 
 
 def read_product(graph: GraphView, node: Node, device: Device) -> MatrixProduct | No:
@@ -48,7 +43,7 @@ def read_product(graph: GraphView, node: Node, device: Device) -> MatrixProduct 
         batch=size_of(left.shape[0]) if left.dim() == 3 else 1,
         bias=bias,
         dynamic=frozenset(dim for dim, size in sizes.items() if not known_equal(size, size_of(size))),
-        copies_result=not (accepts_any_strides(graph, node) or (device.fuses and _fuses_with_readers(graph, node))),
+        copies_result=not (accepts_any_strides(graph, node) or (device.fuses and fuses_into_users(graph, node))),
     )
 
 
@@ -89,20 +84,3 @@ def _is_pointwise_result(graph: GraphView, node: Node) -> bool:
     while (effect := effect_of(node, graph.bind)).is_view and effect.shares:
         node = effect.shares[0]
     return is_pointwise(node)
-
-
-def _fuses_with_readers(graph: GraphView, node: Node) -> bool:
-    """Whether a copy of a value takes no kernel: all readers of it and of its views are operators that fuse."""
-    pending = [node]
-    while pending:
-        for user in pending.pop().users:
-            if effect_of(user, graph.bind).is_view:
-                pending.append(user)
-            elif not (is_pointwise(user) or _is_reduction(graph, user)):
-                return False
-    return True
-
-
-def _is_reduction(graph: GraphView, node: Node) -> bool:
-    bound = graph.bind(node)
-    return isinstance(bound, Bound) and torch.Tag.reduction in bound.op.tags

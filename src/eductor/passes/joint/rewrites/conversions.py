@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from eductor.graph import Bound, GraphView, Rewriter, difference, value_of
+from eductor.graph import Bound, GraphView, Rewriter, value_of
+from eductor.passes.noops import replace_by_equal
 from eductor.patterns import ANY, Match, const, op, var
 
 aten = torch.ops.aten
@@ -31,12 +32,8 @@ def one_conversion(match: Match, graph: GraphView, rewrite: Rewriter) -> None:
         rewrite.replace(node, outer.op, source, dtype=last)
     elif first is not last:
         rewrite.replace(node, outer.op, source, last)
-    elif unlike := difference(value_of(node), value_of(source)):
-        rewrite.reject(f"the result differs from {source.name}: {unlike}", node)
-    elif verdict := graph.effects.may_alias(node, source):
-        rewrite.replace(node, source)
     else:
-        rewrite.reject(verdict, node)
+        replace_by_equal(graph, rewrite, node, source)
 
 
 def why_not(first: torch.dtype, middle: torch.dtype, last: torch.dtype) -> str:
@@ -55,14 +52,7 @@ def why_not(first: torch.dtype, middle: torch.dtype, last: torch.dtype) -> str:
 
 def _holds(wide: torch.dtype, narrow: torch.dtype) -> bool:
     """Whether every value of a dtype is one of another dtype, too."""
-    if wide is narrow or narrow is torch.bool:
-        return True
-    if wide is torch.bool or (narrow.is_floating_point and not wide.is_floating_point):
-        return False
-    if narrow.is_floating_point:
-        w, n = torch.finfo(wide), torch.finfo(narrow)
-        return w.eps <= n.eps and w.max >= n.max and w.smallest_normal * w.eps <= n.smallest_normal * n.eps
-    values = torch.iinfo(narrow)
-    if wide.is_floating_point:
-        return max(-values.min, values.max) <= 2 / torch.finfo(wide).eps
-    return torch.iinfo(wide).min <= values.min and values.max <= torch.iinfo(wide).max
+    if wide.is_floating_point and not narrow.is_floating_point and narrow is not torch.bool:
+        # Torch promotes every integer to every float.
+        return max(-torch.iinfo(narrow).min, torch.iinfo(narrow).max) <= 2 / torch.finfo(wide).eps
+    return torch.promote_types(wide, narrow) is wide

@@ -56,7 +56,7 @@ def one_permutation(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
 
 
 def _gives_way(graph: GraphView, rewrite: Rewriter, node: Node, source: Node, is_shorter: bool) -> bool:
-    """Puts the source in place of a view that is equal to it, unless the view is to be a tensor of its own."""
+    """Replaces a view by its source, to which it is equal, unless the alias would be observable."""
     verdict = graph.effects.may_alias(node, source)
     if verdict:
         rewrite.replace(node, source)
@@ -66,7 +66,7 @@ def _gives_way(graph: GraphView, rewrite: Rewriter, node: Node, source: Node, is
 
 
 def _view(graph: GraphView, node: Any, operators: tuple[Any, ...]) -> tuple[Bound | None, Any]:
-    """A call of one of the operators, and what it views; None if it is none, or gives the memory another dtype."""
+    """A view by one of the operators, and its operand; None for other calls, and for a view with another dtype."""
     bound = graph.bind(node) if isinstance(node, Node) else None
     if not isinstance(bound, Bound) or bound.packet not in operators or "dtype" in bound.arguments:
         return None, None
@@ -82,7 +82,7 @@ def _order(permutation: Bound) -> list[int]:
 
 
 def _sizes(bound: Bound, result: torch.Tensor) -> list[Any]:
-    """The sizes as they were given; what was left open is known now, unless it is symbolic."""
+    """The arguments for the sizes of a view, with a -1 replaced by the size that it stands for, unless that is symbolic."""
     known = zip(bound["size"], result.shape, strict=True)
     return [size if isinstance(size, int) and isinstance(given, int) else given for given, size in known]
 

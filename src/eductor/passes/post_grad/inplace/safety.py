@@ -14,9 +14,8 @@ import torch
 from torch.fx import Node, map_arg
 
 from eductor.graph import Bound, GraphView, No, difference, known_equal, tensor_of, value_of
-from eductor.passes.post_grad.inplace.geometry import covers, has_no_overlap
 from eductor.passes.post_grad.inplace.places import Places
-from eductor.passes.post_grad.inplace.views import SCATTERS, ScatteredParts
+from eductor.passes.post_grad.inplace.views import SCATTERS, ScatteredParts, covers, has_no_overlap
 
 aten = torch.ops.aten
 

@@ -10,7 +10,7 @@ from torch.fx import Node
 from eductor.compat import OpOverload
 from eductor.graph import GraphView, No, Rewriter
 from eductor.passes.post_grad.inplace.places import Places
-from eductor.passes.post_grad.inplace.safety import Safety
+from eductor.passes.post_grad.inplace.safety import Safety, Write
 from eductor.passes.post_grad.inplace.views import ScatteredParts
 
 aten = torch.ops.aten
@@ -36,6 +36,13 @@ class Work:
 
     def reject(self, no: No | str, node: Node) -> None:
         self.rewrite.reject(no, node)
+
+    def may_write(self, write: Write) -> bool:
+        """Whether an operand may be written in place; records why not."""
+        verdict = self.safety.may_write(write)
+        if not verdict:
+            self.reject(verdict, write.call)
+        return bool(verdict)
 
     def insert(self, op: Any, *args: Any, before: Node, **kwargs: Any) -> Node:
         """Insert a call before another one, and mark its operands that it writes."""

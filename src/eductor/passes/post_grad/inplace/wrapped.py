@@ -24,9 +24,9 @@ Written = Mapping[Any, Any]
 """The operands that a wrapped call writes, by the key under which its users pick the new value."""
 
 
-def is_wrapper(node: Node) -> bool:
-    """Whether a node is a wrapped call of a mutable operator or kernel."""
-    return isinstance(node.target, HigherOrderOperator) and node.target.name() in _WRAPPERS
+def is_wrapper(operator: Any) -> bool:
+    """Whether an operator wraps calls of mutable operators or kernels."""
+    return isinstance(operator, HigherOrderOperator) and operator.name() in _WRAPPERS
 
 
 def call_in_place(work: Work, node: Node) -> None:
@@ -76,25 +76,16 @@ def _may_write(work: Work, node: Node, operand: Any, picks: list[Node], allowed:
     return work.safety.may_write(Write(node, operand, picks, part))
 
 
-def _written_arguments(node: Node) -> Written | No:
+def _written_by_operator(node: Node) -> Written | No:
+    """What follows the results of the operator: the arguments that it writes, or the bases that they are views of."""
     op = node.args[0]
-    if not isinstance(op, OpOverload) or _returns_alias(op):
+    if not isinstance(op, OpOverload) or any(r.alias_info is not None for r in op._schema.returns):
         return No("it wraps an operator that may return what it writes")
+    bases: Any = node.kwargs.get("_all_bases", [node.kwargs.get(name) for name in written_by(op._schema)])
     first = max(len(op._schema.returns), 1)
-    return {
-        first + i: node.kwargs[name] for i, name in enumerate(written_by(op._schema)) if node.kwargs[name] is not None
-    }
-
-
-def _written_bases(node: Node) -> Written | No:
-    op = node.args[0]
-    if not isinstance(op, OpOverload) or _returns_alias(op):
-        return No("it wraps an operator that may return what it writes")
-    bases: Any = node.kwargs["_all_bases"]
-    if not bases:
-        return No("it writes new memory")
-    first = max(len(op._schema.returns), 1)
-    return {first + i: base for i, base in enumerate(bases) if base is not None}
+    return (
+        {first + i: base for i, base in enumerate(bases) if base is not None} if bases else No("it writes new memory")
+    )
 
 
 def _written_by_kernel(node: Node) -> Written | No:
@@ -103,12 +94,8 @@ def _written_by_kernel(node: Node) -> Written | No:
     return {name: given[name] for name in given if name in names}
 
 
-def _returns_alias(op: OpOverload) -> bool:
-    return any(r.alias_info is not None for r in op._schema.returns)
-
-
 _WRAPPERS: dict[str, tuple[Callable[[Node], Written | No], Callable[[Rewriter, Node, Writable], None]]] = {
-    "auto_functionalized": (_written_arguments, functional_call),
-    "auto_functionalized_v2": (_written_bases, functional_call_on_bases),
+    "auto_functionalized": (_written_by_operator, functional_call),
+    "auto_functionalized_v2": (_written_by_operator, functional_call_on_bases),
     "triton_kernel_wrapper_functional": (_written_by_kernel, functional_kernel),
 }

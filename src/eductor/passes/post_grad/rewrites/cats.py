@@ -23,7 +23,7 @@ MOST_OPERANDS = 512
 
 @dataclass(frozen=True, slots=True)
 class Cat:
-    """A cat along a dimension that lies in memory row by row, and whose operands are of its own dtype and rank."""
+    """A row-major cat whose operands have its dtype and rank."""
 
     node: Node
     dim: int
@@ -40,7 +40,7 @@ def cat_of(graph: GraphView, node: Any) -> Cat | None:
     operands, values = tuple(bound["tensors"]), [tensor_of(x) for x in bound["tensors"]]
     if not all(v is not None and v.dtype == whole.dtype and v.dim() == whole.dim() for v in (whole, *values)):
         return None
-    # Of four dimensions on, how a cat lies may depend on how its operands lie.
+    # With four dimensions or more, the strides of a cat may depend on those of its operands.
     if not all(v is not None and is_row_major(v) for v in (whole, *(values if whole.dim() > 3 else ()))):
         return None
     dim = bound["dim"] % whole.dim()
@@ -60,7 +60,7 @@ def splitwithsizes_cat(graph: GraphView, rewrite: Rewriter, node: Node, context:
 
 
 def cat_splitwithsizes(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
-    """A piece of a cat that lies within one of its operands is that operand, or a piece of it."""
+    """Replaces a piece of a cat that is within one of its operands by a piece of that operand."""
     piece = _piece(graph, node)
     if piece is None:
         return
@@ -96,7 +96,7 @@ def cat_splitwithsizes(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
 
 
 def cat_slice_cat(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
-    """A cat that takes another one along the same dimension takes its operands, if nobody else uses that."""
+    """Flattens a cat whose operand is a cat along the same dimension without other users."""
     outer = cat_of(graph, node)
     inner = [cat_of(graph, x) for x in outer.operands] if outer is not None else []
     if outer is None or not any(inner):
@@ -120,7 +120,7 @@ def cat_slice_cat(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
 
 
 def _piece(graph: GraphView, node: Node) -> tuple[Cat, Any, Any] | None:
-    """Of which cat a value is a part, from where on and how long along its dimension, if it has all of the others."""
+    """The cat of which a value is a slice along its dimension, with the start and the length of the slice."""
     found = source_view_through(graph, node, lambda _: False)
     cat = cat_of(graph, found.index_map.source) if found is not None and found.kinds == {"split"} else None
     if found is None or cat is None:

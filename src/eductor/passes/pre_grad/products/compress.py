@@ -14,7 +14,7 @@ from eductor.compat import FakeTensor
 from eductor.graph import Bound, GraphView, No, Rewriter, bind, known_equal, tensor_of
 from eductor.ops.launching import KERNEL_DTYPES
 from eductor.ops.lce import lce
-from eductor.passes.pre_grad.products.layout_safety import contiguous_like, may_change_strides
+from eductor.passes.functional.layout_safety import contiguous_like, may_change_strides
 from eductor.passes.pre_grad.products.swaps import SWAPS, swapped
 
 aten = torch.ops.aten

@@ -1,4 +1,4 @@
-"""Matrix products with a sum: how they are read, and whether the sum costs a kernel of its own."""
+"""Matrix products: their factors, what can take part in one, and whether what follows fuses into its readers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,13 @@ from eductor.cost import fuses, reduces
 from eductor.graph import GraphView, No, known_equal, tensor_of, value_of
 
 aten = torch.ops.aten
+
+FACTORS: dict[Any, tuple[str, str]] = {
+    aten.mm: ("self", "mat2"),
+    aten.bmm: ("self", "mat2"),
+    aten.addmm: ("mat1", "mat2"),
+}
+"""The arguments of a product that are its factors."""
 
 
 def fuses_into_users(graph: GraphView, node: Node) -> bool:
