@@ -14,8 +14,7 @@ from eductor.graph.values.evaluate import propagate
 from eductor.observe.manual.manual import run_pass
 from eductor.packing.packed_values import PackedValues
 from eductor.passes.pre_grad.batch_norm_folding import with_parameters
-from eductor.passes.pre_grad.efficient_conv_bn_eval_pass import efficient_conv_bn_eval_pass
-from eductor.passes.pre_grad.fuse_conv_bn import fuse_conv_bn
+from eductor.passes.pre_grad.batch_norms import efficient_conv_bn_eval_pass, fuse_conv_bn
 from eductor.pipeline import Pipeline, Recorder, f32
 from eductor.pipeline.base import Example
 from eductor.testing import assert_refused, check_contract, check_refusal

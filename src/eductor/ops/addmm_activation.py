@@ -8,13 +8,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-torch.library.define(
-    "eductor::addmm_activation",
-    "(Tensor bias, Tensor a, Tensor b, *, bool use_gelu) -> Tensor",
-    tags=(torch.Tag.pt2_compliant_tag,),
-)
-
-addmm_activation = torch.ops.eductor.addmm_activation
+from eductor.ops.definition import define
 
 
 def _composed(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, use_gelu: bool) -> torch.Tensor:
@@ -27,10 +21,13 @@ def _on_cuda(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, use_gelu: 
     return result
 
 
-@torch.library.register_fake("eductor::addmm_activation")  # type: ignore[untyped-decorator]
 def _fake(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, use_gelu: bool) -> torch.Tensor:
     return torch.addmm(bias, a, b)
 
 
-torch.library.impl("eductor::addmm_activation", "CompositeExplicitAutograd", _composed)
-torch.library.impl("eductor::addmm_activation", "CUDA", _on_cuda)
+addmm_activation = define(
+    "addmm_activation(Tensor bias, Tensor a, Tensor b, *, bool use_gelu) -> Tensor",
+    _composed,
+    on_cuda=_on_cuda,
+    fake=_fake,
+)

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from eductor.ops.launching import float32_precision
+from eductor.ops.tiles import block, load, places, store
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -32,40 +33,23 @@ def _dot_compress(  # type: ignore[no-untyped-def]
     program = tl.program_id(0)
     sample = (program // tiles).to(tl.int64)
     tile = program % tiles
-    # 64-bit offsets: a view may have strides as long as the whole batch.
-    n = ((tile // tiles_k) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
-    k = ((tile % tiles_k) * BLOCK_K + tl.arange(0, BLOCK_K)).to(tl.int64)
+    n = places((tile // tiles_k) * BLOCK_N, BLOCK_N)
+    k = places((tile % tiles_k) * BLOCK_K, BLOCK_K)
     features = x + sample * x_b
 
     total = tl.zeros((BLOCK_N, BLOCK_K), dtype=tl.float32)
     for start_d in range(0, D, BLOCK_D):
-        d = (start_d + tl.arange(0, BLOCK_D)).to(tl.int64)
+        d = places(start_d, BLOCK_D)
         compressed = tl.zeros((BLOCK_K, BLOCK_D), dtype=tl.float32)
         for start_n in range(0, N, BLOCK_N):
-            row = (start_n + tl.arange(0, BLOCK_N)).to(tl.int64)
-            w_tile = tl.load(
-                weight + k[:, None] * weight_k + row[None, :] * weight_n,
-                mask=(k[:, None] < K) & (row[None, :] < N),
-                other=0.0,
-            )
-            x_tile = tl.load(
-                features + row[:, None] * x_n + d[None, :] * x_d,
-                mask=(row[:, None] < N) & (d[None, :] < D),
-                other=0.0,
-            )
+            row = places(start_n, BLOCK_N)
+            w_tile = load(weight, k, K, weight_k, row, N, weight_n)
+            x_tile = load(features, row, N, x_n, d, D, x_d)
             compressed = tl.dot(w_tile, x_tile, compressed, input_precision=PRECISION)
-        own = tl.load(
-            features + n[:, None] * x_n + d[None, :] * x_d,
-            mask=(n[:, None] < N) & (d[None, :] < D),
-            other=0.0,
-        )
+        own = load(features, n, N, x_n, d, D, x_d)
         # Round to the dtype of the features, as between two matmuls.
         total = tl.dot(own, tl.trans(compressed.to(own.dtype)), total, input_precision=PRECISION)
-    tl.store(
-        out + (sample * N + n[:, None]) * K + k[None, :],
-        total.to(out.dtype.element_ty),
-        mask=(n[:, None] < N) & (k[None, :] < K),
-    )
+    store(out + sample * N * K, total, n, N, k, K)
 
 
 def launch(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -76,9 +60,7 @@ def launch(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     if out.numel() == 0:
         return out
     # Tiles of 64: with 128 rows of two bytes and four warps, Triton 3.6 gives wrong results on Hopper.
-    block_n = min(64, max(16, triton.next_power_of_2(features)))
-    block_d = min(32, max(16, triton.next_power_of_2(width)))
-    block_k = min(64, max(16, triton.next_power_of_2(results)))
+    block_n, block_d, block_k = block(features, 64), block(width, 32), block(results, 64)
     grid = (samples * triton.cdiv(features, block_n) * triton.cdiv(results, block_k),)
     with torch.cuda.device_of(x):
         _dot_compress[grid](

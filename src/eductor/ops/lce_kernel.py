@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from eductor.ops.launching import float32_precision
+from eductor.ops.tiles import block, load, load_vector, places, store
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -36,33 +37,20 @@ def _lce(  # type: ignore[no-untyped-def]
     program = tl.program_id(0)
     sample = (program // tiles).to(tl.int64)
     tile = program % tiles
-    # 64-bit offsets: a view may have strides as long as the whole batch.
-    m = ((tile // tiles_d) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
-    d = ((tile % tiles_d) * BLOCK_D + tl.arange(0, BLOCK_D)).to(tl.int64)
+    m = places((tile // tiles_d) * BLOCK_M, BLOCK_M)
+    d = places((tile % tiles_d) * BLOCK_D, BLOCK_D)
 
     total = tl.zeros((BLOCK_M, BLOCK_D), dtype=tl.float32)
     for start in range(0, N, BLOCK_N):
-        n = (start + tl.arange(0, BLOCK_N)).to(tl.int64)
-        w_tile = tl.load(
-            weight + m[:, None] * weight_m + n[None, :] * weight_n,
-            mask=(m[:, None] < M) & (n[None, :] < N),
-            other=0.0,
-        )
-        x_tile = tl.load(
-            x + sample * x_b + n[:, None] * x_n + d[None, :] * x_d,
-            mask=(n[:, None] < N) & (d[None, :] < D),
-            other=0.0,
-        )
+        n = places(start, BLOCK_N)
+        w_tile = load(weight, m, M, weight_m, n, N, weight_n)
+        x_tile = load(x + sample * x_b, n, N, x_n, d, D, x_d)
         total = tl.dot(w_tile, x_tile, total, input_precision=PRECISION)
     if HAS_BIAS:
-        total += tl.load(bias + m * bias_m, mask=m < M, other=0.0).to(tl.float32)[:, None]
+        total += load_vector(bias, m, M, bias_m)[:, None]
     if IS_RELU:
         total = tl.where(total < 0.0, 0.0, total)  # a maximum would lose NaN
-    tl.store(
-        out + (sample * M + m[:, None]) * D + d[None, :],
-        total.to(out.dtype.element_ty),
-        mask=(m[:, None] < M) & (d[None, :] < D),
-    )
+    store(out + sample * M * D, total, m, M, d, D)
 
 
 def launch(weight: torch.Tensor, x: torch.Tensor, bias: torch.Tensor | None, activation: str) -> torch.Tensor:
@@ -73,9 +61,7 @@ def launch(weight: torch.Tensor, x: torch.Tensor, bias: torch.Tensor | None, act
     if out.numel() == 0:
         return out
     samples = x.reshape(out.numel() // (results * width), features, width)
-    block_m = min(64, max(16, triton.next_power_of_2(results)))
-    block_n = min(32, max(16, triton.next_power_of_2(features)))
-    block_d = min(128, max(16, triton.next_power_of_2(width)))
+    block_m, block_n, block_d = block(results, 64), block(features, 32), block(width, 128)
     grid = (samples.shape[0] * triton.cdiv(results, block_m) * triton.cdiv(width, block_d),)
     with torch.cuda.device_of(x):
         _lce[grid](

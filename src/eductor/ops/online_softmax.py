@@ -7,11 +7,7 @@ from __future__ import annotations
 
 import torch
 
-torch.library.define(
-    "eductor::online_softmax", "(Tensor x, int dim) -> (Tensor, Tensor)", tags=(torch.Tag.pt2_compliant_tag,)
-)
-
-online_softmax = torch.ops.eductor.online_softmax
+from eductor.ops.definition import define
 
 
 def _composed(x: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -19,5 +15,4 @@ def _composed(x: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
     return largest, (x - largest).exp().sum(dim, keepdim=True)
 
 
-torch.library.impl("eductor::online_softmax", "CompositeExplicitAutograd", _composed)
-torch.library.register_fake("eductor::online_softmax", _composed)
+online_softmax = define("online_softmax(Tensor x, int dim) -> (Tensor, Tensor)", _composed)

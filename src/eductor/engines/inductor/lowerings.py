@@ -19,7 +19,7 @@ def our_lowerings() -> Mapping[OpOverload, Callable[..., Any]]:
 
     called = functools.partial(fallback_handler, add_to_fallback_set=False)
     return {
-        ops.stored.stored.default: _stored,
+        ops.copies.stored.default: _stored,
         ops.random.seeds.default: _seeds,
         ops.random.random.default: _random,
         ops.random.random_integers.default: _random_integers,
@@ -27,7 +27,7 @@ def our_lowerings() -> Mapping[OpOverload, Callable[..., Any]]:
         ops.addmm_activation.addmm_activation.default: _addmm_activation,
         ops.online_softmax.online_softmax.default: _online_softmax,
         ops.cut_mm.cut_mm.default: called(ops.cut_mm.cut_mm.default),
-        ops.wide_cat.wide_cat.default: called(torch.ops.aten.cat.default),
+        ops.copies.wide_cat.default: called(torch.ops.aten.cat.default),
     }
 
 

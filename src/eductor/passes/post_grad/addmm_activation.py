@@ -15,7 +15,7 @@ from torch.fx import Node
 from eductor import ops
 from eductor.compat import sort_key
 from eductor.graph import GraphView, No, Rewriter, is_row_major, known_equal, tensor_of, value_of
-from eductor.ops.middle import Step
+from eductor.ops.middle import MiddleStep
 from eductor.passes.post_grad.back_to_back import BackToBackProduct, read_product
 from eductor.passes.post_grad.known_functions import POINTS, RELU, evaluated, is_gelu
 from eductor.passes.post_grad.pointwise import RESHAPES, elements_of, read_step
@@ -84,7 +84,7 @@ def _read(graph: GraphView, node: Node) -> _Activation | No | None:
         step = read_step(graph, follower, numbers)
         if step is None:
             numbers[follower] = numbers[follower.all_input_nodes[0]]
-        elif isinstance(step, Step) and (value := evaluated(step, values)) is not None:
+        elif isinstance(step, MiddleStep) and (value := evaluated(step, values)) is not None:
             numbers[follower] = len(values)
             values.append(value)
         if follower in numbers and value_of(follower).dtype == value_of(node).dtype:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from eductor.ops.middle import CASTS, Step
+from eductor.ops.middle import CASTS, MiddleStep
 
 POINTS = [0.37 * i - 0.11 for i in range(-16, 17)]
 RELU = [max(x, 0.0) for x in POINTS]
@@ -31,7 +31,7 @@ _FUNCTIONS: dict[str, Callable[..., float]] = {
 """Functions without a corner: what is made of few of them is the same if it agrees on many points."""
 
 
-def evaluated(step: Step, values: list[list[float]]) -> list[float] | None:
+def evaluated(step: MiddleStep, values: list[list[float]]) -> list[float] | None:
     """A step at all points; None for a function that is not known there."""
     operands = [values[x] if isinstance(x, int) else [x] * len(POINTS) for x in step.operands]
     if step.name in CASTS:

@@ -16,6 +16,7 @@ from eductor.passes.pre_grad.products.compress import (
     are_of_one_kind,
     have_no_other_users,
     may_be_product,
+    rank_of,
     read_lce,
     undisturbed,
 )
@@ -79,7 +80,7 @@ def _compressed(graph: GraphView, right: Node) -> Compress | None:
         is_plain = found.bias is None and not found.relu
         return Compress(right, found.weight, found.x, inner=found.nodes, start=found.start) if is_plain else None
     product = _product(end)
-    if product is not None and not _is_linear(end) and _rank(product[0]) == 2:
+    if product is not None and not _is_linear(end) and rank_of(product[0]) == 2:
         return Compress(right, *product, inner=(end,))
     return None
 
@@ -87,13 +88,8 @@ def _compressed(graph: GraphView, right: Node) -> Compress | None:
 def _is_of_pairs(node: Node, pairs: Node, right: Node) -> bool:
     """Whether a product is `linear(x @ x.mT, w)`, or `(x @ x.mT) @ w.T`, which is the same interaction."""
     product = _product(pairs)
-    is_compressed = _is_linear(node) or (_rank(right) == 2 and swapped(right) is not None)
+    is_compressed = _is_linear(node) or (rank_of(right) == 2 and swapped(right) is not None)
     return is_compressed and product is not None and not _is_linear(pairs) and swapped(product[1]) is product[0]
-
-
-def _rank(node: Any) -> int:
-    tensor = tensor_of(node)
-    return -1 if tensor is None else tensor.dim()
 
 
 def _may_compress(graph: GraphView, node: Node, found: Compress) -> Literal[True] | No:

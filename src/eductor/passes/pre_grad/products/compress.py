@@ -139,6 +139,12 @@ def _may_be_one_product(graph: GraphView, found: Compress) -> Literal[True] | No
     return have_no_other_users(found.nodes) and undisturbed(graph, start, found.output, found.operands)
 
 
+def rank_of(node: Any) -> int:
+    """The number of dims of a tensor; -1 for anything else."""
+    tensor = tensor_of(node)
+    return -1 if tensor is None else tensor.dim()
+
+
 def are_of_one_kind(*nodes: Node | None) -> Literal[True] | No:
     """Whether operands and results have one dtype, device and layout, so that other operators promote them alike."""
     tensors = [tensor_of(n) for n in nodes if n is not None]
@@ -171,7 +177,7 @@ def have_no_other_users(nodes: Sequence[Node]) -> Literal[True] | No:
 def undisturbed(graph: GraphView, first: Node, last: Node, operands: Iterable[Node]) -> Literal[True] | No:
     """Whether the nodes from `first` to `last` may be computed anywhere between them, from these operands."""
     verdict = graph.effects.same_region((first, last))
-    return graph.effects.unwritten(operands, first, last) if verdict else verdict
+    return verdict and graph.effects.unwritten(operands, first, last)
 
 
 def may_be_product(graph: GraphView, node: Node, operands: Iterable[Node | None]) -> Literal[True] | No:
@@ -181,12 +187,9 @@ def may_be_product(graph: GraphView, node: Node, operands: Iterable[Node | None]
     """
     tensor = tensor_of(node)
     assert tensor is not None
-    if tensor.requires_grad:
-        given = [n for n in operands if n is not None]
-        verdict = graph.effects.unwritten(given, node, graph.output)
-        if not verdict:
-            return verdict
-    return may_change_strides(graph, node, contiguous_like(tensor))
+    given = [n for n in operands if n is not None]
+    verdict = graph.effects.unwritten(given, node, graph.output) if tensor.requires_grad else True
+    return verdict and may_change_strides(graph, node, contiguous_like(tensor))
 
 
 def insert_product(rewrite: Rewriter, weight: Node, x: Node, bias: Node | None, before: Node) -> Node:
@@ -201,19 +204,18 @@ def insert_product(rewrite: Rewriter, weight: Node, x: Node, bias: Node | None, 
     return rewrite.insert(aten.add, result, rewrite.insert(aten.unsqueeze, bias, -1, before=before), before=before)
 
 
-def replace_by_kernel(graph: GraphView, rewrite: Rewriter, found: Compress) -> None:
-    """Replaces a compression by the operator `eductor::lce`, or rejects it with a reason.
+def replace_by_kernel(graph: GraphView, rewrite: Rewriter, found: Compress) -> No | None:
+    """Replaces a compression by the operator `eductor::lce`, or says why not.
 
     On every device: the operator runs its kernel on CUDA, and a batched matmul on others.
     """
     x = tensor_of(found.x)
     if x is None or x.dtype not in KERNEL_DTYPES:
-        rewrite.reject("its kernel supports only float32, float16 and bfloat16", found.output)
-    elif not (verdict := may_be_product(graph, found.output, found.operands)):
-        rewrite.reject(verdict, found.output)
-    else:
-        activation = "relu" if found.relu else "none"
-        rewrite.replace(found.output, lce.default, found.weight, found.x, found.bias, activation)
+        return No("its kernel supports only float32, float16 and bfloat16")
+    if not (verdict := may_be_product(graph, found.output, found.operands)):
+        return verdict
+    rewrite.replace(found.output, lce.default, found.weight, found.x, found.bias, "relu" if found.relu else "none")
+    return None
 
 
 def insert_expanded(rewrite: Rewriter, matrix: Node, x: Node, before: Node) -> Node:
