@@ -8,9 +8,8 @@ a call are stacked and how a batch is computed.
 from dataclasses import replace
 
 from eductor.passes.batching.layer_norm import BATCH_LAYERNORM
-from eductor.passes.batching.linear import BATCH_LINEAR
 from eductor.passes.batching.pointwise import POINTWISE
-from eductor.passes.batching.products import BATCH_PRODUCT
+from eductor.passes.batching.products import BATCH_LINEAR, BATCH_PRODUCT
 from eductor.passes.batching.rule import BatchRule
 
 RULES: tuple[BatchRule, ...] = (BATCH_LINEAR, BATCH_LAYERNORM, *POINTWISE)

@@ -12,11 +12,12 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import is_wrapper_subclass, sort_key
-from eductor.cost import Device, Gemm, bytes_of, copy_time, device_of, gemm_of, gemm_time, is_pointwise, pays
-from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, known_equal, requires_grad, tensor_of
+from eductor.cost import Device, Gemm, bytes_of, copy_time, device_of, gemm_of, is_pointwise, pays
+from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, known_equal, requires_grad, tensor_of, value_of
 from eductor.graph.reading.static import is_static, pack
 from eductor.passes.batching.layout import gradients, needed, own_copy, touched
 from eductor.passes.batching.placing import Placing
+from eductor.passes.batching.products import gain
 from eductor.passes.batching.rule import Emission
 from eductor.pipeline.base import Context
 
@@ -36,8 +37,7 @@ class SharedProduct:
 
     @property
     def result(self) -> torch.Tensor:
-        found = tensor_of(self.node)
-        assert found is not None
+        found: torch.Tensor = value_of(self.node)
         return found
 
 
@@ -177,13 +177,9 @@ def _saved(products: Sequence[SharedProduct], device: Device, trains: bool) -> f
     if len(gemms) < len(products):
         return 0.0
     wide = Gemm(gemms[0].rows, sum(gemm.columns for gemm in gemms), gemms[0].inner, gemms[0].dtype)
-    saved = sum(gemm_time(gemm, device) for gemm in gemms) - gemm_time(wide, device)
-    if trains:
-        saved += sum(gemm_time(g, device) for gemm in gemms for g in gemm.backward())
-        saved -= sum(gemm_time(g, device) for g in wide.backward())
-        # The gradient of the input is a sum with one product per call.
-        saved += (len(products) - 1) * copy_time(bytes_of(products[0].x), device)
-    return saved
+    # The gradient of the input is a sum with one product per call.
+    sums = (len(products) - 1) * copy_time(bytes_of(products[0].x), device) if trains else 0.0
+    return gain(gemms, wide, device, trains) + sums
 
 
 def _costs(products: Sequence[SharedProduct], is_packed: bool, device: Device, trains: bool) -> float:

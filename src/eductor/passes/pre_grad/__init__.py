@@ -3,6 +3,7 @@
 from eductor.pipeline.registry import Row
 
 _INT4 = "eductor.passes.concat_linear_woq_int4"
+_NORMALIZATION = "eductor.passes.normalization"
 
 
 def _row(name: str, reason: str, module: str = "") -> Row:
@@ -15,9 +16,13 @@ def _concat(name: str, reason: str) -> Row:
 
 ORDER: tuple[Row, ...] = (
     # One spelling for all that follows.
-    _row("numpy_compat_normalization", "first: a keyword that torch does not define hides its call from other passes"),
-    _row("normalization_pass_aten", "one operator for each kind of split, cat and reshape"),
-    _row("normalize_node_kwargs_pass", "one call form for all that follows"),
+    _row(
+        "numpy_compat_normalization",
+        "first: a keyword that torch does not define hides its call from other passes",
+        "call_spellings",
+    ),
+    Row("normalization_pass_aten", "one operator for each kind of split, cat and reshape", _NORMALIZATION),
+    _row("normalize_node_kwargs_pass", "one call form for all that follows", "call_spellings"),
     _row("remove_noop_pass", "a no-op hides the calls before and after it from each other"),
     _row("relu_nan_to_num", "before relus are batched or moved"),
     # Fewer splits, so that batching sees of which tensor each piece is.
@@ -26,7 +31,7 @@ ORDER: tuple[Row, ...] = (
     _concat("fuse_chunk_reshape_concat_pass", "before batching, which would see many small reshapes"),
     # Many small operators become few.
     _row("group_batch_fusion_passes", "before the view passes, which merge the stacks and unbinds it leaves"),
-    _row("normalize_node_kwargs_pass", "batching inserts new calls"),
+    _row("normalize_node_kwargs_pass", "batching inserts new calls", "call_spellings"),
     # Cats and stacks of what was split, unbound and sliced.
     _concat("fuse_chunk_squeeze_cat_pass", "the most special form first"),
     _row("merge_concats_pass", "one cat has all the pieces that a nest of cats has"),

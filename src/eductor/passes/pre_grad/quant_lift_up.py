@@ -38,7 +38,7 @@ def quant_lift_up(graph: GraphView, rewrite: Rewriter) -> None:
         views = _views_above(graph, given)
         if not views:
             continue
-        source = _operand(graph, views[0])
+        source = graph.bound(views[0])["self"]
         verdict = _may_lift(graph, bound, quantize, views, source)
         if not verdict:
             rewrite.reject(verdict, quantize, views[-1])
@@ -58,15 +58,10 @@ def _replace_operand(rewrite: Rewriter, view: Node, old: Node, new: Node) -> Non
 def _views_above(graph: GraphView, node: Any) -> list[Node]:
     """The reshapes that produced a value, in order; one above the last that has other users ends the chain."""
     views: list[Node] = []
-    while isinstance(node, Node) and graph.is_call(node, *RESHAPES) and (not views or len(node.users) == 1):
+    while (view := graph.call(node, *RESHAPES)) is not None and (not views or len(node.users) == 1):
         views.insert(0, node)
-        node = _operand(graph, node)
+        node = view["self"]
     return views
-
-
-def _operand(graph: GraphView, view: Node) -> Any:
-    bound = graph.bind(view)
-    return bound["self"] if isinstance(bound, Bound) else None
 
 
 def _call(bound: Bound, source: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -44,8 +44,7 @@ def _apply_once(graph: GraphView, rewrite: Rewriter, cat: Node) -> No | None:
         return No("the operands of the functions are not together one view of one tensor")
     value = found.emit(rewrite, before=cat, like=cat)
     for level in reversed(levels):
-        function = graph.bind(level[0])
-        assert isinstance(function, Bound)
+        function = graph.bound(level[0])
         args, kwargs = on(function, value)
         value = rewrite.insert(function.op, *args, before=cat, like=level[0], **kwargs)
     if not known_equal(tuple(value_of(value).stride()), tuple(value_of(cat).stride())):

@@ -8,7 +8,7 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import FakeTensor, enable_python_dispatcher
-from eductor.graph import Bound, GraphView, No, Rewriter, difference, tensor_of, value_of
+from eductor.graph import GraphView, No, Rewriter, difference, tensor_of, value_of
 from eductor.pipeline.base import f32, graph_pass
 from eductor.views import concat_nest
 
@@ -28,9 +28,9 @@ def stack_to_unsqueeze_pass(graph: GraphView, rewrite: Rewriter) -> None:
 
 
 def _unsqueeze(graph: GraphView, rewrite: Rewriter, node: Node) -> No | None:
-    bound = graph.bind(node)
-    operands = bound["tensors"] if isinstance(bound, Bound) else ()
-    if not isinstance(bound, Bound) or not isinstance(operands, (list, tuple)) or tensor_of(node) is None:
+    bound = graph.call(node, aten.stack)
+    operands = bound["tensors"] if bound is not None else ()
+    if bound is None or not isinstance(operands, (list, tuple)) or tensor_of(node) is None:
         return No("its operands are not a list of known tensors")
     dim = bound["dim"] % value_of(node).dim()
     if len(operands) == 1:

@@ -98,8 +98,8 @@ def permute_linear_fusion(graph: GraphView, rewrite: Rewriter) -> None:
     It pays where the input is large and the weight small, so that the copy takes most of the time.
     """
     for node in graph.find(aten.linear):
-        bound = graph.bind(node)
-        if isinstance(bound, Bound) and swapped(bound["input"]) is not None:
+        bound = graph.call(node, aten.linear)
+        if bound is not None and swapped(bound["input"]) is not None:
             rewrite.record(_replace_transposed_input(graph, rewrite, node, bound), node)
 
 
@@ -192,8 +192,8 @@ def operand_for_all_samples(graph: GraphView, rewrite: Rewriter, node: Node) -> 
 
 def _copied(graph: GraphView, node: Any) -> Node | None:
     """The transposed view that a node is a contiguous copy of."""
-    bound = graph.bind(node) if isinstance(node, Node) else None
-    if not isinstance(bound, Bound) or bound.packet not in _COPIES:
+    bound = graph.call(node, *_COPIES)
+    if bound is None:
         return None
     view = bound["self"]
     here, there = tensor_of(node), tensor_of(view)

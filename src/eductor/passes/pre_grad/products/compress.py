@@ -11,7 +11,7 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import FakeTensor
-from eductor.graph import Bound, GraphView, No, Rewriter, bind, known_equal, tensor_of
+from eductor.graph import Bound, GraphView, No, Rewriter, known_equal, tensor_of
 from eductor.ops.launching import KERNEL_DTYPES
 from eductor.ops.lce import lce
 from eductor.passes.pre_grad.products.layout_safety import contiguous_like, may_change_strides
@@ -50,47 +50,43 @@ class Compress:
 
 def read_lce(graph: GraphView, node: Node) -> Compress | No | None:
     """The compression that a node is the end of; No if it cannot be one product; None for any other node."""
-    found = _read_linear(node)
+    found = _read_linear(graph, node)
     if found is None:
-        found = _read_einsum(node)
+        found = _read_einsum(graph, node)
     if not isinstance(found, Compress):
         return found
     return _may_be_one_product(graph, found) and found
 
 
-def _read_linear(node: Node) -> Compress | No | None:
+def _read_linear(graph: GraphView, node: Node) -> Compress | No | None:
     """`linear(x.mT, weight, bias).mT`, with rows that may be flattened around the linear, and a relu before the end."""
     result = swapped(node)
     if result is None:
         return None
-    steps = _through(result, aten.relu, *_RESHAPES)
+    steps = _through(graph, result, aten.relu, *_RESHAPES)
     linear = steps[-1]
-    bound = bind(linear)
-    if not isinstance(bound, Bound) or bound.packet is not aten.linear:
+    bound = graph.call(linear, aten.linear)
+    if bound is None:
         return None
-    rows = _through(bound["input"], *_RESHAPES)
+    rows = _through(graph, bound["input"], *_RESHAPES)
     x = swapped(rows[-1]) if rows else None
     if x is None:
         return No(f"the input of {linear.name} does not exchange its last two dims", linear)
-    relu = any(_is_call(n, aten.relu) for n in steps[:-1])
-    reshaped = len(rows) > 1 or any(not _is_call(n, aten.relu) for n in steps[:-1])
+    relu = any(graph.is_call(n, aten.relu) for n in steps[:-1])
+    reshaped = len(rows) > 1 or any(not graph.is_call(n, aten.relu) for n in steps[:-1])
     if reshaped and not _keeps_rows(x, bound["weight"], rows[0], result):
         return No(f"{linear.name} reads other rows than those of {x.name}", linear, x)
     return Compress(node, bound["weight"], x, bound["bias"], relu, reshaped, tuple(reversed(steps)), rows[-1])
 
 
-def _through(node: Any, *operators: Any) -> list[Node]:
+def _through(graph: GraphView, node: Any, *operators: Any) -> list[Node]:
     """A node and its operands through calls of these operators, up to the first call of another operator."""
     found: list[Node] = []
     while isinstance(node, Node):
         found.append(node)
-        node = bound["self"] if isinstance(bound := bind(node), Bound) and bound.packet in operators else None
+        bound = graph.call(node, *operators)
+        node = bound["self"] if bound is not None else None
     return found
-
-
-def _is_call(node: Node, operator: Any) -> bool:
-    bound = bind(node)
-    return isinstance(bound, Bound) and bound.packet is operator
 
 
 def _keeps_rows(x: Node, weight: Any, rows: Node, result: Node) -> bool:
@@ -102,10 +98,10 @@ def _keeps_rows(x: Node, weight: Any, rows: Node, result: Node) -> bool:
     return known_equal(given.shape[-1], whole.shape[-2]) and known_equal(tuple(end.shape), wanted)
 
 
-def _read_einsum(node: Node) -> Compress | None:
+def _read_einsum(graph: GraphView, node: Node) -> Compress | None:
     """`einsum("mn,bnd->bmd", weight, x)`, in any letters."""
-    bound = bind(node)
-    if not isinstance(bound, Bound) or bound.packet is not aten.einsum:
+    bound = graph.call(node, aten.einsum)
+    if bound is None:
         return None
     terms, end = einsum_terms(bound)
     for (weight, w), (x, letters) in itertools.permutations(terms):
@@ -159,7 +155,7 @@ def are_of_one_kind(*nodes: Node | None) -> Literal[True] | No:
 def with_relu(graph: GraphView, found: Compress) -> Compress:
     """The compression with the relu that is its only user, if there is one."""
     user = next(iter(found.output.users), None)
-    alone = user is not None and len(found.output.users) == 1 and _is_call(user, aten.relu)
+    alone = user is not None and len(found.output.users) == 1 and graph.is_call(user, aten.relu)
     if user is None or not alone or not undisturbed(graph, found.output, user, found.operands):
         return found
     return replace(found, output=user, relu=True, inner=found.nodes)
