@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from eductor.ops import middle as middles
-from eductor.ops.b2b_gemm import TILE
+from eductor.ops.b2b_gemm import TILE, Bias
 from eductor.ops.launching import float32_precision
 from eductor.ops.tiles import block, load, load_vector, places, store
 
@@ -172,22 +172,15 @@ def constants(text: str, dtype: torch.dtype) -> dict[str, Any]:
     return {name: tuple(step[i] for step in steps) for i, name in enumerate(names)} | {"COUNT": len(steps)}
 
 
-def launch(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    c: torch.Tensor,
-    inner_bias: torch.Tensor | None,
-    outer_bias: torch.Tensor | None,
-    middle: str,
-) -> torch.Tensor:
+def launch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, inner: Bias, outer: Bias, middle: str) -> torch.Tensor:
     """Launches the kernel, for any strides and sizes."""
-    (rows, depth), (inner, columns) = a.shape, c.shape
+    (rows, depth), (width, columns) = a.shape, c.shape
     out = a.new_empty((rows, columns))
     if out.numel() == 0:
         return out
     blocks = {
         "BLOCK_M": block(rows, TILE),
-        "BLOCK_N": block(inner, TILE),
+        "BLOCK_N": block(width, TILE),
         "BLOCK_K": block(depth, 64 if a.element_size() == 2 else 32),
         "BLOCK_P": block(columns, TILE),
     }
@@ -197,20 +190,20 @@ def launch(
             a,
             b,
             c,
-            a if inner_bias is None else inner_bias,
-            a if outer_bias is None else outer_bias,
+            a if inner is None else inner,
+            a if outer is None else outer,
             out,
             rows,
-            inner,
+            width,
             depth,
             columns,
             *a.stride(),
             *b.stride(),
             *c.stride(),
-            0 if inner_bias is None else inner_bias.stride(0),
-            0 if outer_bias is None else outer_bias.stride(0),
-            HAS_INNER_BIAS=inner_bias is not None,
-            HAS_OUTER_BIAS=outer_bias is not None,
+            0 if inner is None else inner.stride(0),
+            0 if outer is None else outer.stride(0),
+            HAS_INNER_BIAS=inner is not None,
+            HAS_OUTER_BIAS=outer is not None,
             **constants(middle, a.dtype),
             PRECISION=float32_precision(),
             **blocks,

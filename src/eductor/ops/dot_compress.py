@@ -40,9 +40,9 @@ def _on_cuda(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     if not can_launch(x, weight) or x.dim() != 3 or x.shape[1] > MOST_FEATURES:
         return _by_aten(x, weight)
     _check(x, weight)
-    from eductor.ops.dot_compress_kernel import launch
+    from eductor.ops.embedding_kernels import launch_dot_compress
 
-    return launch(x, weight)
+    return launch_dot_compress(x, weight)
 
 
 def _fake(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

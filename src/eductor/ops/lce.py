@@ -42,9 +42,9 @@ def _on_cuda(weight: torch.Tensor, x: torch.Tensor, bias: torch.Tensor | None, a
     if not can_launch(weight, x, *([] if bias is None else [bias])):
         return _by_aten(weight, x, bias, activation)
     _check(weight, x, bias, activation)
-    from eductor.ops.lce_kernel import launch
+    from eductor.ops.embedding_kernels import launch_lce
 
-    return launch(weight, x, bias, activation)
+    return launch_lce(weight, x, bias, activation)
 
 
 def _fake(weight: torch.Tensor, x: torch.Tensor, bias: torch.Tensor | None, activation: str) -> torch.Tensor:

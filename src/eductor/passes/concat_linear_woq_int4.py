@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 
 from eductor.compat import is_symbolic, sort_key
 from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, known_true, tensor_of
-from eductor.graph.reading.static import is_static, mark_static, pack
+from eductor.graph.reading.static import is_static, mark_parameters, pack
 from eductor.graph.values.module_tensors import attribute_at
-from eductor.passes.batching.layout import own_copy
-from eductor.passes.batching.placing import Placing
+from eductor.passes.batching.limits import Placing, own_copy
 from eductor.passes.batching.rule import Emission
 from eductor.passes.batching.shared_input import SharedProduct, needs_copy, parts_of
 from eductor.pipeline.base import Context, TensorSpec, bf16, graph_pass
@@ -98,17 +97,11 @@ def _concatenated(emission: Emission, nodes: list[Node], dim: int, are_held: boo
 # -------------------------------------------------------------------------------------------------------------- examples
 
 
-def with_parameters(module: GraphModule) -> None:
-    """All inputs but the first are parameters."""
-    for node in module.graph.find_nodes(op="placeholder")[1:]:
-        mark_static(node)
-
-
 def _packed(rows: int) -> Any:
     return TensorSpec(torch.uint8, (rows, 32))
 
 
-@concat_linear_woq_int4.example(prepare=with_parameters)
+@concat_linear_woq_int4.example(prepare=mark_parameters)
 def gate_and_up(
     x: torch.Tensor = bf16(3, 64),
     gate: torch.Tensor = _packed(64),
@@ -121,7 +114,7 @@ def gate_and_up(
     return y.sigmoid() * z
 
 
-@concat_linear_woq_int4.refuses("no other linear has the same input, group size", prepare=with_parameters)
+@concat_linear_woq_int4.refuses("no other linear has the same input, group size", prepare=mark_parameters)
 def groups_of_another_size(
     x: torch.Tensor = bf16(3, 64),
     a: torch.Tensor = _packed(64),

@@ -15,15 +15,11 @@ from eductor.passes.batching.rule import BatchRule
 RULES: tuple[BatchRule, ...] = (BATCH_LINEAR, BATCH_LAYERNORM, *POINTWISE)
 """Before autograd, by operators as users call them."""
 
+_BY_NAME = {rule.name: rule for rule in POINTWISE}
 _ALSO_LATER = ("tanh", "sigmoid", "relu", "add", "sub", "mul", "div")
 
 POST_GRAD_RULES: tuple[BatchRule, ...] = (
     BATCH_PRODUCT,
-    *(
-        replace(rule, name=f"batch_aten_{name}")
-        for name in _ALSO_LATER
-        for rule in POINTWISE
-        if rule.name == f"batch_{name}"
-    ),
+    *(replace(_BY_NAME[f"batch_{name}"], name=f"batch_aten_{name}") for name in _ALSO_LATER),
 )
 """After the partition, by operators of functional graphs."""

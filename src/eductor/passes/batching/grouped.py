@@ -15,8 +15,7 @@ from eductor.compat import has_grouped_product, is_wrapper_subclass
 from eductor.cost import VECTOR, Device, Gemm, bytes_of, copy_time, device_of, pays
 from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, tensor_of
 from eductor.passes.batching.buckets import levels
-from eductor.passes.batching.layout import needed, own_copy, touched
-from eductor.passes.batching.placing import Placing
+from eductor.passes.batching.limits import Placing, needed, own_copy, touched
 from eductor.passes.batching.products import BATCH_PRODUCT, gain
 from eductor.passes.batching.rule import Emission
 from eductor.passes.batching.shared_input import SharedProduct, needs_copy

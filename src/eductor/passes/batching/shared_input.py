@@ -15,8 +15,7 @@ from eductor.compat import is_wrapper_subclass, sort_key
 from eductor.cost import Device, Gemm, bytes_of, copy_time, device_of, gemm_of, is_pointwise, pays
 from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, known_equal, requires_grad, tensor_of, value_of
 from eductor.graph.reading.static import is_static, pack
-from eductor.passes.batching.layout import gradients, needed, own_copy, touched
-from eductor.passes.batching.placing import Placing
+from eductor.passes.batching.limits import Placing, gradients, needed, own_copy, touched
 from eductor.passes.batching.products import gain
 from eductor.passes.batching.rule import Emission
 from eductor.pipeline.base import Context
@@ -92,16 +91,17 @@ def _is_like(leader: SharedProduct, product: SharedProduct, graded: dict[Node, i
     """Whether two products agree in the kinds of their weights and biases, and in the source of their gradients."""
     one, other = leader.node, product.node
     biases = [p.bias for p in (leader, product) if p.bias is not None]
-    if _kind(leader.weight) != _kind(product.weight):
+    if kind_of(leader.weight) != kind_of(product.weight):
         return No(f"the weights of {one.name} and {other.name} differ in dtype, device or requires_grad", other, one)
-    if len({_kind(bias) for bias in biases}) > 1:
+    if len({kind_of(bias) for bias in biases}) > 1:
         return No(f"the biases of {one.name} and {other.name} differ in dtype, device or requires_grad", other, one)
     if graded.get(one) != graded.get(other):
         return No(f"{one.name} and {other.name} get gradients from different outputs", other, one)
     return True
 
 
-def _kind(node: Node) -> Any:
+def kind_of(node: Node) -> Any:
+    """What the operands of fused products must agree in."""
     value = tensor_of(node)
     return None if value is None else (value.dtype, value.device, value.layout, value.requires_grad)
 

@@ -69,11 +69,9 @@ def _emit(graph: GraphView, rewrite: Rewriter, found: _Activation) -> None:
     arguments = (product.bias, product.left, product.right)
     reshape = next((n for n in reversed(found.between) if graph.is_call(n, *RESHAPES)), None)
     if reshape is None:
-        rewrite.replace(end, ops.addmm_activation.addmm_activation.default, *arguments, use_gelu=found.has_gelu)
+        rewrite.replace(end, ops.fused.addmm_activation.default, *arguments, use_gelu=found.has_gelu)
     else:
-        flat = rewrite.insert(
-            ops.addmm_activation.addmm_activation.default, *arguments, before=end, use_gelu=found.has_gelu
-        )
+        flat = rewrite.insert(ops.fused.addmm_activation.default, *arguments, before=end, use_gelu=found.has_gelu)
         rewrite.replace(end, aten.view.default, flat, reshape.args[1])
 
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 
 from eductor.graph import Bound, GraphView, No, Rewriter, difference, is_row_major, known_equal, tensor_of
-from eductor.graph.reading.static import mark_static
 
 aten = torch.ops.aten
 
@@ -155,9 +154,3 @@ def _tensor(node: Node) -> torch.Tensor:
     value = tensor_of(node)
     assert value is not None
     return value
-
-
-def with_parameters(module: GraphModule) -> None:
-    """For examples: all inputs but the first are parameters of a model."""
-    for node in module.graph.find_nodes(op="placeholder")[1:]:
-        mark_static(node)

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 
 from eductor.cost import bytes_of
 from eductor.graph import GraphView, No, Rewriter, tensor_of
-from eductor.graph.reading.static import is_static, pack
-from eductor.passes.pre_grad.batch_norm_folding import CONVOLUTIONS, TRANSPOSED, Fold, folds, with_parameters
+from eductor.graph.reading.static import is_static, mark_parameters, pack
+from eductor.passes.pre_grad.batch_norm_folding import CONVOLUTIONS, TRANSPOSED, Fold, folds
 from eductor.pipeline.base import Context, f32, graph_pass
 
 aten = torch.ops.aten
@@ -46,7 +46,7 @@ def _may_keep(fold: Fold, context: Context) -> Literal[True] | No:
     return True
 
 
-@fuse_conv_bn.example(prepare=with_parameters)
+@fuse_conv_bn.example(prepare=mark_parameters)
 def convolution(
     x: torch.Tensor = f32(2, 3, 6, 6),
     weight: torch.Tensor = f32(4, 3, 3, 3),
@@ -58,7 +58,7 @@ def convolution(
     return F.batch_norm(F.conv2d(x, weight, padding=1), mean, var, gamma, beta, eps=9.0)
 
 
-@fuse_conv_bn.example(prepare=with_parameters)
+@fuse_conv_bn.example(prepare=mark_parameters)
 def transposed_in_groups(
     x: torch.Tensor = f32(2, 4, 6),
     weight: torch.Tensor = f32(4, 3, 3),
@@ -79,7 +79,7 @@ def statistics_of_the_input(
     return F.batch_norm(F.conv2d(x, weight), mean, var, eps=9.0)
 
 
-@fuse_conv_bn.refuses("is used elsewhere", prepare=with_parameters)
+@fuse_conv_bn.refuses("is used elsewhere", prepare=mark_parameters)
 def used_before_the_norm(
     x: torch.Tensor = f32(2, 3, 6, 6),
     weight: torch.Tensor = f32(4, 3, 3, 3),

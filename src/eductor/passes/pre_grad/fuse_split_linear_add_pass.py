@@ -14,7 +14,8 @@ from eductor.cost import Device, Gemm, bytes_of, copy_time, device_of, gemm_of, 
 from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, known_equal, requires_grad, tensor_of, value_of
 from eductor.graph.reading.static import is_static, pack
 from eductor.passes.batching.products import gain
-from eductor.passes.pre_grad.products.compress import rank_of
+from eductor.passes.batching.shared_input import kind_of
+from eductor.passes.pre_grad.compressions import rank_of
 from eductor.pipeline.base import Context, f32, graph_pass
 from eductor.views import ViewPlan, concatenated, source_view
 
@@ -100,15 +101,10 @@ def _may_fuse(graph: GraphView, root: Node, run: Sequence[Linear]) -> Literal[Tr
     given = [n for linear in run for n in (linear.weight, linear.bias) if n is not None]
     if not (verdict := effects.unwritten(given, first, root)):
         return verdict
-    if len({_kind(linear.weight) for linear in run}) > 1:
+    if len({kind_of(linear.weight) for linear in run}) > 1:
         return No("the weights differ in dtype, device or requires_grad")
     matrices = all(rank_of(linear.weight) == 2 and (linear.bias is None or rank_of(linear.bias) == 1) for linear in run)
     return True if matrices else No("a weight is not a matrix, or a bias is not a vector")
-
-
-def _kind(node: Node) -> Any:
-    value = tensor_of(node)
-    return None if value is None else (value.dtype, value.device, value.requires_grad)
 
 
 def _fuse(

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from eductor.graph import GraphView, No, Rewriter
-from eductor.passes.pre_grad.products.compress import (
+from eductor.passes.pre_grad.compressions import (
     LCE_OPERATORS,
     Compress,
     insert_product,

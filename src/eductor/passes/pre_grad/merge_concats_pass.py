@@ -43,7 +43,7 @@ def merge_concats_pass(graph: GraphView, rewrite: Rewriter, *, most_operands: in
 def _operands(graph: GraphView, node: Node) -> list[Node] | None:
     """The operands of a cat of known tensors; None for anything else."""
     bound = graph.call(node, aten.cat)
-    given = bound["tensors"] if bound is not None else None
+    given: Any = bound["tensors"] if bound is not None else None
     is_list = isinstance(given, (list, tuple)) and all(tensor_of(x) is not None for x in given)
     return list(given) if is_list and tensor_of(node) is not None and isinstance(_dim(graph, node), int) else None
 

@@ -9,16 +9,17 @@ import torch.nn.functional as F
 from torch.fx import Node
 
 from eductor.graph import Bound, GraphView, No, Rewriter, known_equal, requires_grad, tensor_of, value_of
-from eductor.passes.pre_grad.products.compress import (
+from eductor.passes.pre_grad.compressions import (
+    SWAPS,
     are_of_one_kind,
     have_no_other_users,
     insert_expanded,
     insert_product,
     may_be_product,
     rank_of,
+    swapped,
     undisturbed,
 )
-from eductor.passes.pre_grad.products.swaps import SWAPS, swapped
 from eductor.pipeline import f32, graph_pass, rule_pass
 
 aten = torch.ops.aten

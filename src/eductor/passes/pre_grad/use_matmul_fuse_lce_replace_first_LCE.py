@@ -13,8 +13,8 @@ from torch.fx import Node
 from eductor.graph import GraphView, No, Rewriter, requires_grad, tensor_of, value_of
 from eductor.graph.reading.static import is_static, pack
 from eductor.graph.view import key_of
-from eductor.passes.pre_grad.products.compress import LCE_OPERATORS, Compress, insert_product, read_lce, undisturbed
-from eductor.passes.pre_grad.products.layout_safety import contiguous_like, may_change_strides
+from eductor.passes.pre_grad.compressions import LCE_OPERATORS, Compress, insert_product, read_lce, undisturbed
+from eductor.passes.pre_grad.layout_safety import contiguous_like, may_change_strides
 from eductor.pipeline.base import Context, f32, graph_pass
 
 aten = torch.ops.aten

@@ -11,16 +11,16 @@ from torch.fx import Node
 from eductor.graph import Bound, GraphView, No, Rewriter, bind, known_equal, tensor_of
 from eductor.ops.dot_compress import dot_compress
 from eductor.ops.launching import KERNEL_DTYPES
-from eductor.passes.pre_grad.products.compress import (
+from eductor.passes.pre_grad.compressions import (
     Compress,
     are_of_one_kind,
     have_no_other_users,
     may_be_product,
     rank_of,
     read_lce,
+    swapped,
     undisturbed,
 )
-from eductor.passes.pre_grad.products.swaps import swapped
 from eductor.pipeline.base import f32, f64, graph_pass
 
 aten = torch.ops.aten

@@ -11,13 +11,15 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import FakeTensor
-from eductor.graph import Bound, GraphView, No, Rewriter, known_equal, tensor_of
+from eductor.graph import Bound, GraphView, No, Rewriter, bind, known_equal, tensor_of
 from eductor.ops.launching import KERNEL_DTYPES
 from eductor.ops.lce import lce
-from eductor.passes.pre_grad.products.layout_safety import contiguous_like, may_change_strides
-from eductor.passes.pre_grad.products.swaps import SWAPS, swapped
+from eductor.passes.pre_grad.layout_safety import contiguous_like, may_change_strides
 
 aten = torch.ops.aten
+
+SWAPS = (aten.permute, aten.transpose, aten.t, aten.mT, aten.numpy_T, aten.movedim)
+"""The operators that may exchange the last two dims."""
 
 LCE_OPERATORS = (*SWAPS, aten.einsum)
 """The operators whose calls may be the end of a compression."""
@@ -139,6 +141,23 @@ def rank_of(node: Any) -> int:
     """The number of dims of a tensor; -1 for anything else."""
     tensor = tensor_of(node)
     return -1 if tensor is None else tensor.dim()
+
+
+def swapped(node: Any) -> Node | None:
+    """The value of which a node is a view with the last two dims exchanged; None for any other node."""
+    if not isinstance(node, Node):
+        return None
+    bound, tensor = bind(node), tensor_of(node)
+    if not isinstance(bound, Bound) or tensor is None or bound.packet not in SWAPS:
+        return None
+    if tensor.dim() < 2 or len(node.all_input_nodes) != 1:
+        return None
+    sizes = list(range(2, 2 + tensor.dim()))
+    # In a shape without equal sizes, the result shows which dims moved.
+    probe = Bound(bound.op, {**bound.arguments, "self": torch.empty(sizes, device="meta")}, bound.given)
+    args, kwargs = probe.call()
+    is_swap = list(bound.op(*args, **kwargs).shape) == [*sizes[:-2], sizes[-1], sizes[-2]]
+    return node.all_input_nodes[0] if is_swap else None
 
 
 def are_of_one_kind(*nodes: Node | None) -> Literal[True] | No:

@@ -1,4 +1,4 @@
-"""Whether changing a value's strides is observable: propagates them through its users until they no longer differ."""
+"""Whether it is observable that a value has other strides, or is a view."""
 
 from __future__ import annotations
 
@@ -10,9 +10,15 @@ import torch
 from torch.fx import Node, map_arg
 
 from eductor.compat import FakeTensor, enable_python_dispatcher, sort_key
-from eductor.graph import Bound, GraphView, No, known_equal, tensor_of, value_of
+from eductor.graph import Bound, GraphView, No, difference, tensor_of, value_of
 
 aten = torch.ops.aten
+
+RESHAPES = (
+    *(aten.view.default, aten.reshape, aten.flatten, aten.unflatten, aten.squeeze, aten.unsqueeze),
+    *(aten.permute, aten.transpose, aten.movedim, aten.t, aten.mT, aten.numpy_T),
+)
+"""Views that have every element once: elementwise functions may be computed before or after them."""
 
 _MOST = 64
 """The most values that are followed, so that a pass stays linear."""
@@ -30,12 +36,13 @@ _SEES_STRIDES = {
 def may_change_strides(graph: GraphView, node: Node, value: torch.Tensor) -> Literal[True] | No:
     """Whether a node may have this value, with other strides, without an observable difference.
 
-    It may where everything computed from it regains its layout before it can be observed.
+    It may where everything computed from it regains its layout before it can be observed: the strides are propagated
+    through its users until they no longer differ.
     """
     old = tensor_of(node)
     if old is None or not isinstance(value, FakeTensor):
         return No(f"the layout of {node.name} is not known")
-    if _have_same_strides(old, value):
+    if difference(old, value) is None:
         return True
     changed: dict[Node, Any] = {node: value}
     pending = set(node.users)
@@ -48,7 +55,7 @@ def may_change_strides(graph: GraphView, node: Node, value: torch.Tensor) -> Lit
             new = _value_with(graph, user, changed)
             if isinstance(new, No):
                 return new
-            if _have_same_strides(value_of(user), new):
+            if difference(value_of(user), new) is None:
                 continue
             if not (verdict := _keeps_its_memory(graph, user)):
                 return verdict
@@ -100,10 +107,11 @@ def _value_with(graph: GraphView, user: Node, changed: dict[Node, Any]) -> Any:
         return No(f"{user.name} fails with other strides")
 
 
-def _have_same_strides(old: Any, new: Any) -> bool:
-    """Whether two values have the same strides and offset; values that are not tensors count as equal."""
-    if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)):
-        return len(old) == len(new) and all(map(_have_same_strides, old, new))
-    if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
-        return not isinstance(old, torch.Tensor) and not isinstance(new, torch.Tensor)
-    return known_equal(old.stride(), new.stride()) and known_equal(old.storage_offset(), new.storage_offset())
+def may_be_view(graph: GraphView, node: Node) -> Literal[True] | No:
+    """Whether a value that owns its memory may become a view of a value without other users."""
+    effects = graph.effects
+    if effects.leaves(node):
+        return No(f"{node.name} escapes the graph, and would be a view")
+    place = effects.place(node)
+    writer = next((m for m in effects.marks_between(node.next, None) if place in effects.writes(m)), None)
+    return True if writer is None else No(f"{writer.name} writes {node.name}, which would be a view")
