@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from eductor.cost import Device, Gemm, gemm_of, gemm_time
-from eductor.graph import Bound, No, known_equal, tensor_of
+from eductor.graph import Bound, No, known_equal, tensor_of, value_of
 from eductor.passes.batching.rule import BatchCall, BatchRule, CallReading, Column, Emission
 
 aten = torch.ops.aten
@@ -66,10 +66,8 @@ def batched(emission: Emission, column: Column, size: int) -> Node:
     """An operand with the batch as its first dimension: a shared one is expanded, not copied."""
     if not column.is_shared:
         return column.node
-    value = tensor_of(column.node)
-    assert value is not None
     alone = emission(aten.unsqueeze, column.node, 0)
-    return emission(aten.expand, alone, [size, *(-1 for _ in value.shape)])
+    return emission(aten.expand, alone, [size, *(-1 for _ in value_of(column.node).shape)])
 
 
 def saved_by_one_product(calls: list[BatchCall], device: Device, trains: bool) -> float:

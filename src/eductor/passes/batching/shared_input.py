@@ -45,12 +45,9 @@ def fuse_shared_inputs(graph: GraphView, rewrite: Rewriter, context: Context) ->
     groups = _groups(graph, rewrite)
     changed = False
     for leader in graph.candidates(list(groups)):
-        products = groups[leader]
-        fused = _fuse(graph, rewrite, context, products)
-        if fused:
-            changed = True
-        else:
-            rewrite.reject(fused, *(product.node for product in products))
+        answer = _fuse(graph, rewrite, context, groups[leader])
+        rewrite.record(answer, *(product.node for product in groups[leader]))
+        changed = changed or bool(answer)
     return changed
 
 

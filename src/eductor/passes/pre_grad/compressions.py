@@ -11,7 +11,7 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import FakeTensor
-from eductor.graph import Bound, GraphView, No, Rewriter, bind, known_equal, tensor_of
+from eductor.graph import Bound, GraphView, No, Rewriter, bind, known_equal, tensor_of, value_of
 from eductor.ops.launching import KERNEL_DTYPES
 from eductor.ops.lce import lce
 from eductor.passes.pre_grad.layout_safety import contiguous_like, may_change_strides
@@ -200,8 +200,7 @@ def may_be_product(graph: GraphView, node: Node, operands: Iterable[Node | None]
 
     A product saves the operands themselves for its backward, where a linear may have saved a copy.
     """
-    tensor = tensor_of(node)
-    assert tensor is not None
+    tensor = value_of(node)
     given = [n for n in operands if n is not None]
     verdict = graph.effects.unwritten(given, node, graph.output) if tensor.requires_grad else True
     return verdict and may_change_strides(graph, node, contiguous_like(tensor))
@@ -235,8 +234,7 @@ def replace_by_kernel(graph: GraphView, rewrite: Rewriter, found: Compress) -> N
 
 def insert_expanded(rewrite: Rewriter, matrix: Node, x: Node, before: Node) -> Node:
     """A matrix, expanded to the samples of `x`."""
-    tensor = tensor_of(x)
-    assert tensor is not None
+    tensor = value_of(x)
     if tensor.dim() == 2:
         return matrix
     sizes = [
