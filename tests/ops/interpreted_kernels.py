@@ -24,7 +24,7 @@ def layouts(*shape: int, dtype: torch.dtype) -> list[torch.Tensor]:
 
 
 def check_lce() -> None:
-    from eductor.ops.lce_kernel import launch
+    from eductor.ops.embedding_kernels import launch_lce as launch
 
     shapes = [(2, 3, 5, 7), (1, 16, 16, 16), (3, 1, 1, 1), (2, 70, 33, 130), (0, 3, 5, 7), (2, 3, 0, 7), (2, 0, 5, 7)]
     for (b, m, n, d), (dtype, close) in itertools.product(shapes, DTYPES.items()):
@@ -41,7 +41,7 @@ def check_lce() -> None:
 
 
 def check_dot_compress() -> None:
-    from eductor.ops.dot_compress_kernel import launch
+    from eductor.ops.embedding_kernels import launch_dot_compress as launch
 
     shapes = [(2, 5, 7, 3), (1, 16, 16, 16), (3, 1, 1, 1), (2, 130, 33, 70), (0, 5, 7, 3), (2, 5, 0, 3), (2, 5, 7, 0)]
     for (b, n, d, k), (dtype, close) in itertools.product(shapes, DTYPES.items()):

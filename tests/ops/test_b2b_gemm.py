@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 import eductor
 from eductor.graph import capture
-from eductor.ops.middle import NAMES, Step, computed, dtypes, read, spelled
+from eductor.ops.middle import NAMES, MiddleStep, computed, dtypes, read, spelled
 from ops.interpreting import needs_triton, run_interpreted
 
 b2b_gemm = torch.ops.eductor.b2b_gemm
@@ -50,7 +50,12 @@ def test_casts():
 
 
 def test_texts_are_read_as_they_are_spelled():
-    steps = (Step("mul", (0, 1e-300)), Step("sub", (-1.5, 1)), Step("float32", (2,)), Step("add", (3, 0)))
+    steps = (
+        MiddleStep("mul", (0, 1e-300)),
+        MiddleStep("sub", (-1.5, 1)),
+        MiddleStep("float32", (2,)),
+        MiddleStep("add", (3, 0)),
+    )
     assert read(spelled(steps)) == steps
     assert read("") == ()
     assert spelled(()) == ""

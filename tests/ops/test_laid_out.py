@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eductor.ops.laid_out import laid_out
+from eductor.ops.copies import laid_out
 
 
 @pytest.mark.parametrize("strides", [(4, 1), (12, 1), (1, 3), (8, 2)])

@@ -10,12 +10,11 @@ import torch.nn.functional as F
 from torch import nn
 
 import eductor
+from eductor.graph.reading.static import mark_parameters
 from eductor.graph.values.evaluate import propagate
 from eductor.observe.manual.manual import run_pass
 from eductor.packing.packed_values import PackedValues
-from eductor.passes.pre_grad.batch_norm_folding import with_parameters
-from eductor.passes.pre_grad.efficient_conv_bn_eval_pass import efficient_conv_bn_eval_pass
-from eductor.passes.pre_grad.fuse_conv_bn import fuse_conv_bn
+from eductor.passes.pre_grad.batch_norms import efficient_conv_bn_eval_pass, fuse_conv_bn
 from eductor.pipeline import Pipeline, Recorder, f32
 from eductor.pipeline.base import Example
 from eductor.testing import assert_refused, check_contract, check_refusal
@@ -376,7 +375,7 @@ REFUSED = {
 @pytest.mark.parametrize("program", REFUSED, ids=lambda p: p.__name__)
 @pytest.mark.parametrize("pass_", BOTH, ids=lambda p: p.name)
 def test_refuses(program, pass_):
-    example = Example(program.__name__, program, (IMAGE, *PARAMETERS), REFUSED[program], with_parameters)
+    example = Example(program.__name__, program, (IMAGE, *PARAMETERS), REFUSED[program], mark_parameters)
     check_refusal(pass_, "pre_grad", example)
 
 

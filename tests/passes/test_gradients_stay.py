@@ -8,11 +8,11 @@ import torch.nn.functional as F
 
 from eductor.graph.capture import capture
 from eductor.passes.concats.claims import split_cat_to_slices_pass, unbind_cat_to_view_pass
-from eductor.passes.pre_grad.linear_permute_fusion import linear_permute_fusion
 from eductor.passes.pre_grad.merge_concats_pass import merge_concats_pass
 from eductor.passes.pre_grad.remove_noop_pass import remove_noop_pass
 from eductor.passes.pre_grad.remove_reshape_pass import remove_reshape_pass
-from eductor.passes.pre_grad.remove_split_with_size_one_pass import remove_split_with_size_one_pass
+from eductor.passes.pre_grad.splits import remove_split_with_size_one_pass
+from eductor.passes.pre_grad.transposed_products import linear_permute_fusion
 from eductor.testing import run_pass
 
 

@@ -13,11 +13,13 @@ import eductor
 from eductor.graph import capture
 from eductor.graph.values.evaluate import propagate
 from eductor.observe.manual.manual import run_pass
+from eductor.passes.pre_grad.linear_compressions import (
+    use_matmul_lce_replace_normal_LCE,
+    use_triton_lce_replace_normal_LCE,
+    use_triton_lce_replace_simple_LCE,
+)
 from eductor.passes.pre_grad.use_matmul_fuse_lce_replace_first_LCE import use_matmul_fuse_lce_replace_first_LCE
-from eductor.passes.pre_grad.use_matmul_lce_replace_normal_LCE import use_matmul_lce_replace_normal_LCE
 from eductor.passes.pre_grad.use_triton_dot_compress import use_triton_dot_compress
-from eductor.passes.pre_grad.use_triton_lce_replace_normal_LCE import use_triton_lce_replace_normal_LCE
-from eductor.passes.pre_grad.use_triton_lce_replace_simple_LCE import use_triton_lce_replace_simple_LCE
 from eductor.pipeline import f32
 from eductor.testing import assert_refused, check_contract
 

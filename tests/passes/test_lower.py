@@ -452,14 +452,14 @@ def test_a_cat_of_many_inputs_is_a_call():
     module = traced_cat(40)
     given = [torch.randn(2, 3) for _ in range(40)]
     lowered(module)
-    assert any(n.target is ops.wide_cat.wide_cat.default for n in module.graph.nodes)
+    assert any(n.target is ops.copies.wide_cat.default for n in module.graph.nodes)
     assert torch.equal(module(*given), torch.cat(given) * 2)
 
 
 @pytest.mark.parametrize("module", [traced_cat(8), traced_cat(40, torch.sin)], ids=["few", "computed"])
 def test_other_cats_are_generated(module):
     lowered(module)
-    assert not any(n.target is ops.wide_cat.wide_cat.default for n in module.graph.nodes)
+    assert not any(n.target is ops.copies.wide_cat.default for n in module.graph.nodes)
 
 
 def test_a_wide_cat_through_inductor():
@@ -476,7 +476,7 @@ def test_a_wide_cat_through_inductor():
 
 
 def test_a_wide_cat_is_a_good_operator():
-    torch.library.opcheck(ops.wide_cat.wide_cat.default, ([torch.randn(2, 3), torch.randn(4, 3)], 0))
+    torch.library.opcheck(ops.copies.wide_cat.default, ([torch.randn(2, 3), torch.randn(4, 3)], 0))
 
 
 @pytest.mark.parametrize("sizes", [(0,), (0, 3), (3, 0)])
@@ -503,7 +503,7 @@ def test_a_small_mask_is_stored_once():
         mask = torch.rand(2, 1, 1, 64, device="cuda")
         module = make_fx(attention)(q, k, v, mask)
     lowered(module)
-    (kept,) = module.graph.find_nodes(op="call_function", target=ops.stored.stored.default)
+    (kept,) = module.graph.find_nodes(op="call_function", target=ops.copies.stored.default)
     assert kept.meta["val"].shape == (2, 1, 1, 64)
     (expanded,) = kept.users
     assert expanded.target is torch.ops.aten.expand.default

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eductor.graph.reading import spellings
-from eductor.passes.normalization import _RULES
-from eductor.passes.pre_grad.normalization_pass_aten import normalization_pass_aten
+from eductor.passes.normalization import _RULES, normalization_pass_aten
 from eductor.pipeline import f32
 from eductor.testing import assert_pass, check_contract
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from eductor.graph import capture, to_python
 from eductor.observe.manual.manual import run_pass
-from eductor.passes.pre_grad.normalize_node_kwargs_pass import normalize_node_kwargs_pass
+from eductor.passes.pre_grad.call_spellings import normalize_node_kwargs_pass
 from eductor.pipeline import f32
 from eductor.testing import assert_pass
 

@@ -10,7 +10,7 @@ from both_dialects import compiled, fires, leaf, run
 
 from eductor.graph import capture, to_python
 from eductor.observe.manual.manual import run_pass
-from eductor.passes.pre_grad.numpy_compat_normalization import numpy_compat_normalization
+from eductor.passes.pre_grad.call_spellings import numpy_compat_normalization
 from eductor.pipeline import f32
 from eductor.testing import assert_pass, check_contract
 

@@ -13,9 +13,11 @@ import eductor
 from eductor.graph import capture
 from eductor.graph.values.evaluate import propagate
 from eductor.observe.manual.manual import run_pass
-from eductor.passes.pre_grad.linear_permute_fusion import linear_permute_fusion
-from eductor.passes.pre_grad.permute_linear_fusion import permute_linear_fusion
-from eductor.passes.pre_grad.permute_matmul_fusion import permute_matmul_fusion
+from eductor.passes.pre_grad.transposed_products import (
+    linear_permute_fusion,
+    permute_linear_fusion,
+    permute_matmul_fusion,
+)
 from eductor.pipeline import f32
 from eductor.testing import assert_pass, assert_refused, check_contract
 

@@ -13,9 +13,9 @@ import eductor
 from eductor import Recorder
 from eductor.graph import capture
 from eductor.observe.manual.manual import run_pass
+from eductor.passes.normalization import normalization_aten_pass
 from eductor.passes.post_grad import POST_GRAD_FUSIONS
 from eductor.passes.post_grad.decompose_mem_bound_mm import decompose_mem_bound_mm
-from eductor.passes.post_grad.normalization_aten_pass import normalization_aten_pass
 from eductor.pipeline import Registry
 
 aten = torch.ops.aten

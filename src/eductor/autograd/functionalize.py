@@ -19,7 +19,7 @@ from eductor.autograd.decomposition_tables import Table
 from eductor.autograd.provenance import SecondRun
 from eductor.compat import HigherOrderOperator, OpOverload, gets_tokens, make_fx
 from eductor.graph.values.meta import is_backward, known_equal, output_of, requires_grad, tensor_of
-from eductor.ops.laid_out import laid_out
+from eductor.ops.copies import laid_out
 
 _functions: Any = torch  # its functions on functional tensors have no types
 

@@ -169,6 +169,11 @@ class Rewriter:
         named = dict.fromkeys((*nodes, *no.nodes) if isinstance(no, No) else nodes)
         self.rejects.append(Rejection(str(no), tuple([self._path + node.name for node in named]), self._rule))
 
+    def record(self, answer: object, *nodes: Node) -> None:
+        """Rejects a candidate if the answer of an attempt to rewrite it is a `No`."""
+        if isinstance(answer, No):
+            self.reject(answer, *nodes)
+
     def note(self, reason: str) -> None:
         """Records why the edits of the current match were made."""
         if self._match is None:

@@ -93,6 +93,17 @@ class GraphView:
             bound = self._readings[node] = bind(node)
         return bound
 
+    def bound(self, node: Node) -> Bound:
+        """The result of `bind` for a node that is known to be a call that can be read."""
+        bound = self.bind(node)
+        assert isinstance(bound, Bound), bound
+        return bound
+
+    def call(self, node: Any, *operators: OpOverloadPacket | OpOverload | Callable[..., Any]) -> Bound | None:
+        """The result of `bind` for a node that is a call of any of the operators; None for anything else."""
+        is_call = isinstance(node, Node) and self.is_call(node, *operators)
+        return bound if is_call and isinstance(bound := self.bind(node), Bound) else None
+
     def find(self, *operators: OpOverloadPacket | OpOverload | Callable[..., Any]) -> Iterator[Node]:
         """The calls of any of the operators, in whichever form they are spelled, in the order of the graph.
 

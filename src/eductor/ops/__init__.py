@@ -1,12 +1,9 @@
 """Eductor's operators, which passes emit and engines lower. Importing this registers them."""
 
-from eductor.ops import addmm_activation as addmm_activation
 from eductor.ops import b2b_gemm as b2b_gemm
+from eductor.ops import copies as copies
 from eductor.ops import cut_mm as cut_mm
 from eductor.ops import dot_compress as dot_compress
-from eductor.ops import laid_out as laid_out
+from eductor.ops import fused as fused
 from eductor.ops import lce as lce
-from eductor.ops import online_softmax as online_softmax
 from eductor.ops import random as random
-from eductor.ops import stored as stored
-from eductor.ops import wide_cat as wide_cat

@@ -9,16 +9,8 @@ from __future__ import annotations
 import torch
 
 from eductor.ops import middle as middles
+from eductor.ops.definition import define
 from eductor.ops.launching import can_launch
-
-torch.library.define(
-    "eductor::b2b_gemm",
-    "(Tensor a, Tensor b, Tensor c, Tensor? inner_bias, Tensor? outer_bias, str middle) -> Tensor",
-    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout),
-)
-
-b2b_gemm = torch.ops.eductor.b2b_gemm
-"""a[M, K], b[K, N], c[N, P], inner_bias[N], outer_bias[P] -> [M, P], contiguous."""
 
 TILE = 64
 """Rows and columns of both products in one program's tile.
@@ -63,13 +55,16 @@ def _on_cuda(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, inner: Bias, out
     return launch(a, b, c, inner, outer, middle)
 
 
-@torch.library.register_fake("eductor::b2b_gemm")  # type: ignore[untyped-decorator]
-def _fake_b2b_gemm(
-    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, inner_bias: Bias, outer_bias: Bias, middle: str
-) -> torch.Tensor:
-    _check(a, b, c, inner_bias, outer_bias, middle)
+def _fake(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, inner: Bias, outer: Bias, middle: str) -> torch.Tensor:
+    _check(a, b, c, inner, outer, middle)
     return a.new_empty((a.shape[0], c.shape[1]))
 
 
-torch.library.impl("eductor::b2b_gemm", "CompositeExplicitAutograd", _by_aten)
-torch.library.impl("eductor::b2b_gemm", "CUDA", _on_cuda)
+b2b_gemm = define(
+    "b2b_gemm(Tensor a, Tensor b, Tensor c, Tensor? inner_bias, Tensor? outer_bias, str middle) -> Tensor",
+    _by_aten,
+    on_cuda=_on_cuda,
+    fake=_fake,
+    tags=(torch.Tag.flexible_layout,),
+)
+"""a[M, K], b[K, N], c[N, P], inner_bias[N], outer_bias[P] -> [M, P], contiguous."""

@@ -10,8 +10,9 @@ import triton
 import triton.language as tl
 
 from eductor.ops import middle as middles
-from eductor.ops.b2b_gemm import TILE
+from eductor.ops.b2b_gemm import TILE, Bias
 from eductor.ops.launching import float32_precision
+from eductor.ops.tiles import block, load, load_vector, places, store
 
 
 @triton.jit
@@ -114,25 +115,20 @@ def _b2b_gemm(  # type: ignore[no-untyped-def]
 ):
     tiles_p = tl.cdiv(P, BLOCK_P)
     program = tl.program_id(0)
-    # 64-bit offsets: this kernel is for many rows.
-    m = ((program // tiles_p) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
-    p = ((program % tiles_p) * BLOCK_P + tl.arange(0, BLOCK_P)).to(tl.int64)
+    m = places((program // tiles_p) * BLOCK_M, BLOCK_M)
+    p = places((program % tiles_p) * BLOCK_P, BLOCK_P)
 
     total = tl.zeros((BLOCK_M, BLOCK_P), dtype=tl.float32)
     for start_n in range(0, N, BLOCK_N):
-        n = (start_n + tl.arange(0, BLOCK_N)).to(tl.int64)
+        n = places(start_n, BLOCK_N)
         inner = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         for start_k in range(0, K, BLOCK_K):
-            k = (start_k + tl.arange(0, BLOCK_K)).to(tl.int64)
-            a_tile = tl.load(
-                a + m[:, None] * a_m + k[None, :] * a_k, mask=(m[:, None] < M) & (k[None, :] < K), other=0.0
-            )
-            b_tile = tl.load(
-                b + k[:, None] * b_k + n[None, :] * b_n, mask=(k[:, None] < K) & (n[None, :] < N), other=0.0
-            )
+            k = places(start_k, BLOCK_K)
+            a_tile = load(a, m, M, a_m, k, K, a_k)
+            b_tile = load(b, k, K, b_k, n, N, b_n)
             inner = tl.dot(a_tile, b_tile, inner, input_precision=PRECISION)
         if HAS_INNER_BIAS:
-            inner += tl.load(inner_bias + n * inner_n, mask=n < N, other=0.0).to(tl.float32)[None, :]
+            inner += load_vector(inner_bias, n, N, inner_n)[None, :]
         # Round each value to its dtype, as between separate kernels.
         values = (inner.to(out.dtype.element_ty).to(tl.float32),)
         for i in tl.static_range(COUNT):
@@ -140,13 +136,11 @@ def _b2b_gemm(  # type: ignore[no-untyped-def]
             values += (_rounded(value, tl.constexpr(DTYPES[i])),)  # type: ignore[assignment]
         # Beyond the last column the function may return anything, even infinity.
         left = tl.where(n[None, :] < N, values[COUNT], 0.0).to(out.dtype.element_ty)
-        c_tile = tl.load(c + n[:, None] * c_n + p[None, :] * c_p, mask=(n[:, None] < N) & (p[None, :] < P), other=0.0)
+        c_tile = load(c, n, N, c_n, p, P, c_p)
         total = tl.dot(left, c_tile, total, input_precision=PRECISION)
     if HAS_OUTER_BIAS:
-        total += tl.load(outer_bias + p * outer_p, mask=p < P, other=0.0).to(tl.float32)[None, :]
-    tl.store(
-        out + m[:, None] * P + p[None, :], total.to(out.dtype.element_ty), mask=(m[:, None] < M) & (p[None, :] < P)
-    )
+        total += load_vector(outer_bias, p, P, outer_p)[None, :]
+    store(out, total, m, M, p, P)
 
 
 Instruction = tuple[str, int, int, float, str]
@@ -178,27 +172,17 @@ def constants(text: str, dtype: torch.dtype) -> dict[str, Any]:
     return {name: tuple(step[i] for step in steps) for i, name in enumerate(names)} | {"COUNT": len(steps)}
 
 
-def launch(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    c: torch.Tensor,
-    inner_bias: torch.Tensor | None,
-    outer_bias: torch.Tensor | None,
-    middle: str,
-) -> torch.Tensor:
+def launch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, inner: Bias, outer: Bias, middle: str) -> torch.Tensor:
     """Launches the kernel, for any strides and sizes."""
-    (rows, depth), (inner, columns) = a.shape, c.shape
+    (rows, depth), (width, columns) = a.shape, c.shape
     out = a.new_empty((rows, columns))
     if out.numel() == 0:
         return out
     blocks = {
-        name: min(most, max(16, triton.next_power_of_2(size)))
-        for name, size, most in (
-            ("BLOCK_M", rows, TILE),
-            ("BLOCK_N", inner, TILE),
-            ("BLOCK_K", depth, 64 if a.element_size() == 2 else 32),
-            ("BLOCK_P", columns, TILE),
-        )
+        "BLOCK_M": block(rows, TILE),
+        "BLOCK_N": block(width, TILE),
+        "BLOCK_K": block(depth, 64 if a.element_size() == 2 else 32),
+        "BLOCK_P": block(columns, TILE),
     }
     grid = (triton.cdiv(rows, blocks["BLOCK_M"]) * triton.cdiv(columns, blocks["BLOCK_P"]),)
     with torch.cuda.device_of(a):
@@ -206,20 +190,20 @@ def launch(
             a,
             b,
             c,
-            a if inner_bias is None else inner_bias,
-            a if outer_bias is None else outer_bias,
+            a if inner is None else inner,
+            a if outer is None else outer,
             out,
             rows,
-            inner,
+            width,
             depth,
             columns,
             *a.stride(),
             *b.stride(),
             *c.stride(),
-            0 if inner_bias is None else inner_bias.stride(0),
-            0 if outer_bias is None else outer_bias.stride(0),
-            HAS_INNER_BIAS=inner_bias is not None,
-            HAS_OUTER_BIAS=outer_bias is not None,
+            0 if inner is None else inner.stride(0),
+            0 if outer is None else outer.stride(0),
+            HAS_INNER_BIAS=inner is not None,
+            HAS_OUTER_BIAS=outer is not None,
             **constants(middle, a.dtype),
             PRECISION=float32_precision(),
             **blocks,

@@ -7,13 +7,7 @@ from __future__ import annotations
 
 import torch
 
-torch.library.define(
-    "eductor::cut_mm",
-    "(Tensor a, Tensor b, SymInt n, Tensor? bias=None) -> Tensor",
-    tags=(torch.Tag.pt2_compliant_tag,),
-)
-
-cut_mm = torch.ops.eductor.cut_mm
+from eductor.ops.definition import define
 
 _BYTES = 32 << 20
 _FEWEST, _STEP = 256, 128
@@ -39,9 +33,8 @@ def _cut_mm(a: torch.Tensor, b: torch.Tensor, n: int, bias: torch.Tensor | None 
     return result
 
 
-@torch.library.register_fake("eductor::cut_mm")  # type: ignore[untyped-decorator]
 def _fake(a: torch.Tensor, b: torch.Tensor, n: int, bias: torch.Tensor | None = None) -> torch.Tensor:
     return a.new_empty(a.shape[0], n)
 
 
-torch.library.impl("eductor::cut_mm", "CompositeExplicitAutograd", _cut_mm)
+cut_mm = define("cut_mm(Tensor a, Tensor b, SymInt n, Tensor? bias=None) -> Tensor", _cut_mm, fake=_fake)

@@ -9,17 +9,9 @@ from typing import Any
 
 import torch
 
+from eductor.ops.definition import define
 from eductor.ops.launching import can_launch
 from eductor.ops.lce import lce
-
-torch.library.define(
-    "eductor::dot_compress",
-    "(Tensor x, Tensor weight) -> Tensor",
-    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout),
-)
-
-dot_compress = torch.ops.eductor.dot_compress
-"""x[B, N, D], weight[K, N] -> [B, N, K], contiguous."""
 
 MOST_FEATURES = 256
 """The limit for using the kernel, which recomputes all compressed features for each tile of features."""
@@ -48,13 +40,12 @@ def _on_cuda(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     if not can_launch(x, weight) or x.dim() != 3 or x.shape[1] > MOST_FEATURES:
         return _by_aten(x, weight)
     _check(x, weight)
-    from eductor.ops.dot_compress_kernel import launch
+    from eductor.ops.embedding_kernels import launch_dot_compress
 
-    return launch(x, weight)
+    return launch_dot_compress(x, weight)
 
 
-@torch.library.register_fake("eductor::dot_compress")  # type: ignore[untyped-decorator]
-def _fake_dot_compress(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def _fake(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     _check(x, weight)
     return x.new_empty((x.shape[0], x.shape[1], weight.shape[0]))
 
@@ -74,6 +65,13 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     )
 
 
-torch.library.impl("eductor::dot_compress", "CompositeExplicitAutograd", _by_aten)
-torch.library.impl("eductor::dot_compress", "CUDA", _on_cuda)
+dot_compress = define(
+    "dot_compress(Tensor x, Tensor weight) -> Tensor",
+    _by_aten,
+    on_cuda=_on_cuda,
+    fake=_fake,
+    tags=(torch.Tag.flexible_layout,),
+)
+"""x[B, N, D], weight[K, N] -> [B, N, K], contiguous."""
+
 torch.library.register_autograd("eductor::dot_compress", _backward, setup_context=_save)

@@ -9,20 +9,12 @@ from typing import Any
 
 import torch
 
+from eductor.ops.definition import define
 from eductor.ops.launching import can_launch
 
 aten = torch.ops.aten
 
 ACTIVATIONS = ("none", "relu")
-
-torch.library.define(
-    "eductor::lce",
-    "(Tensor weight, Tensor x, Tensor? bias, str activation) -> Tensor",
-    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout),
-)
-
-lce = torch.ops.eductor.lce
-"""weight[M, N], x[..., N, D], bias[M] -> [..., M, D], contiguous."""
 
 
 def _check(weight: torch.Tensor, x: torch.Tensor, bias: torch.Tensor | None, activation: str) -> None:
@@ -50,13 +42,12 @@ def _on_cuda(weight: torch.Tensor, x: torch.Tensor, bias: torch.Tensor | None, a
     if not can_launch(weight, x, *([] if bias is None else [bias])):
         return _by_aten(weight, x, bias, activation)
     _check(weight, x, bias, activation)
-    from eductor.ops.lce_kernel import launch
+    from eductor.ops.embedding_kernels import launch_lce
 
-    return launch(weight, x, bias, activation)
+    return launch_lce(weight, x, bias, activation)
 
 
-@torch.library.register_fake("eductor::lce")  # type: ignore[untyped-decorator]
-def _fake_lce(weight: torch.Tensor, x: torch.Tensor, bias: torch.Tensor | None, activation: str) -> torch.Tensor:
+def _fake(weight: torch.Tensor, x: torch.Tensor, bias: torch.Tensor | None, activation: str) -> torch.Tensor:
     _check(weight, x, bias, activation)
     return x.new_empty((*x.shape[:-2], weight.shape[0], x.shape[-1]))
 
@@ -81,6 +72,13 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     )
 
 
-torch.library.impl("eductor::lce", "CompositeExplicitAutograd", _by_aten)
-torch.library.impl("eductor::lce", "CUDA", _on_cuda)
+lce = define(
+    "lce(Tensor weight, Tensor x, Tensor? bias, str activation) -> Tensor",
+    _by_aten,
+    on_cuda=_on_cuda,
+    fake=_fake,
+    tags=(torch.Tag.flexible_layout,),
+)
+"""weight[M, N], x[..., N, D], bias[M] -> [..., M, D], contiguous."""
+
 torch.library.register_autograd("eductor::lce", _backward, setup_context=_save)

@@ -20,7 +20,7 @@ from eductor.ops.launching import KERNEL_DTYPES
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class MiddleStep:
     """An operation on earlier values (by index) and numbers (floats)."""
 
     name: str
@@ -59,7 +59,7 @@ _BINARY: dict[str, Callable[..., Any]] = {
 NAMES = (*_UNARY, *_BINARY, *CASTS)
 
 
-def spelled(steps: Iterable[Step]) -> str:
+def spelled(steps: Iterable[MiddleStep]) -> str:
     """The text of steps."""
     return "; ".join(
         f"{step.name}({', '.join(f'%{x}' if isinstance(x, int) else repr(x) for x in step.operands)})" for step in steps
@@ -67,9 +67,9 @@ def spelled(steps: Iterable[Step]) -> str:
 
 
 @functools.lru_cache(maxsize=1 << 10)
-def read(text: str) -> tuple[Step, ...]:
+def read(text: str) -> tuple[MiddleStep, ...]:
     """The steps of a text."""
-    steps: list[Step] = []
+    steps: list[MiddleStep] = []
     for part in filter(None, text.split("; ")):
         found = re.fullmatch(r"(\w+)\((.+)\)", part)
         if found is None or found[1] not in NAMES:
@@ -79,11 +79,11 @@ def read(text: str) -> tuple[Step, ...]:
         values = [x for x in operands if isinstance(x, int)]
         if len(operands) != (2 if found[1] in _BINARY else 1) or not values or max(values) > len(steps):
             raise ValueError(f"middle {part!r}: its operands must be earlier values, and as many as it takes")
-        steps.append(Step(found[1], operands))
+        steps.append(MiddleStep(found[1], operands))
     return tuple(steps)
 
 
-def dtypes(steps: Iterable[Step], dtype: torch.dtype) -> list[torch.dtype]:
+def dtypes(steps: Iterable[MiddleStep], dtype: torch.dtype) -> list[torch.dtype]:
     """The dtypes of the values by torch's promotion, the input's first."""
     found = [dtype]
     for step in steps:
@@ -92,7 +92,7 @@ def dtypes(steps: Iterable[Step], dtype: torch.dtype) -> list[torch.dtype]:
     return found
 
 
-def computed(steps: Iterable[Step], x: torch.Tensor) -> torch.Tensor:
+def computed(steps: Iterable[MiddleStep], x: torch.Tensor) -> torch.Tensor:
     """The result of the steps, computed by torch's operators."""
     values = [x]
     for step in steps:

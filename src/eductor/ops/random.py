@@ -8,46 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
+from eductor.ops.definition import define
+
 DISTRIBUTIONS = ("rand", "randn")
 
-torch.library.define(
-    "eductor::seeds",
-    "(int count, *, Device device) -> Tensor",
-    tags=(torch.Tag.nondeterministic_seeded, torch.Tag.pt2_compliant_tag),
-)
-torch.library.define(
-    "eductor::random",
-    "(Tensor seeds, int index, SymInt[] size, str distribution, *, ScalarType dtype) -> Tensor",
-    tags=(torch.Tag.pt2_compliant_tag,),
-)
-torch.library.define(
-    "eductor::random_integers",
-    "(Tensor seeds, int index, SymInt[] size, SymInt low, SymInt high, *, ScalarType dtype) -> Tensor",
-    tags=(torch.Tag.pt2_compliant_tag,),
-)
 
-seeds = torch.ops.eductor.seeds
-random = torch.ops.eductor.random
-random_integers = torch.ops.eductor.random_integers
-
-SEEDED = (random.default, random_integers.default)
-"""Operators whose numbers are a function of their first two arguments, the seeds and an index into them."""
-
-
-@torch.library.impl("eductor::seeds", "CompositeExplicitAutograd")
 def _seeds(count: int, *, device: torch.device) -> torch.Tensor:
     return torch.randint(-(2**63), 2**63 - 1, (count,), dtype=torch.int64, device=device)
 
 
-@torch.library.register_fake("eductor::seeds")  # type: ignore[untyped-decorator]
 def _fake_seeds(count: int, *, device: torch.device) -> torch.Tensor:
     return torch.empty((count,), dtype=torch.int64, device=device)
 
 
-@torch.library.impl("eductor::random", "CompositeExplicitAutograd")
 def _random(
     seeds: torch.Tensor, index: int, size: Sequence[int], distribution: str, *, dtype: torch.dtype
 ) -> torch.Tensor:
@@ -60,7 +37,6 @@ def _random(
     return make(bits(seeds[index], math.prod(size)), dtype).view(size)
 
 
-@torch.library.impl("eductor::random_integers", "CompositeExplicitAutograd")
 def _random_integers(
     seeds: torch.Tensor, index: int, size: Sequence[int], low: int, high: int, *, dtype: torch.dtype
 ) -> torch.Tensor:
@@ -69,18 +45,29 @@ def _random_integers(
     return integers(bits(seeds[index], math.prod(size)), low, high).to(dtype).view(size)
 
 
-@torch.library.register_fake("eductor::random")  # type: ignore[untyped-decorator]
-def _fake_random(
-    seeds: torch.Tensor, index: int, size: Sequence[int], distribution: str, *, dtype: torch.dtype
-) -> torch.Tensor:
+def _fake(seeds: torch.Tensor, index: int, size: Sequence[int], *drawn_from: Any, dtype: torch.dtype) -> torch.Tensor:
     return torch.empty(size, dtype=dtype, device=seeds.device)
 
 
-@torch.library.register_fake("eductor::random_integers")  # type: ignore[untyped-decorator]
-def _fake_random_integers(
-    seeds: torch.Tensor, index: int, size: Sequence[int], low: int, high: int, *, dtype: torch.dtype
-) -> torch.Tensor:
-    return torch.empty(size, dtype=dtype, device=seeds.device)
+seeds = define(
+    "seeds(int count, *, Device device) -> Tensor",
+    _seeds,
+    fake=_fake_seeds,
+    tags=(torch.Tag.nondeterministic_seeded,),
+)
+random = define(
+    "random(Tensor seeds, int index, SymInt[] size, str distribution, *, ScalarType dtype) -> Tensor",
+    _random,
+    fake=_fake,
+)
+random_integers = define(
+    "random_integers(Tensor seeds, int index, SymInt[] size, SymInt low, SymInt high, *, ScalarType dtype) -> Tensor",
+    _random_integers,
+    fake=_fake,
+)
+
+SEEDED = (random.default, random_integers.default)
+"""Operators whose numbers are a function of their first two arguments, the seeds and an index into them."""
 
 
 def _generator(seeds: torch.Tensor, index: int) -> torch.Generator:
@@ -127,19 +114,11 @@ def integers(bits: torch.Tensor, low: int, high: int) -> torch.Tensor:
     return _upper(bits, 63).remainder_(high - low).add_(low)
 
 
-torch.library.define("eductor::drawn_in_order", "(Tensor[] draws) -> ()", tags=(torch.Tag.pt2_compliant_tag,))
-
-drawn_in_order = torch.ops.eductor.drawn_in_order
-"""Marks that these tensors were drawn from a generator in this order; it computes nothing."""
-
-torch.fx.node.has_side_effect(drawn_in_order.default)
-
-
-@torch.library.impl("eductor::drawn_in_order", "CompositeExplicitAutograd")
 def _drawn_in_order(draws: Sequence[torch.Tensor]) -> None:
     """Does nothing, as nodes run in order."""
 
 
-@torch.library.register_fake("eductor::drawn_in_order")  # type: ignore[untyped-decorator]
-def _fake_drawn_in_order(draws: Sequence[torch.Tensor]) -> None:
-    """It has no result."""
+drawn_in_order = define("drawn_in_order(Tensor[] draws) -> ()", _drawn_in_order)
+"""Marks that these tensors were drawn from a generator in this order; it computes nothing."""
+
+torch.fx.node.has_side_effect(drawn_in_order.default)

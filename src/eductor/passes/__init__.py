@@ -1,4 +1,4 @@
-"""The passes, one file each; the `__init__.py` of a stage declares its order, with a reason for each row.
+"""The passes, in one file each or a few of one idea; the `__init__.py` of a stage declares its order, with reasons.
 
 Importing this package declares the orders to the registry; `eductor/__init__.py` does so.
 """

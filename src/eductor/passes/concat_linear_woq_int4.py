@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 
 from eductor.compat import is_symbolic, sort_key
 from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, known_true, tensor_of
-from eductor.graph.reading.static import is_static, mark_static, pack
+from eductor.graph.reading.static import is_static, mark_parameters, pack
 from eductor.graph.values.module_tensors import attribute_at
-from eductor.passes.batching.layout import own_copy
-from eductor.passes.batching.placing import Placing
+from eductor.passes.batching.limits import Placing, own_copy
 from eductor.passes.batching.rule import Emission
 from eductor.passes.batching.shared_input import SharedProduct, needs_copy, parts_of
 from eductor.pipeline.base import Context, TensorSpec, bf16, graph_pass
@@ -51,11 +50,10 @@ def concat_linear_woq_int4(graph: GraphView, rewrite: Rewriter, context: Context
             node, bound.packet, bound["self"], bound["mat2"], bound["qScaleAndZeros"], weight.shape[0]
         )
         found.setdefault(key, []).append(product)
-    for leader in graph.candidates([products[0].node for products in found.values()]):
-        products = next(p for p in found.values() if p[0].node is leader)
-        concatenated = _concat(graph, rewrite, context, products)
-        if not concatenated:
-            rewrite.reject(concatenated, *(product.node for product in products))
+    groups = {products[0].node: products for products in found.values()}
+    for leader in graph.candidates(list(groups)):
+        products = groups[leader]
+        rewrite.record(_concat(graph, rewrite, context, products), *(product.node for product in products))
 
 
 def _concat(graph: GraphView, rewrite: Rewriter, context: Context, products: list[SharedProduct]) -> Literal[True] | No:
@@ -77,7 +75,7 @@ def _concat(graph: GraphView, rewrite: Rewriter, context: Context, products: lis
     copied = [product for product in products if needs_copy(graph, product)]
     weight = _concatenated(emission, [product.weight for product in products], 0, are_held)
     scales = _concatenated(emission, [product.bias for product in products if product.bias is not None], 1, are_held)
-    group_size = _group_size(graph, products[0].node)
+    group_size = graph.bound(products[0].node)["qGroupSize"]
     wide = emission(aten._weight_int4pack_mm_for_cpu, products[0].x, weight, group_size, scales)
     for product, part in zip(products, parts_of(emission, wide, products), strict=True):
         own = own_copy(rewrite, part, before=before, like=product.node) if product in copied else part
@@ -96,30 +94,18 @@ def _concatenated(emission: Emission, nodes: list[Node], dim: int, are_held: boo
     return joined
 
 
-def _group_size(graph: GraphView, node: Node) -> Any:
-    bound = graph.bind(node)
-    assert isinstance(bound, Bound)
-    return bound["qGroupSize"]
-
-
 # -------------------------------------------------------------------------------------------------------------- examples
 
 
-def with_parameters(module: GraphModule) -> None:
-    """All inputs but the first are parameters."""
-    for node in module.graph.find_nodes(op="placeholder")[1:]:
-        mark_static(node)
-
-
-def _packed(rows: int) -> TensorSpec:
+def _packed(rows: int) -> Any:
     return TensorSpec(torch.uint8, (rows, 32))
 
 
-@concat_linear_woq_int4.example(prepare=with_parameters)
+@concat_linear_woq_int4.example(prepare=mark_parameters)
 def gate_and_up(
     x: torch.Tensor = bf16(3, 64),
-    gate: torch.Tensor = _packed(64),  # type: ignore[assignment]
-    up: torch.Tensor = _packed(64),  # type: ignore[assignment]
+    gate: torch.Tensor = _packed(64),
+    up: torch.Tensor = _packed(64),
     gate_scales: torch.Tensor = bf16(2, 64, 2),
     up_scales: torch.Tensor = bf16(2, 64, 2),
 ) -> torch.Tensor:
@@ -128,11 +114,11 @@ def gate_and_up(
     return y.sigmoid() * z
 
 
-@concat_linear_woq_int4.refuses("no other linear has the same input, group size", prepare=with_parameters)
+@concat_linear_woq_int4.refuses("no other linear has the same input, group size", prepare=mark_parameters)
 def groups_of_another_size(
     x: torch.Tensor = bf16(3, 64),
-    a: torch.Tensor = _packed(64),  # type: ignore[assignment]
-    b: torch.Tensor = _packed(64),  # type: ignore[assignment]
+    a: torch.Tensor = _packed(64),
+    b: torch.Tensor = _packed(64),
     a_scales: torch.Tensor = bf16(2, 64, 2),
     b_scales: torch.Tensor = bf16(1, 64, 2),
 ) -> torch.Tensor:
@@ -144,8 +130,8 @@ def groups_of_another_size(
 @concat_linear_woq_int4.refuses("in each call")
 def weights_that_are_no_parameters(
     x: torch.Tensor = bf16(3, 64),
-    a: torch.Tensor = _packed(64),  # type: ignore[assignment]
-    b: torch.Tensor = _packed(64),  # type: ignore[assignment]
+    a: torch.Tensor = _packed(64),
+    b: torch.Tensor = _packed(64),
     scales: torch.Tensor = bf16(2, 64, 2),
 ) -> torch.Tensor:
     y: torch.Tensor = aten._weight_int4pack_mm_for_cpu(x, a, 32, scales)

@@ -36,21 +36,20 @@ def no_op(
 ) -> None:
     """Adds a rule to a pass: where the condition holds, calls of the operators are replaced by their argument `source`."""
 
-    def rule(graph: GraphView, rewrite: Rewriter, node: Node) -> None:
+    def rule(graph: GraphView, rewrite: Rewriter, node: Node) -> No | None:
         bound = graph.bind(node)
         if not isinstance(bound, Bound):
-            rewrite.reject(bound, node)
-            return
+            return bound
         holds = condition(bound)
         if not holds and not isinstance(holds, No):
-            return
+            return None
         given = bound[source][0] if source == "tensors" else bound[source]
         if not isinstance(given, Node):
-            return
+            return None
         if isinstance(holds, No):
-            rewrite.reject(holds, node)
-        else:
-            replace_by_equal(graph, rewrite, node, given, allowed)
+            return holds
+        replace_by_equal(graph, rewrite, node, given, allowed)
+        return None
 
     pass_.rule(*operators, name=name or condition.__name__)(rule)
 
@@ -174,6 +173,23 @@ def plus_zero(bound: Bound) -> bool | No:
     if not _is_number(bound["other"], 0) or bound["alpha"] != 1:
         return False
     return True if _is_whole(bound) else No("in a sum with 0, -0.0 becomes 0.0")
+
+
+IN_BOTH: dict[Condition, tuple[Any, ...]] = {
+    full_slice: (aten.slice,),
+    repeat_once: (aten.repeat, aten.tile),
+    empty_pad: (aten.pad, aten.constant_pad_nd),
+    rounded_integers: (aten.ceil, aten.floor, aten.round, aten.trunc),
+    first_power: (aten.pow,),
+}
+"""The conditions that hold before autograd and after it, with their operators."""
+
+
+def no_ops_of_both(pass_: RulePass, allowed: Allowed = may_be_alias) -> None:
+    """Adds the rules that a pass before autograd and one after it have in common."""
+    for condition, operators in IN_BOTH.items():
+        no_op(pass_, condition, *operators, allowed=allowed)
+    no_op(pass_, cat_of_one, aten.cat, source="tensors", allowed=allowed)
 
 
 def _is_number(given: Any, number: int) -> bool:

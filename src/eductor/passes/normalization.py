@@ -1,4 +1,4 @@
-"""Canonical forms of the operators that split, join and permute tensors, shared by passes of several stages."""
+"""Normalizes the operators that split, join and permute tensors, before autograd and, by request, after it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from eductor.compat import OpOverload, OpOverloadPacket
 from eductor.graph import Bound, GraphView, No, Rewriter, bind_call, known_equal, requires_grad, tensor_of, value_of
 from eductor.graph.reading import spellings
 from eductor.graph.text.compare import same_value
+from eductor.pipeline.base import f32, graph_pass
 
 aten = torch.ops.aten
 
@@ -19,27 +20,29 @@ _SPLITS = (aten.split, aten.split_with_sizes, aten.chunk)
 _SLICES = (aten.tensor_split, aten.hsplit, aten.vsplit, aten.dsplit)
 _UNSAFE = (aten.unsafe_split, aten.unsafe_split_with_sizes, aten.unsafe_chunk)
 
-Form = tuple[OpOverloadPacket, dict[str, Any]]
+Canonical = tuple[OpOverloadPacket, dict[str, Any]]
 """An operator and its arguments by name, the tensors first."""
 
 
 def normalize(graph: GraphView, rewrite: Rewriter) -> None:
     """Rewrites each of these calls to its canonical form, in the dialect that it is spelled in."""
     for node in graph.find(*_SPLITS, *_SLICES, *_UNSAFE, *_RULES):
-        bound = graph.bind(node)
-        if not isinstance(bound, Bound):
-            rewrite.reject(bound, node)
-            continue
-        rule = _RULES.get(bound.packet)
-        form = rule(bound) if rule is not None else _sections(graph, node, bound)
-        if isinstance(form, No):
-            rewrite.reject(form, node)
-            continue
-        packet, arguments = form
-        if packet is bound.packet and same_value(arguments, {name: bound[name] for name in arguments}):
-            continue
+        rewrite.record(_normalize(graph, rewrite, node), node)
+
+
+def _normalize(graph: GraphView, rewrite: Rewriter, node: Node) -> No | None:
+    bound = graph.bind(node)
+    if not isinstance(bound, Bound):
+        return bound
+    rule = _RULES.get(bound.packet)
+    canonical = rule(bound) if rule is not None else _sections(graph, node, bound)
+    if isinstance(canonical, No):
+        return canonical
+    packet, arguments = canonical
+    if packet is not bound.packet or not same_value(arguments, {name: bound[name] for name in arguments}):
         target, args, kwargs = _spelled(node, packet, arguments)
         rewrite.update(node, target=target, args=args, kwargs=kwargs, respelled=True)
+    return None
 
 
 def _spelled(node: Node, packet: OpOverloadPacket, arguments: dict[str, Any]) -> tuple[Any, tuple[Any, ...], Any]:
@@ -56,7 +59,7 @@ def _spelled(node: Node, packet: OpOverloadPacket, arguments: dict[str, Any]) ->
 # ------------------------------------------------------------------------------------------------------ into pieces
 
 
-def _sections(graph: GraphView, node: Node, bound: Bound) -> Form | No:
+def _sections(graph: GraphView, node: Node, bound: Bound) -> Canonical | No:
     """`split_with_sizes`, with the sizes that the pieces have: they are not recomputed from the number of pieces."""
     tensor, pieces = tensor_of(bound["self"]), value_of(node)
     if tensor is None or not isinstance(pieces, (list, tuple)):
@@ -99,10 +102,10 @@ def _counted(dim: Any, rank: int) -> int | No:
     return dim % max(rank, 1)
 
 
-def _with_dims(*names: str, added: int = 0) -> Callable[[Bound], Form | No]:
+def _with_dims(*names: str, added: int = 0) -> Callable[[Bound], Canonical | No]:
     """The same operator, with the dimensions in these arguments counted from the front."""
 
-    def rule(bound: Bound) -> Form | No:
+    def rule(bound: Bound) -> Canonical | No:
         tensor = tensor_of(bound["self"])
         if tensor is None:
             return No("the rank of its operand is not known")
@@ -125,7 +128,7 @@ def _is_list(given: Any) -> bool:
     return isinstance(given, (list, tuple))
 
 
-def _reshape(bound: Bound) -> Form | No:
+def _reshape(bound: Bound) -> Canonical | No:
     """Replaces -1 in the shape by the size that it stands for, where that is a number."""
     tensor, shape = tensor_of(bound["self"]), bound["shape"]
     if tensor is None or not _is_list(shape) or -1 not in shape:
@@ -137,7 +140,7 @@ def _reshape(bound: Bound) -> Form | No:
     return aten.reshape, {"self": bound["self"], "shape": [inferred if s == -1 else s for s in shape]}
 
 
-def _transposed(bound: Bound) -> Form | No:
+def _transposed(bound: Bound) -> Canonical | No:
     """`t` and `mT` exchange two dimensions, and `T` reverses them."""
     tensor = tensor_of(bound["self"])
     if tensor is None:
@@ -153,10 +156,10 @@ def _transposed(bound: Bound) -> Form | No:
 # ------------------------------------------------------------------------------------------------------ together
 
 
-def _joined(least_rank: int, dim: int) -> Callable[[Bound], Form | No]:
+def _joined(least_rank: int, dim: int) -> Callable[[Bound], Canonical | No]:
     """`hstack` and the like are `cat` for tensors of one rank that have the dimension."""
 
-    def rule(bound: Bound) -> Form | No:
+    def rule(bound: Bound) -> Canonical | No:
         rank = _common_rank(bound["tensors"])
         if isinstance(rank, No):
             return rank
@@ -167,10 +170,10 @@ def _joined(least_rank: int, dim: int) -> Callable[[Bound], Form | No]:
     return rule
 
 
-def _along(added: int) -> Callable[[Bound], Form | No]:
+def _along(added: int) -> Callable[[Bound], Canonical | No]:
     """`cat` and `stack` along a dimension counted from the front."""
 
-    def rule(bound: Bound) -> Form | No:
+    def rule(bound: Bound) -> Canonical | No:
         dim = bound["dim"]
         if type(dim) is int and dim >= 0:
             return bound.packet, {"tensors": bound["tensors"], "dim": dim}
@@ -190,7 +193,7 @@ def _common_rank(operands: Any) -> int | No:
     return rank if len(ranks) == 1 and rank is not None else No("its operands differ in rank, or a rank is unknown")
 
 
-_RULES: dict[OpOverloadPacket, Callable[[Bound], Form | No]] = {
+_RULES: dict[OpOverloadPacket, Callable[[Bound], Canonical | No]] = {
     aten.cat: _along(0),
     aten.stack: _along(1),
     aten.hstack: _joined(1, 1),
@@ -210,3 +213,72 @@ _RULES: dict[OpOverloadPacket, Callable[[Bound], Form | No]] = {
     aten.mT: _transposed,
     aten.numpy_T: _transposed,
 }
+
+
+# -------------------------------------------------------------------------------------------------------- the passes
+
+
+@graph_pass(stage="pre_grad", numerics="exact")
+def normalization_pass_aten(graph: GraphView, rewrite: Rewriter) -> None:
+    """Normalizes the operators that split, join and permute tensors: known sizes, dimensions counted from the front.
+
+    Every split becomes `split_with_sizes`, every concatenation along an existing dimension becomes `cat`. No value,
+    alias or layout changes.
+
+    It pays indirectly: third-party passes, and readers, see one form where authors have a dozen.
+    """
+    normalize(graph, rewrite)
+
+
+@normalization_pass_aten.example
+def chunk_with_a_short_piece(x: torch.Tensor = f32(4, 8)) -> torch.Tensor:
+    a, b, c = x.chunk(3, -1)
+    return a * b + c.sum()
+
+
+@normalization_pass_aten.example
+def stack_of_columns(a: torch.Tensor = f32(2, 3), b: torch.Tensor = f32(2, 3)) -> torch.Tensor:
+    return torch.stack([torch.hstack([a, b]), torch.cat([b, a], -1)], -1)
+
+
+@normalization_pass_aten.example
+def size_to_be_inferred(x: torch.Tensor = f32(2, 3, 4)) -> torch.Tensor:
+    return x.reshape(2, -1).mT.unsqueeze(-1)
+
+
+@normalization_pass_aten.refuses("which autograd forbids")
+def pieces_that_are_written(x: torch.Tensor = f32(4, 6)) -> torch.Tensor:
+    a, b = torch.unsafe_split(x * 2, 3, 1)
+    return a.add_(b)
+
+
+@normalization_pass_aten.refuses("out= writes")
+def out_of_the_callers(a: torch.Tensor = f32(2, 3), y: torch.Tensor = f32(2, 6)) -> torch.Tensor:
+    return torch.cat([a, a], -1, out=y)
+
+
+@graph_pass(stage="post_grad", numerics="exact", on=False)
+def normalization_aten_pass(graph: GraphView, rewrite: Rewriter) -> None:
+    """Normalizes the operators that split and concatenate tensors: known sections, nonnegative dimensions.
+
+    It pays through later passes: the fusions after it match only this form.
+    """
+    normalize(graph, rewrite)
+
+
+@normalization_aten_pass.example
+def last_piece_is_short(x: torch.Tensor = f32(4, 300)) -> torch.Tensor:
+    a, b, c = x.split(128, -1)
+    return torch.cat([c, a, b], -1)
+
+
+@normalization_aten_pass.refuses("its operands are not a list", prepare=lambda module: _forget_the_list(module))
+def operands_of_unknown_number(x: torch.Tensor = f32(4, 6)) -> torch.Tensor:
+    return torch.cat(x.split([2, 4], 1), -1)
+
+
+def _forget_the_list(module: torch.fx.GraphModule) -> None:
+    """Makes the cat take the list that the split returns."""
+    (cat,) = module.graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default)
+    (split,) = module.graph.find_nodes(op="call_function", target=torch.ops.aten.split_with_sizes.default)
+    cat.args = (split, -1)

@@ -27,8 +27,12 @@ class Rule:
     version: str
 
     def __call__(self, view: GraphView, rewriter: Rewriter, node: Node, context: Context) -> None:
-        """Tries the rule on a call, with the graph and the rewriter, and with the context if the rule takes one."""
-        self.fn(view, rewriter, node, **({"context": context} if takes_context(self.fn) else {}))
+        """Tries the rule on a call, with the graph and the rewriter, and with the context if the rule takes one.
+
+        A rule that declines returns a `No`, or rejects the call itself.
+        """
+        answer = self.fn(view, rewriter, node, **({"context": context} if takes_context(self.fn) else {}))
+        rewriter.record(answer, node)
 
     @functools.cached_property
     def keys(self) -> frozenset[Any]:

@@ -19,15 +19,15 @@ def our_lowerings() -> Mapping[OpOverload, Callable[..., Any]]:
 
     called = functools.partial(fallback_handler, add_to_fallback_set=False)
     return {
-        ops.stored.stored.default: _stored,
+        ops.copies.stored.default: _stored,
         ops.random.seeds.default: _seeds,
         ops.random.random.default: _random,
         ops.random.random_integers.default: _random_integers,
         ops.random.drawn_in_order.default: _drawn_in_order,
-        ops.addmm_activation.addmm_activation.default: _addmm_activation,
-        ops.online_softmax.online_softmax.default: _online_softmax,
+        ops.fused.addmm_activation.default: _addmm_activation,
+        ops.fused.online_softmax.default: _online_softmax,
         ops.cut_mm.cut_mm.default: called(ops.cut_mm.cut_mm.default),
-        ops.wide_cat.wide_cat.default: called(torch.ops.aten.cat.default),
+        ops.copies.wide_cat.default: called(torch.ops.aten.cat.default),
     }
 
 
@@ -40,7 +40,7 @@ def _addmm_activation(bias: Any, a: Any, b: Any, *, use_gelu: bool) -> Any:
     from torch._inductor.lowering import fallback_handler
 
     on_cuda = bias.get_device().type == "cuda"
-    op = torch.ops.aten._addmm_activation if on_cuda else ops.addmm_activation.addmm_activation
+    op = torch.ops.aten._addmm_activation if on_cuda else ops.fused.addmm_activation
     return fallback_handler(op.default, add_to_fallback_set=False)(bias, a, b, use_gelu=use_gelu)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 
 from eductor.graph.snapshot import attribute_or_none
 from eductor.graph.values.meta import UNKNOWN, value_of
@@ -24,6 +24,12 @@ def is_static(node: Node) -> bool:
     if value is UNKNOWN:
         value = attribute_or_none(owner, str(node.target))
     return isinstance(value, torch.Tensor)
+
+
+def mark_parameters(module: GraphModule) -> None:
+    """For examples: all inputs but the first are parameters of a model."""
+    for node in module.graph.find_nodes(op="placeholder")[1:]:
+        mark_static(node)
 
 
 def mark_static(node: Node) -> None:

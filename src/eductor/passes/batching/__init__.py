@@ -8,23 +8,18 @@ a call are stacked and how a batch is computed.
 from dataclasses import replace
 
 from eductor.passes.batching.layer_norm import BATCH_LAYERNORM
-from eductor.passes.batching.linear import BATCH_LINEAR
 from eductor.passes.batching.pointwise import POINTWISE
-from eductor.passes.batching.products import BATCH_PRODUCT
+from eductor.passes.batching.products import BATCH_LINEAR, BATCH_PRODUCT
 from eductor.passes.batching.rule import BatchRule
 
 RULES: tuple[BatchRule, ...] = (BATCH_LINEAR, BATCH_LAYERNORM, *POINTWISE)
 """Before autograd, by operators as users call them."""
 
+_BY_NAME = {rule.name: rule for rule in POINTWISE}
 _ALSO_LATER = ("tanh", "sigmoid", "relu", "add", "sub", "mul", "div")
 
 POST_GRAD_RULES: tuple[BatchRule, ...] = (
     BATCH_PRODUCT,
-    *(
-        replace(rule, name=f"batch_aten_{name}")
-        for name in _ALSO_LATER
-        for rule in POINTWISE
-        if rule.name == f"batch_{name}"
-    ),
+    *(replace(_BY_NAME[f"batch_{name}"], name=f"batch_aten_{name}") for name in _ALSO_LATER),
 )
 """After the partition, by operators of functional graphs."""

@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from eductor.compat import is_symbolic, is_wrapper_subclass
 from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, tensor_of
-from eductor.passes.batching.layout import gradients, needed, touched
+from eductor.passes.batching.limits import gradients, needed, touched
 from eductor.passes.batching.rule import BatchCall, BatchRule
 
 Level = tuple[int, int, int]

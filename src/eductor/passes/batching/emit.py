@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from eductor.graph import GraphView, Rewriter, is_row_major, known_equal, tensor_of
 from eductor.graph.reading.static import pack
-from eductor.passes.batching.layout import own_copy
+from eductor.passes.batching.limits import own_copy
 from eductor.passes.batching.plan import Batch, BatchRun, Join, Planner, Shared, Source, View
 from eductor.passes.batching.rule import Column, Emission
 

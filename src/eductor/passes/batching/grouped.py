@@ -12,12 +12,11 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import has_grouped_product, is_wrapper_subclass
-from eductor.cost import VECTOR, Device, Gemm, bytes_of, copy_time, device_of, gemm_time, pays
+from eductor.cost import VECTOR, Device, Gemm, bytes_of, copy_time, device_of, pays
 from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, tensor_of
 from eductor.passes.batching.buckets import levels
-from eductor.passes.batching.layout import needed, own_copy, touched
-from eductor.passes.batching.placing import Placing
-from eductor.passes.batching.products import BATCH_PRODUCT
+from eductor.passes.batching.limits import Placing, needed, own_copy, touched
+from eductor.passes.batching.products import BATCH_PRODUCT, gain
 from eductor.passes.batching.rule import Emission
 from eductor.passes.batching.shared_input import SharedProduct, needs_copy
 from eductor.pipeline.base import Context
@@ -75,9 +74,8 @@ def group_products(graph: GraphView, rewrite: Rewriter, context: Context, when: 
     for form in FORMS:
         groups = {group[0].node: group for group in _alike(form, [m for n, m in members.items() if n in graph])}
         for leader in graph.candidates(list(groups)):
-            emitted = _Group(graph, context, form, groups[leader]).emit(rewrite, when)
-            if not emitted:
-                rewrite.reject(emitted, *(member.node for member in groups[leader]))
+            answer = _Group(graph, context, form, groups[leader]).emit(rewrite, when)
+            rewrite.record(answer, *(member.node for member in groups[leader]))
 
 
 def _alike(form: GroupedForm, members: Iterable[tuple[Any, _Member]]) -> list[list[_Member]]:
@@ -169,7 +167,7 @@ class _Group:
         count = len(self.members)
         rows, inner, columns = (-(-sum(m.sizes[i] for m in self.members) // count) for i in range(3))
         together = Gemm(rows, columns, inner, self.members[0].gemm.dtype, count)
-        return sum(gemm_time(m.gemm, device) for m in self.members) - gemm_time(together, device) - 2 * device.launch
+        return gain([m.gemm for m in self.members], together, device, trains=False) - 2 * device.launch
 
     def _ends(self, emission: Emission) -> Node:
         """Where each group ends, as a tensor."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch.fx import Node
 
-from eductor.cost import Device
 from eductor.graph import Bound, No, tensor_of
-from eductor.passes.batching.rule import BatchCall, BatchRule, CallReading, Column, Emission
+from eductor.passes.batching.rule import BatchCall, BatchRule, CallReading, Column, Emission, saved_launches
 
 aten = torch.ops.aten
 
@@ -52,8 +51,4 @@ def _precise(emission: Emission, node: Node) -> Node:
     return emission(aten.to, node, torch.float32) if value is not None and value.dtype in _HALVES else node
 
 
-def _saves(calls: list[BatchCall], device: Device, trains: bool) -> float:
-    return (len(calls) - 1) * device.launch * (2 if trains else 1)
-
-
-BATCH_LAYERNORM = BatchRule("batch_layernorm", (aten.layer_norm,), _read, _emit, _saves)
+BATCH_LAYERNORM = BatchRule("batch_layernorm", (aten.layer_norm,), _read, _emit, saved_launches)

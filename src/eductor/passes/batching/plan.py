@@ -17,7 +17,7 @@ from eductor.cost import bytes_of, copy_time, device_of, pays
 from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, requires_grad, tensor_of
 from eductor.graph.reading.static import is_static
 from eductor.passes.batching.buckets import ALONE, Bucket
-from eductor.passes.batching.placing import Placing
+from eductor.passes.batching.limits import Placing
 from eductor.passes.batching.rule import BatchCall, BatchRule
 from eductor.pipeline.base import Context
 from eductor.views import ViewPlan, source_view, stacked

@@ -9,7 +9,7 @@ from torch.fx import Node
 
 from eductor.cost import Device
 from eductor.graph import Bound, No, tensor_of, value_of
-from eductor.passes.batching.rule import BatchCall, BatchRule, CallReading, Column, Emission
+from eductor.passes.batching.rule import BatchCall, BatchRule, CallReading, Column, Emission, saved_launches
 
 aten = torch.ops.aten
 
@@ -64,17 +64,13 @@ def _aligned(emission: Emission, node: Node, rank: int) -> Node:
     return node
 
 
-def _saves(calls: list[BatchCall], device: Device, trains: bool) -> float:
-    return (len(calls) - 1) * device.launch * (2 if trains else 1)
-
-
 def _saves_nothing(calls: list[BatchCall], device: Device, trains: bool) -> float:
     """A view costs nothing, but must not interrupt a chain of batches."""
     return 1e-9
 
 
 def _rule(name: str, *operators: Any) -> BatchRule:
-    return BatchRule(name, operators, _read, _emit, _saves, is_pointwise=True)
+    return BatchRule(name, operators, _read, _emit, saved_launches, is_pointwise=True)
 
 
 BATCH_DETACH = BatchRule("batch_detach", (aten.detach,), _read, _emit, _saves_nothing, is_pointwise=True)

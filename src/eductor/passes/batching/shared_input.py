@@ -12,11 +12,11 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import is_wrapper_subclass, sort_key
-from eductor.cost import Device, Gemm, bytes_of, copy_time, device_of, gemm_of, gemm_time, is_pointwise, pays
-from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, known_equal, requires_grad, tensor_of
+from eductor.cost import Device, Gemm, bytes_of, copy_time, device_of, gemm_of, is_pointwise, pays
+from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, known_equal, requires_grad, tensor_of, value_of
 from eductor.graph.reading.static import is_static, pack
-from eductor.passes.batching.layout import gradients, needed, own_copy, touched
-from eductor.passes.batching.placing import Placing
+from eductor.passes.batching.limits import Placing, gradients, needed, own_copy, touched
+from eductor.passes.batching.products import gain
 from eductor.passes.batching.rule import Emission
 from eductor.pipeline.base import Context
 
@@ -36,8 +36,7 @@ class SharedProduct:
 
     @property
     def result(self) -> torch.Tensor:
-        found = tensor_of(self.node)
-        assert found is not None
+        found: torch.Tensor = value_of(self.node)
         return found
 
 
@@ -46,12 +45,9 @@ def fuse_shared_inputs(graph: GraphView, rewrite: Rewriter, context: Context) ->
     groups = _groups(graph, rewrite)
     changed = False
     for leader in graph.candidates(list(groups)):
-        products = groups[leader]
-        fused = _fuse(graph, rewrite, context, products)
-        if fused:
-            changed = True
-        else:
-            rewrite.reject(fused, *(product.node for product in products))
+        answer = _fuse(graph, rewrite, context, groups[leader])
+        rewrite.record(answer, *(product.node for product in groups[leader]))
+        changed = changed or bool(answer)
     return changed
 
 
@@ -92,16 +88,17 @@ def _is_like(leader: SharedProduct, product: SharedProduct, graded: dict[Node, i
     """Whether two products agree in the kinds of their weights and biases, and in the source of their gradients."""
     one, other = leader.node, product.node
     biases = [p.bias for p in (leader, product) if p.bias is not None]
-    if _kind(leader.weight) != _kind(product.weight):
+    if kind_of(leader.weight) != kind_of(product.weight):
         return No(f"the weights of {one.name} and {other.name} differ in dtype, device or requires_grad", other, one)
-    if len({_kind(bias) for bias in biases}) > 1:
+    if len({kind_of(bias) for bias in biases}) > 1:
         return No(f"the biases of {one.name} and {other.name} differ in dtype, device or requires_grad", other, one)
     if graded.get(one) != graded.get(other):
         return No(f"{one.name} and {other.name} get gradients from different outputs", other, one)
     return True
 
 
-def _kind(node: Node) -> Any:
+def kind_of(node: Node) -> Any:
+    """What the operands of fused products must agree in."""
     value = tensor_of(node)
     return None if value is None else (value.dtype, value.device, value.layout, value.requires_grad)
 
@@ -177,13 +174,9 @@ def _saved(products: Sequence[SharedProduct], device: Device, trains: bool) -> f
     if len(gemms) < len(products):
         return 0.0
     wide = Gemm(gemms[0].rows, sum(gemm.columns for gemm in gemms), gemms[0].inner, gemms[0].dtype)
-    saved = sum(gemm_time(gemm, device) for gemm in gemms) - gemm_time(wide, device)
-    if trains:
-        saved += sum(gemm_time(g, device) for gemm in gemms for g in gemm.backward())
-        saved -= sum(gemm_time(g, device) for g in wide.backward())
-        # The gradient of the input is a sum with one product per call.
-        saved += (len(products) - 1) * copy_time(bytes_of(products[0].x), device)
-    return saved
+    # The gradient of the input is a sum with one product per call.
+    sums = (len(products) - 1) * copy_time(bytes_of(products[0].x), device) if trains else 0.0
+    return gain(gemms, wide, device, trains) + sums
 
 
 def _costs(products: Sequence[SharedProduct], is_packed: bool, device: Device, trains: bool) -> float:

@@ -6,17 +6,7 @@ import torch
 from torch.fx import Node
 
 from eductor.graph import Bound, tensor_of
-from eductor.passes.noops import (
-    cat_of_one,
-    copy,
-    empty_pad,
-    first_power,
-    full_slice,
-    no_op,
-    repeat_once,
-    rounded_integers,
-    same_view,
-)
+from eductor.passes.noops import copy, full_slice, no_op, no_ops_of_both, same_view
 from eductor.pipeline import f32, i64, rule_pass
 
 aten = torch.ops.aten
@@ -53,16 +43,11 @@ def copy_over(bound: Bound) -> bool:
 
 _VIEWS = (aten.view.default, aten.reshape, aten._unsafe_view, aten.expand, aten.permute, aten.transpose, aten.squeeze)
 
-no_op(remove_noop_ops, full_slice, aten.slice.Tensor)
+no_ops_of_both(remove_noop_ops)
 no_op(remove_noop_ops, full_slice_scatter, aten.slice_scatter.default, source="src")
 no_op(remove_noop_ops, same_view, *_VIEWS, aten.view.dtype, aten.as_strided)
-no_op(remove_noop_ops, repeat_once, aten.repeat)
-no_op(remove_noop_ops, empty_pad, aten.constant_pad_nd)
 no_op(remove_noop_ops, same_dtype, prims.convert_element_type, source="a")
 no_op(remove_noop_ops, same_device, prims.device_put, source="a")
-no_op(remove_noop_ops, rounded_integers, aten.ceil, aten.floor, aten.round, aten.trunc)
-no_op(remove_noop_ops, first_power, aten.pow.Tensor_Scalar)
-no_op(remove_noop_ops, cat_of_one, aten.cat, source="tensors")
 no_op(remove_noop_ops, copy_over, aten.copy.default, source="src")
 no_op(remove_noop_ops, copy, aten.alias, aten.clone, aten._to_copy, aten.lift_fresh_copy, aten.detach)
 

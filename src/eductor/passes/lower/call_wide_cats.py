@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from eductor.graph import Bound, GraphView, Rewriter
-from eductor.ops.wide_cat import wide_cat
+from eductor.ops.copies import wide_cat
 from eductor.pipeline.base import f32, graph_pass
 
 WIDE = 32

@@ -6,7 +6,7 @@ import torch
 from torch.fx import Node
 
 from eductor.graph import Bound, GraphView, No, Rewriter
-from eductor.ops.stored import stored
+from eductor.ops.copies import stored
 from eductor.pipeline.base import f32, graph_pass
 
 aten = torch.ops.aten

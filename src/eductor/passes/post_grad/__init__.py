@@ -16,7 +16,11 @@ def _concat(name: str, reason: str) -> Row:
 
 
 POST_GRAD_FUSIONS: tuple[Row, ...] = (
-    _row("normalization_aten_pass", "the fusions after it match normalized splits and cats"),
+    Row(
+        "normalization_aten_pass",
+        "the fusions after it match normalized splits and cats",
+        "eductor.passes.normalization",
+    ),
     _concat("split_cat_aten_pass", "concats of unchanged pieces"),
     _concat("select_cat_aten_pass", "concats of selected rows and columns"),
     _concat("unbind_stack_aten_pass", "stacks of selected rows and columns"),

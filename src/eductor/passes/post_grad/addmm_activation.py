@@ -15,7 +15,7 @@ from torch.fx import Node
 from eductor import ops
 from eductor.compat import sort_key
 from eductor.graph import GraphView, No, Rewriter, is_row_major, known_equal, tensor_of, value_of
-from eductor.ops.middle import Step
+from eductor.ops.middle import MiddleStep
 from eductor.passes.functional.products import are_alike
 from eductor.passes.post_grad.back_to_back import BiasedProduct, read_product
 from eductor.passes.post_grad.pointwise import POINTS, RELU, RESHAPES, elements_of, evaluated, is_gelu, read_step
@@ -68,11 +68,9 @@ def _emit(graph: GraphView, rewrite: Rewriter, found: _Activation) -> None:
     arguments = (product.bias, product.left, product.right)
     reshape = next((n for n in reversed(found.between) if graph.is_call(n, *RESHAPES)), None)
     if reshape is None:
-        rewrite.replace(end, ops.addmm_activation.addmm_activation.default, *arguments, use_gelu=found.has_gelu)
+        rewrite.replace(end, ops.fused.addmm_activation.default, *arguments, use_gelu=found.has_gelu)
     else:
-        flat = rewrite.insert(
-            ops.addmm_activation.addmm_activation.default, *arguments, before=end, use_gelu=found.has_gelu
-        )
+        flat = rewrite.insert(ops.fused.addmm_activation.default, *arguments, before=end, use_gelu=found.has_gelu)
         rewrite.replace(end, aten.view.default, flat, reshape.args[1])
 
 
@@ -83,7 +81,7 @@ def _read(graph: GraphView, node: Node) -> _Activation | No | None:
         step = read_step(graph, follower, numbers)
         if step is None:
             numbers[follower] = numbers[follower.all_input_nodes[0]]
-        elif isinstance(step, Step) and (value := evaluated(step, values)) is not None:
+        elif isinstance(step, MiddleStep) and (value := evaluated(step, values)) is not None:
             numbers[follower] = len(values)
             values.append(value)
         if follower in numbers and value_of(follower).dtype == value_of(node).dtype:

@@ -11,7 +11,7 @@ from torch.fx import Node
 from eductor.compat import sort_key
 from eductor.graph import Bound, GraphView, No, known_equal, tensor_of, value_of
 from eductor.ops.launching import KERNEL_DTYPES
-from eductor.ops.middle import CASTS, Step
+from eductor.ops.middle import CASTS, MiddleStep
 from eductor.passes.functional.products import are_alike
 from eductor.passes.post_grad.pointwise import elements_of, is_one, read_steps
 
@@ -42,7 +42,7 @@ class BackToBack:
 
     inner: BiasedProduct
     outer: BiasedProduct
-    steps: tuple[Step, ...]
+    steps: tuple[MiddleStep, ...]
 
 
 def read_back_to_back(graph: GraphView, node: Node) -> BackToBack | No | None:

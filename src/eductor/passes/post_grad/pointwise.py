@@ -12,7 +12,7 @@ from torch.fx import Node
 from eductor.cost import is_pointwise
 from eductor.graph import Bound, GraphView, No, known_equal, value_of
 from eductor.ops.launching import KERNEL_DTYPES
-from eductor.ops.middle import CASTS, Step, name_of
+from eductor.ops.middle import CASTS, MiddleStep, name_of
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -35,9 +35,9 @@ def elements_of(graph: GraphView, node: Node) -> list[Node] | None:
     return node.all_input_nodes if node.op == "call_function" and is_pointwise(node) else None
 
 
-def read_steps(graph: GraphView, start: Node, between: Sequence[Node]) -> tuple[Step, ...] | No:
+def read_steps(graph: GraphView, start: Node, between: Sequence[Node]) -> tuple[MiddleStep, ...] | No:
     """The steps that these nodes, in the order of the graph, compute on one value."""
-    steps, numbers = list[Step](), {start: 0}
+    steps, numbers = list[MiddleStep](), {start: 0}
     for node in between:
         step = read_step(graph, node, numbers)
         if isinstance(step, No):
@@ -52,7 +52,7 @@ def is_one(x: Any) -> bool:
     return type(x) in (int, float) and x == 1
 
 
-def read_step(graph: GraphView, node: Node, numbers: dict[Node, int]) -> Step | No | None:
+def read_step(graph: GraphView, node: Node, numbers: dict[Node, int]) -> MiddleStep | No | None:
     """The step that a node computes; None for a reshape."""
     bound = graph.bind(node)
     if not isinstance(bound, Bound):
@@ -61,13 +61,17 @@ def read_step(graph: GraphView, node: Node, numbers: dict[Node, int]) -> Step | 
     if op in RESHAPES:
         return None
     if op in _CASTS:
-        return Step(name_of(dtype), (numbers[node.all_input_nodes[0]],)) if dtype in KERNEL_DTYPES else _unknown(bound)
+        return (
+            MiddleStep(name_of(dtype), (numbers[node.all_input_nodes[0]],))
+            if dtype in KERNEL_DTYPES
+            else _unknown(bound)
+        )
     if op in _UNARY:
-        return Step(_UNARY[op], (numbers[bound["self"]],))
+        return MiddleStep(_UNARY[op], (numbers[bound["self"]],))
     if op is aten.gelu.default:
-        return Step("gelu" if bound["approximate"] == "none" else "gelu_tanh", (numbers[bound["self"]],))
+        return MiddleStep("gelu" if bound["approximate"] == "none" else "gelu_tanh", (numbers[bound["self"]],))
     if op is aten.pow.Tensor_Scalar and bound["exponent"] in _POWERS:
-        return Step(_POWERS[bound["exponent"]], (numbers[bound["self"]],))
+        return MiddleStep(_POWERS[bound["exponent"]], (numbers[bound["self"]],))
     if op not in _BINARY and op is not aten.rsub.Scalar:
         return _unknown(bound)
     if not is_one(bound.get("alpha", 1)):
@@ -76,7 +80,7 @@ def read_step(graph: GraphView, node: Node, numbers: dict[Node, int]) -> Step | 
     if None in operands:
         return No(f"{node.name} has an operand that is neither a tensor of its shape nor a finite number", node)
     given = tuple(x for x in operands if x is not None)
-    return Step(_BINARY[op], given) if op in _BINARY else Step("sub", given[::-1])
+    return MiddleStep(_BINARY[op], given) if op in _BINARY else MiddleStep("sub", given[::-1])
 
 
 def _operand(x: Any, node: Node, numbers: dict[Node, int]) -> int | float | None:
@@ -115,7 +119,7 @@ _FUNCTIONS: dict[str, Callable[..., float]] = {
 """Functions without a corner: what is made of few of them is the same if it agrees on many points."""
 
 
-def evaluated(step: Step, values: list[list[float]]) -> list[float] | None:
+def evaluated(step: MiddleStep, values: list[list[float]]) -> list[float] | None:
     """A step at all points; None for a function that is not known there."""
     operands = [values[x] if isinstance(x, int) else [x] * len(POINTS) for x in step.operands]
     if step.name in CASTS:

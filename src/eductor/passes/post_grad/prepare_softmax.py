@@ -44,7 +44,7 @@ def maximum_and_sum(match: Match, graph: GraphView, rewrite: Rewriter) -> None:
     assert largest is not None
     assert total is not None
     dim = match["dim"][0] % value_of(largest).dim()
-    both = rewrite.insert(ops.online_softmax.online_softmax, match["x"], dim, before=largest)
+    both = rewrite.insert(ops.fused.online_softmax, match["x"], dim, before=largest)
     rewrite.replace(largest, operator.getitem, both, 0)
     rewrite.replace(total, operator.getitem, both, 1)
 

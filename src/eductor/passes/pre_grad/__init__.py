@@ -3,10 +3,11 @@
 from eductor.pipeline.registry import Row
 
 _INT4 = "eductor.passes.concat_linear_woq_int4"
+_NORMALIZATION = "eductor.passes.normalization"
 
 
-def _row(name: str, reason: str) -> Row:
-    return Row(name, reason, f"eductor.passes.pre_grad.{name}")
+def _row(name: str, reason: str, module: str = "") -> Row:
+    return Row(name, reason, f"eductor.passes.pre_grad.{module or name}")
 
 
 def _concat(name: str, reason: str) -> Row:
@@ -15,18 +16,22 @@ def _concat(name: str, reason: str) -> Row:
 
 ORDER: tuple[Row, ...] = (
     # One spelling for all that follows.
-    _row("numpy_compat_normalization", "first: a keyword that torch does not define hides its call from other passes"),
-    _row("normalization_pass_aten", "one operator for each kind of split, cat and reshape"),
-    _row("normalize_node_kwargs_pass", "one call form for all that follows"),
+    _row(
+        "numpy_compat_normalization",
+        "first: a keyword that torch does not define hides its call from other passes",
+        "call_spellings",
+    ),
+    Row("normalization_pass_aten", "one operator for each kind of split, cat and reshape", _NORMALIZATION),
+    _row("normalize_node_kwargs_pass", "one call form for all that follows", "call_spellings"),
     _row("remove_noop_pass", "a no-op hides the calls before and after it from each other"),
     _row("relu_nan_to_num", "before relus are batched or moved"),
     # Fewer splits, so that batching sees of which tensor each piece is.
-    _row("remove_split_with_size_one_pass", "the piece is the tensor itself"),
-    _row("merge_splits_pass", "pieces of pieces are pieces of one tensor"),
+    _row("remove_split_with_size_one_pass", "the piece is the tensor itself", "splits"),
+    _row("merge_splits_pass", "pieces of pieces are pieces of one tensor", "splits"),
     _concat("fuse_chunk_reshape_concat_pass", "before batching, which would see many small reshapes"),
     # Many small operators become few.
     _row("group_batch_fusion_passes", "before the view passes, which merge the stacks and unbinds it leaves"),
-    _row("normalize_node_kwargs_pass", "batching inserts new calls"),
+    _row("normalize_node_kwargs_pass", "batching inserts new calls", "call_spellings"),
     # Cats and stacks of what was split, unbound and sliced.
     _concat("fuse_chunk_squeeze_cat_pass", "the most special form first"),
     _row("merge_concats_pass", "one cat has all the pieces that a nest of cats has"),
@@ -51,18 +56,18 @@ ORDER: tuple[Row, ...] = (
     # By request.
     _concat("fuse_split_getitem_squeeze_cat", "runs that the steps before leave"),
     _row("use_triton_dot_compress", "before the compressions in it are rewritten alone"),
-    _row("use_triton_lce_replace_simple_LCE", "the plainest form first"),
-    _row("use_triton_lce_replace_normal_LCE", "with bias, reshapes and relu"),
+    _row("use_triton_lce_replace_simple_LCE", "the plainest form first", "linear_compressions"),
+    _row("use_triton_lce_replace_normal_LCE", "with bias, reshapes and relu", "linear_compressions"),
     _row("use_matmul_fuse_lce_replace_first_LCE", "compressions that share an input, before each is rewritten alone"),
-    _row("use_matmul_lce_replace_normal_LCE", "the remaining compressions"),
-    _row("linear_permute_fusion", "after the compressions, which contain such permutations"),
-    _row("permute_linear_fusion", "the same on the other side"),
-    _row("permute_matmul_fusion", "the same for matrix products"),
+    _row("use_matmul_lce_replace_normal_LCE", "the remaining compressions", "linear_compressions"),
+    _row("linear_permute_fusion", "after the compressions, which contain such permutations", "transposed_products"),
+    _row("permute_linear_fusion", "the same on the other side", "transposed_products"),
+    _row("permute_matmul_fusion", "the same for matrix products", "transposed_products"),
     _row("einsum_to_pointwise_pass", "the remaining products"),
     # Mathematics.
     _row("sink_cat_after_pointwise", "the remaining cats are final"),
-    _row("fuse_conv_bn", "in inference: the weights are folded once"),
-    _row("efficient_conv_bn_eval_pass", "in training: the remaining batch norms"),
+    _row("fuse_conv_bn", "in inference: the weights are folded once", "batch_norms"),
+    _row("efficient_conv_bn_eval_pass", "in training: the remaining batch norms", "batch_norms"),
     _row("apply_gumbel_max_trick_pass", "no step before it creates or hides a sampling"),
     _row("quant_lift_up", "after the reshapes are merged"),
     _row("remove_noop_pass", "passes leave no-ops behind"),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch.fx import Node
 
 from eductor.cost import device_of
-from eductor.graph import Bound, GraphView, No, Rewriter, known_equal, tensor_of
+from eductor.graph import Bound, GraphView, No, Rewriter, known_equal, tensor_of, value_of
 from eductor.pipeline.base import Context, f32, graph_pass
 
 aten = torch.ops.aten
@@ -35,7 +35,7 @@ def apply_gumbel_max_trick_pass(graph: GraphView, rewrite: Rewriter, context: Co
         if sample is None:
             continue
         verdict = _may_rewrite(graph, sample)
-        if verdict and not device_of(sample.softmax_value.device, context.options).fuses:
+        if verdict and not device_of(value_of(sample.softmax).device, context.options).fuses:
             verdict = No("it does not pay: the engine does not fuse elementwise calls")
         if not verdict:
             rewrite.reject(verdict, pick, sample.softmax)
@@ -52,65 +52,37 @@ class _Sample:
     """The parts of `argmax(softmax(logits) / noise)`."""
 
     pick: Node
-    dim: int | None
-    keepdim: bool
     ratio: Node
     softmax: Node
-    softmax_dim: int
     logits: Node
     noise: Node
-    logits_value: torch.Tensor
-    softmax_value: torch.Tensor
-    noise_value: torch.Tensor
 
 
 def _sample(graph: GraphView, pick: Node) -> _Sample | None:
-    picked = graph.bind(pick)
-    if not isinstance(picked, Bound):
+    picked = graph.call(pick, aten.argmax)
+    divided = graph.call(picked["self"], aten.div, aten.div_) if picked is not None else None
+    softmax = graph.call(divided["self"], aten.softmax) if divided is not None else None
+    if picked is None or divided is None or softmax is None or divided.get("rounding_mode") is not None:
         return None
-    divided = _called(graph, picked["self"], aten.div, aten.div_)
-    if divided is None or divided.get("rounding_mode") is not None:
-        return None
-    softmax = _called(graph, divided["self"], aten.softmax)
-    if softmax is None:
-        return None
-    logits, noise = softmax["self"], divided["other"]
-    given, made, drawn = tensor_of(logits), tensor_of(divided["self"]), tensor_of(noise)
-    if given is None or made is None or drawn is None or not isinstance(noise, Node):
-        return None
-    return _Sample(
-        pick=pick,
-        dim=picked["dim"],
-        keepdim=picked["keepdim"],
-        ratio=picked["self"],
-        softmax=divided["self"],
-        softmax_dim=softmax["dim"],
-        logits=logits,
-        noise=noise,
-        logits_value=given,
-        softmax_value=made,
-        noise_value=drawn,
-    )
-
-
-def _called(graph: GraphView, node: Any, *operators: Any) -> Bound | None:
-    """A call of one of the operators, with its arguments by name."""
-    bound = graph.bind(node) if isinstance(node, Node) and graph.is_call(node, *operators) else None
-    return bound if isinstance(bound, Bound) else None
+    found = _Sample(pick, picked["self"], divided["self"], softmax["self"], divided["other"])
+    are_tensors = all(tensor_of(node) is not None for node in (found.logits, found.softmax, found.noise))
+    return found if are_tensors and isinstance(found.noise, Node) else None
 
 
 def _may_rewrite(graph: GraphView, sample: _Sample) -> Literal[True] | No:
-    draw, rank = _draw(graph, sample), max(sample.softmax_value.dim(), 1)
-    drawn = _called(graph, draw, aten.exponential_, aten.exponential)
+    logits, softmax, noise = map(value_of, (sample.logits, sample.softmax, sample.noise))
+    dim, softmax_dim = graph.bound(sample.pick)["dim"], graph.bound(sample.softmax)["dim"]
+    draw, rank = _draw(graph, sample), max(softmax.dim(), 1)
+    drawn = graph.call(draw, aten.exponential_, aten.exponential)
     if draw is None or drawn is None:
         return No(f"{sample.noise.name} is not known to be drawn from an exponential distribution")
     if drawn["lambd"] != 1:
         return No("the rate of the draws is not 1")
-    if sample.noise_value.dtype is torch.float16:
+    if noise.dtype is torch.float16:
         return No("draws in float16 can be zero")
-    if not known_equal(tuple(sample.softmax_value.shape), tuple(sample.noise_value.shape)):
+    if not known_equal(tuple(softmax.shape), tuple(noise.shape)):
         return No("the draws do not have the shape of the softmax")
-    if (sample.dim is None and rank > 1) or (sample.dim or 0) % rank != sample.softmax_dim % rank:
+    if (dim is None and rank > 1) or (dim or 0) % rank != softmax_dim % rank:
         return No("the softmax is along another dimension than the argmax")
     if len(sample.ratio.users) > 1:
         return No(f"{sample.ratio.name} is used elsewhere")
@@ -118,7 +90,7 @@ def _may_rewrite(graph: GraphView, sample: _Sample) -> Literal[True] | No:
     needy = next((u for u in others if not graph.is_call(u, *_LIKE)), None)
     if needy is not None:
         return No(f"it does not pay: {needy.name} needs the softmax as well")
-    if others and not known_equal(sample.softmax_value.stride(), sample.logits_value.stride()):
+    if others and not known_equal(softmax.stride(), logits.stride()):
         return No("a tensor with the strides of the softmax would have those of its operand")
     logits_stay = graph.effects.unwritten([sample.logits], sample.softmax, sample.pick)
     return logits_stay and graph.effects.unwritten([sample.noise], draw.next, sample.pick)
@@ -126,32 +98,33 @@ def _may_rewrite(graph: GraphView, sample: _Sample) -> Literal[True] | No:
 
 def _draw(graph: GraphView, sample: _Sample) -> Node | None:
     """The call that fills the noise: itself, or one that writes it before it is used."""
-    if _called(graph, sample.noise, aten.exponential_, aten.exponential):
+    if graph.call(sample.noise, aten.exponential_, aten.exponential):
         return sample.noise
-    return next((u for u in sample.noise.users if u < sample.ratio and _called(graph, u, aten.exponential_)), None)
+    return next((u for u in sample.noise.users if u < sample.ratio and graph.call(u, aten.exponential_)), None)
 
 
 def _read_shape_of_logits(graph: GraphView, rewrite: Rewriter, user: Node, sample: _Sample) -> None:
     """`empty_like(softmax(l))` is `empty_like(l)`, of the softmax's dtype."""
-    bound = graph.bind(user)
-    assert isinstance(bound, Bound)
-    arguments = {**bound.arguments, "self": sample.logits, "dtype": bound["dtype"] or sample.softmax_value.dtype}
+    bound = graph.bound(user)
+    arguments = {**bound.arguments, "self": sample.logits, "dtype": bound["dtype"] or value_of(sample.softmax).dtype}
     args, kwargs = Bound(bound.op, arguments, bound.given | {"dtype"}).call()
     rewrite.update(user, target=bound.op, args=args, kwargs=kwargs)
 
 
 def _pick_largest_score(rewrite: Rewriter, sample: _Sample) -> None:
-    pick, dim = sample.pick, sample.dim or 0
-    wide = functools.reduce(torch.promote_types, (sample.softmax_value.dtype, sample.noise_value.dtype), torch.float32)
+    pick, bound = sample.pick, rewrite.view.bound(sample.pick)
+    dim, keepdim = bound["dim"] or 0, bound["keepdim"]
+    dtypes = (value_of(sample.softmax).dtype, value_of(sample.noise).dtype)
+    wide = functools.reduce(torch.promote_types, dtypes, torch.float32)
 
-    def widened(node: Node, value: torch.Tensor) -> Node:
-        return node if value.dtype is wide else rewrite.insert(aten.to.dtype, node, wide, before=pick)
+    def widened(node: Node) -> Node:
+        return node if value_of(node).dtype is wide else rewrite.insert(aten.to.dtype, node, wide, before=pick)
 
-    log = rewrite.insert(aten.log, widened(sample.noise, sample.noise_value), before=pick)
-    score = rewrite.insert(aten.sub, widened(sample.logits, sample.logits_value), log, before=pick)
-    best = rewrite.insert(aten.amax, score, [dim], sample.keepdim, before=pick)
+    log = rewrite.insert(aten.log, widened(sample.noise), before=pick)
+    score = rewrite.insert(aten.sub, widened(sample.logits), log, before=pick)
+    best = rewrite.insert(aten.amax, score, [dim], keepdim, before=pick)
     is_number = rewrite.insert(aten.lt, best, math.inf, before=pick)
-    index = rewrite.insert(aten.argmax, score, dim, sample.keepdim, before=pick)
+    index = rewrite.insert(aten.argmax, score, dim, keepdim, before=pick)
     rewrite.replace(pick, aten.where.ScalarOther, is_number, index, 0)
 
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 
-from eductor.graph import Bound, GraphView, No, Rewriter, difference, is_row_major, known_equal, tensor_of
-from eductor.graph.reading.static import mark_static
+from eductor.graph import Bound, GraphView, No, Rewriter, difference, is_row_major, known_equal, tensor_of, value_of
 
 aten = torch.ops.aten
 
@@ -60,7 +59,7 @@ class Fold:
 
         Only first operands are cast; the others are promoted to their dtype.
         """
-        weight = _tensor(self.weight)
+        weight = value_of(self.weight)
         wide = torch.promote_types(weight.dtype, torch.float32)
         precise = torch.float64 if weight.device.type == "cpu" else wide
 
@@ -68,7 +67,7 @@ class Fold:
             return rewrite.insert(op, *args, before=self.norm)
 
         def cast(node: Node, to: torch.dtype) -> Node:
-            return node if _tensor(node).dtype == to else make(aten.to.dtype, node, to)
+            return node if value_of(node).dtype == to else make(aten.to.dtype, node, to)
 
         mean, var = self.statistics
         gamma, beta, bias = self._norm["weight"], self._norm["bias"], self._call["bias"]
@@ -85,7 +84,7 @@ class Fold:
 
     def _per_channel(self, scale: Node, make: Callable[..., Node]) -> Node:
         """The scale in the shape of the weight: a transposed convolution has its channels second, by groups."""
-        shape = _tensor(self.weight).shape
+        shape = value_of(self.weight).shape
         ones = [1] * (len(shape) - 2)
         if self._call.packet not in TRANSPOSED:
             return make(aten.reshape.default, scale, [-1, 1, *ones])
@@ -138,26 +137,14 @@ def _may_fold(graph: GraphView, fold: Fold, call: Bound) -> Literal[True] | No:
     values = [tensor_of(node) for node in (fold.call, fold.norm, *fold.parameters)]
     if any(value is None or not value.dtype.is_floating_point for value in values):
         return No("an operand is not known to be a floating-point tensor")
-    result, weight = _tensor(fold.call), _tensor(fold.weight)
+    result, weight = value_of(fold.call), value_of(fold.weight)
     if result.dim() != weight.dim():
         # a single sample has no dimension for the batch
         return No("the channels of the batch norm are not those of the weight")
     if any(type(size) is not int for size in weight.shape) or type(call.get("groups", 1)) is not int:
         return No("the sizes of the weight are not known")
-    if unlike := difference(result, _tensor(fold.norm)):
+    if unlike := difference(result, value_of(fold.norm)):
         return No(f"the batch norm changes its input in {unlike}")
     if not is_row_major(weight) and not known_equal(torch.empty_like(weight).stride(), weight.stride()):
         return No("the weight is not dense")
     return graph.effects.may_move(fold.call, fold.norm)
-
-
-def _tensor(node: Node) -> torch.Tensor:
-    value = tensor_of(node)
-    assert value is not None
-    return value
-
-
-def with_parameters(module: GraphModule) -> None:
-    """For examples: all inputs but the first are parameters of a model."""
-    for node in module.graph.find_nodes(op="placeholder")[1:]:
-        mark_static(node)

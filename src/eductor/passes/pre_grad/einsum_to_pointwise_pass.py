@@ -12,7 +12,7 @@ from torch.fx import Node
 from eductor.compat import FakeTensor
 from eductor.graph import Bound, GraphView, No, Rewriter, bind, known_equal, tensor_of
 from eductor.passes.functional.layout_safety import may_change_strides
-from eductor.passes.pre_grad.products.compress import are_of_one_kind, einsum_terms
+from eductor.passes.pre_grad.compressions import are_of_one_kind, einsum_terms
 from eductor.pipeline.base import f32, graph_pass
 
 aten = torch.ops.aten

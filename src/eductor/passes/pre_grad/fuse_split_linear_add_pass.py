@@ -10,9 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
-from eductor.cost import Device, Gemm, bytes_of, copy_time, device_of, gemm_of, gemm_time, pays
-from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, known_equal, requires_grad, tensor_of
+from eductor.cost import Device, Gemm, bytes_of, copy_time, device_of, gemm_of, pays
+from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, known_equal, requires_grad, tensor_of, value_of
 from eductor.graph.reading.static import is_static, pack
+from eductor.passes.batching.products import gain
+from eductor.passes.batching.shared_input import kind_of
+from eductor.passes.pre_grad.compressions import rank_of
 from eductor.pipeline.base import Context, f32, graph_pass
 from eductor.views import ViewPlan, concatenated, source_view
 
@@ -51,8 +54,8 @@ class Linear:
 
 def _is_sum(graph: GraphView, node: Node) -> bool:
     """Whether a node adds two values as they are."""
-    bound = graph.bind(node)
-    return isinstance(bound, Bound) and bound.op is aten.add.Tensor and bound["alpha"] == 1
+    bound = graph.call(node, aten.add.Tensor)
+    return bound is not None and bound["alpha"] == 1
 
 
 def _addends(graph: GraphView, node: Any, *, is_root: bool = False) -> Iterator[Any]:
@@ -90,30 +93,18 @@ def _runs(graph: GraphView, linears: Sequence[Linear]) -> Iterator[list[Linear]]
 def _may_fuse(graph: GraphView, root: Node, run: Sequence[Linear]) -> Literal[True] | No:
     """Whether a sum may be computed as one linear."""
     effects, result = graph.effects, tensor_of(root)
-    verdict = effects.same_kind([root, *(linear.node for linear in run)])
-    if not verdict:
+    if not (verdict := effects.same_kind([root, *(linear.node for linear in run)])):
         return verdict
     if result is None or not is_row_major(result):
         return No("its result is not row-major")
     first = min(linear.node for linear in run)
     given = [n for linear in run for n in (linear.weight, linear.bias) if n is not None]
-    verdict = effects.unwritten(given, first, root)
-    if not verdict:
+    if not (verdict := effects.unwritten(given, first, root)):
         return verdict
-    if len({_kind(linear.weight) for linear in run}) > 1:
+    if len({kind_of(linear.weight) for linear in run}) > 1:
         return No("the weights differ in dtype, device or requires_grad")
-    matrices = all(_rank(linear.weight) == 2 and (linear.bias is None or _rank(linear.bias) == 1) for linear in run)
+    matrices = all(rank_of(linear.weight) == 2 and (linear.bias is None or rank_of(linear.bias) == 1) for linear in run)
     return True if matrices else No("a weight is not a matrix, or a bias is not a vector")
-
-
-def _rank(node: Node) -> int:
-    value = tensor_of(node)
-    return -1 if value is None else value.dim()
-
-
-def _kind(node: Node) -> Any:
-    value = tensor_of(node)
-    return None if value is None else (value.dtype, value.device, value.requires_grad)
 
 
 def _fuse(
@@ -138,8 +129,7 @@ def _fuse(
 
 def _pays(context: Context, root: Node, run: Sequence[Linear], is_packed: bool) -> Literal[True] | No:
     """Whether one linear in place of a run pays."""
-    result = tensor_of(root)
-    assert result is not None
+    result: torch.Tensor = value_of(root)
     device = device_of(result.device, context.options)
     trains = requires_grad(result) and not context.is_inference
     costs = 0.0 if is_packed else copy_time(sum(bytes_of(linear.weight) for linear in run), device)
@@ -151,12 +141,12 @@ def _saved(run: Sequence[Linear], device: Device, trains: bool) -> float:
     if len(gemms) < len(run):
         return 0.0
     whole = Gemm(gemms[0].rows, gemms[0].columns, sum(gemm.inner for gemm in gemms), gemms[0].dtype)
-    saved = sum(gemm_time(gemm, device) for gemm in gemms) - gemm_time(whole, device)
-    if trains:
-        saved += sum(gemm_time(g, device) for gemm in gemms for g in gemm.backward())
-        saved -= sum(gemm_time(g, device) for g in whole.backward())
     sums = 1 if device.fuses else len(run) - 1
-    return saved + sums * device.launch + (len(run) - 1) * bytes_of(run[0].node) / device.bandwidth
+    return (
+        gain(gemms, whole, device, trains)
+        + sums * device.launch
+        + (len(run) - 1) * bytes_of(run[0].node) / device.bandwidth
+    )
 
 
 def _emit(rewrite: Rewriter, root: Node, run: Sequence[Linear], whole: ViewPlan, is_packed: bool) -> Node:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch.fx import Node
 
-from eductor.graph import Bound, GraphView, No, Rewriter, tensor_of, value_of
+from eductor.graph import GraphView, No, Rewriter, tensor_of, value_of
 from eductor.graph.effects.gradient_order import another_order, may_be_used_elsewhere, same_sum, uses
 from eductor.pipeline.base import f32, f64, graph_pass
 
@@ -29,7 +29,7 @@ def merge_concats_pass(graph: GraphView, rewrite: Rewriter, *, most_operands: in
             continue
         flat: list[Node] = []
         for operand in operands:
-            inner = _operands(graph, operand) if graph.is_call(operand, aten.cat) else None
+            inner = _operands(graph, operand)
             verdict = _may_merge(graph, outer, operand, inner) if inner is not None else No("no operand is a cat")
             if inner is not None and verdict and len(operands) + len(inner) > most_operands:
                 verdict = No(f"the cat would have more than {most_operands} operands")
@@ -41,16 +41,16 @@ def merge_concats_pass(graph: GraphView, rewrite: Rewriter, *, most_operands: in
 
 
 def _operands(graph: GraphView, node: Node) -> list[Node] | None:
-    bound = graph.bind(node)
-    given: Any = bound.get("tensors") if isinstance(bound, Bound) else None
+    """The operands of a cat of known tensors; None for anything else."""
+    bound = graph.call(node, aten.cat)
+    given: Any = bound["tensors"] if bound is not None else None
     is_list = isinstance(given, (list, tuple)) and all(tensor_of(x) is not None for x in given)
     return list(given) if is_list and tensor_of(node) is not None and isinstance(_dim(graph, node), int) else None
 
 
 def _dim(graph: GraphView, node: Node) -> Any:
-    bound = graph.bind(node)
-    assert isinstance(bound, Bound)
-    return bound["dim"] % value_of(node).dim() if isinstance(bound["dim"], int) else None
+    dim = graph.bound(node)["dim"]
+    return dim % value_of(node).dim() if isinstance(dim, int) else None
 
 
 def _may_merge(graph: GraphView, outer: Node, inner: Node, operands: list[Node]) -> Literal[True] | No:
@@ -62,9 +62,8 @@ def _may_merge(graph: GraphView, outer: Node, inner: Node, operands: list[Node])
     whole = value_of(outer)
     if any(value_of(x).dtype != whole.dtype or value_of(x).dim() != whole.dim() for x in (inner, *operands)):
         return No("the operands differ in dtype or rank")
-    verdict = graph.effects.same_region((inner, outer))
-    if verdict:
-        verdict = graph.effects.unwritten((inner, *operands), inner, outer)
+    effects = graph.effects
+    verdict = effects.same_region((inner, outer)) and effects.unwritten((inner, *operands), inner, outer)
     return verdict and next((v for x in {*operands} if not (v := _same_sum(x, inner, outer, operands))), True)
 
 

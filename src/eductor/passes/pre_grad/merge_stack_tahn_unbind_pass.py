@@ -27,24 +27,24 @@ def merge_stack_tahn_unbind_pass(graph: GraphView, rewrite: Rewriter, context: C
     It pays where copying the tensors into a stack costs more than a launch for each.
     """
     for unbind in graph.find(aten.unbind):
-        functions, stack = _functions(graph, unbind)
-        if not functions or not graph.is_call(stack, aten.stack):
-            rewrite.reject("it does not unbind pointwise functions of a stack", unbind)
-            continue
-        verdict = _may_rewrite(graph, unbind, functions, stack) and _pays(context, unbind, functions, stack)
-        if not verdict:
-            rewrite.reject(verdict, unbind)
-            continue
-        bound = graph.bind(stack)
-        assert isinstance(bound, Bound)
-        for piece in list(unbind.users):
-            value = bound["tensors"][_index(piece)]
-            for function in functions:
-                call = graph.bind(function)
-                assert isinstance(call, Bound)
-                args, kwargs = on(call, value)
-                value = rewrite.insert(call.op, *args, before=unbind, like=function, **kwargs)
-            rewrite.replace(piece, value)
+        rewrite.record(_apply_one_by_one(graph, rewrite, context, unbind), unbind)
+
+
+def _apply_one_by_one(graph: GraphView, rewrite: Rewriter, context: Context, unbind: Node) -> No | None:
+    functions, stack = _functions(graph, unbind)
+    if not functions or not graph.is_call(stack, aten.stack):
+        return No("it does not unbind pointwise functions of a stack")
+    if not (verdict := _may_rewrite(graph, unbind, functions, stack) and _pays(context, unbind, functions, stack)):
+        return verdict
+    operands = graph.bound(stack)["tensors"]
+    for piece in list(unbind.users):
+        value = operands[_index(piece)]
+        for function in functions:
+            call = graph.bound(function)
+            args, kwargs = on(call, value)
+            value = rewrite.insert(call.op, *args, before=unbind, like=function, **kwargs)
+        rewrite.replace(piece, value)
+    return None
 
 
 def _functions(graph: GraphView, unbind: Node) -> tuple[list[Node], Node]:
@@ -72,12 +72,13 @@ def _may_rewrite(graph: GraphView, unbind: Node, functions: list[Node], stack: N
         return No("the stack promotes its operands to one dtype first")
     if any(graph.effects.leaves(user) for user in unbind.users):
         return No("an unbound piece escapes the graph, and shares memory with the others")
-    verdict = graph.effects.same_region((stack, *functions, unbind, *unbind.users))
-    if verdict:
-        verdict = graph.effects.unwritten((*bound["tensors"], *functions, stack), stack, unbind)
-    if verdict:
-        verdict = graph.effects.unwritten(unbind.users, unbind, graph.output)
-    return verdict and _keeps_layout(graph, unbind, functions, bound["tensors"])
+    effects = graph.effects
+    return (
+        effects.same_region((stack, *functions, unbind, *unbind.users))
+        and effects.unwritten((*bound["tensors"], *functions, stack), stack, unbind)
+        and effects.unwritten(unbind.users, unbind, graph.output)
+        and _keeps_layout(graph, unbind, functions, bound["tensors"])
+    )
 
 
 def _keeps_layout(graph: GraphView, unbind: Node, functions: list[Node], operands: Sequence[Any]) -> Literal[True] | No:
@@ -86,8 +87,7 @@ def _keeps_layout(graph: GraphView, unbind: Node, functions: list[Node], operand
         value = value_of(operands[_index(piece)])
         with value.fake_mode, torch.no_grad():
             for function in functions:
-                call = graph.bind(function)
-                assert isinstance(call, Bound)
+                call = graph.bound(function)
                 args, kwargs = on(call, value)
                 value = call.op(*args, **kwargs)
         if not known_equal(tuple(value.stride()), tuple(value_of(piece).stride())):

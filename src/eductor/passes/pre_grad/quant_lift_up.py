@@ -33,40 +33,29 @@ def quant_lift_up(graph: GraphView, rewrite: Rewriter) -> None:
         bound = graph.bind(quantize)
         if not isinstance(bound, Bound):
             rewrite.reject(bound, quantize)
-            continue
-        given = next(iter(bound.arguments.values()))
-        views = _views_above(graph, given)
-        if not views:
-            continue
-        source = _operand(graph, views[0])
-        verdict = _may_lift(graph, bound, quantize, views, source)
-        if not verdict:
-            rewrite.reject(verdict, quantize, views[-1])
-            continue
-        args, kwargs = _call(bound, source)
-        quantized = rewrite.insert(bound.op, *args, before=views[0], like=quantize, **kwargs)
-        _replace_operand(rewrite, views[0], source, quantized)
-        rewrite.replace(quantize, views[-1])
+        elif views := _views_above(graph, next(iter(bound.arguments.values()))):
+            rewrite.record(_lift(graph, rewrite, quantize, bound, views), quantize, views[-1])
 
 
-def _replace_operand(rewrite: Rewriter, view: Node, old: Node, new: Node) -> None:
-    """Replaces an operand of a view."""
-    args, kwargs = map_arg((view.args, view.kwargs), lambda n: new if n is old else n)
-    rewrite.update(view, args=args, kwargs=kwargs)
+def _lift(graph: GraphView, rewrite: Rewriter, quantize: Node, bound: Bound, views: list[Node]) -> No | None:
+    source = graph.bound(views[0])["self"]
+    if not (verdict := _may_lift(graph, bound, quantize, views, source)):
+        return verdict
+    args, kwargs = _call(bound, source)
+    quantized = rewrite.insert(bound.op, *args, before=views[0], like=quantize, **kwargs)
+    args, kwargs = map_arg((views[0].args, views[0].kwargs), lambda n: quantized if n is source else n)
+    rewrite.update(views[0], args=args, kwargs=kwargs)
+    rewrite.replace(quantize, views[-1])
+    return None
 
 
 def _views_above(graph: GraphView, node: Any) -> list[Node]:
     """The reshapes that produced a value, in order; one above the last that has other users ends the chain."""
     views: list[Node] = []
-    while isinstance(node, Node) and graph.is_call(node, *RESHAPES) and (not views or len(node.users) == 1):
+    while (view := graph.call(node, *RESHAPES)) is not None and (not views or len(node.users) == 1):
         views.insert(0, node)
-        node = _operand(graph, node)
+        node = view["self"]
     return views
-
-
-def _operand(graph: GraphView, view: Node) -> Any:
-    bound = graph.bind(view)
-    return bound["self"] if isinstance(bound, Bound) else None
 
 
 def _call(bound: Bound, source: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

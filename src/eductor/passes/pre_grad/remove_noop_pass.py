@@ -11,17 +11,12 @@ from eductor.compat import has_hooks
 from eductor.graph import Bound, GraphView, No, Rewriter, requires_grad, value_of
 from eductor.graph.effects.gradient_order import same_sum_in_place_of
 from eductor.passes.noops import (
-    cat_of_one,
     copy,
-    empty_pad,
-    first_power,
-    full_slice,
     may_be_alias,
     minus_zero,
     no_op,
+    no_ops_of_both,
     plus_zero,
-    repeat_once,
-    rounded_integers,
     same_view,
     times_one,
 )
@@ -102,15 +97,10 @@ def _unwritten(graph: GraphView, given: Node) -> Literal[True] | No:
 
 _VIEWS = (aten.view, aten.reshape, aten.expand, aten.permute, aten.transpose, aten.squeeze)
 
-no_op(remove_noop_pass, full_slice, aten.slice, allowed=_may_replace)
+no_ops_of_both(remove_noop_pass, _may_replace)
 no_op(remove_noop_pass, same_view, *_VIEWS, aten.expand_as, aten.view_as, allowed=_may_replace)
 no_op(remove_noop_pass, copy, aten.clone, aten.alias, allowed=_may_replace)
 no_op(remove_noop_pass, cast_by_copy, aten.to, allowed=_may_replace)
-no_op(remove_noop_pass, repeat_once, aten.repeat, aten.tile, allowed=_may_replace)
-no_op(remove_noop_pass, empty_pad, aten.pad, aten.constant_pad_nd, allowed=_may_replace)
-no_op(remove_noop_pass, cat_of_one, aten.cat, source="tensors", allowed=_may_replace)
-no_op(remove_noop_pass, rounded_integers, aten.ceil, aten.floor, aten.round, aten.trunc, allowed=_may_replace)
-no_op(remove_noop_pass, first_power, aten.pow, allowed=_may_replace)
 no_op(remove_noop_pass, times_one, aten.mul, aten.div, allowed=_may_replace)
 no_op(remove_noop_pass, minus_zero, aten.sub, allowed=_may_replace)
 no_op(remove_noop_pass, plus_zero, aten.add, allowed=_may_replace)

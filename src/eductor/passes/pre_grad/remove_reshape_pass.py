@@ -21,45 +21,41 @@ def remove_reshape_pass(graph: GraphView, rewrite: Rewriter, context: Context) -
     It pays always: fewer calls, and later passes see that linears share an input.
     """
     for root in graph.find(*RESHAPES):
-        # The cheap check first: most reshapes are no chain.
-        is_chain = _is_link(graph, _operand(graph, root))
-        found = source_view_through(graph, root, functools.partial(_is_link, graph)) if is_chain else None
-        if found is None or len(found.nodes) < 2:
-            rewrite.reject("it is not a chain of reshapes, or a reshape in it is used elsewhere", root)
-            continue
-        made = plan_views(found.index_map)
-        if made is None or len(made.steps) >= len(found.nodes):
-            rewrite.reject("no shorter chain reads the same", root)
-            continue
-        if not (verdict := _may_shorten(graph, root, found, made)):
-            rewrite.reject(verdict, root)
-            continue
-        new = made.emit(rewrite, before=root, like=root)
-        if context.options.debug:
-            check_equal(root, new, {made.index_map.source})
-        rewrite.replace(root, new)
+        rewrite.record(_shorten(graph, rewrite, root, checks=context.options.debug), root)
 
 
-def _operand(graph: GraphView, node: Node) -> Any:
-    bound = graph.bind(node)
-    return bound.get("self") if isinstance(bound, Bound) else None
+def _shorten(graph: GraphView, rewrite: Rewriter, root: Node, *, checks: bool) -> No | None:
+    # The cheap check first: most reshapes are no chain.
+    bound = graph.call(root, *RESHAPES)
+    is_chain = bound is not None and _is_link(graph, bound.get("self"))
+    found = source_view_through(graph, root, functools.partial(_is_link, graph)) if is_chain else None
+    if found is None or len(found.nodes) < 2:
+        return No("it is not a chain of reshapes, or a reshape in it is used elsewhere")
+    made = plan_views(found.index_map)
+    if made is None or len(made.steps) >= len(found.nodes):
+        return No("no shorter chain reads the same")
+    if not (verdict := _may_shorten(graph, root, found, made)):
+        return verdict
+    new = made.emit(rewrite, before=root, like=root)
+    if checks:
+        check_equal(root, new, {made.index_map.source})
+    rewrite.replace(root, new)
+    return None
 
 
 def _is_link(graph: GraphView, node: Any) -> bool:
     """Whether a value is a reshape without users outside of the chain."""
-    bound = graph.bind(node) if isinstance(node, Node) and len(node.users) == 1 else None
-    return isinstance(bound, Bound) and bound.packet in RESHAPES
+    return graph.call(node, *RESHAPES) is not None and len(node.users) == 1
 
 
 def _may_shorten(graph: GraphView, root: Node, found: SourceView, made: ViewPlan) -> Literal[True] | No:
     source, effects = made.index_map.source, graph.effects
-    verdict = effects.same_region((root, *found.nodes))
-    if verdict:
-        verdict = effects.unwritten((source, *found.nodes), found.nodes[0], root)
+    first = found.nodes[0]
+    verdict = effects.same_region((root, *found.nodes)) and effects.unwritten((source, *found.nodes), first, root)
     if verdict and made.steps:
-        verdict = same_sum(source, uses(source, but=found.nodes), found.nodes[0], root)
+        verdict = same_sum(source, uses(source, but=found.nodes), first, root)
     elif verdict:
-        verdict = same_sum_in_place_of(root, source, through=found.nodes[0])
+        verdict = same_sum_in_place_of(root, source, through=first)
     if not verdict:
         return verdict
     unlike = difference(value_of(root), made.value)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch.fx import Node
 
-from eductor.graph import Bound, GraphView, Rewriter, known_equal, value_of
+from eductor.graph import Bound, GraphView, No, Rewriter, known_equal, value_of
 from eductor.graph.reading.pointwise import is_same_function, on, operand_of
 from eductor.pipeline.base import f32, graph_pass
 from eductor.views import SPLITS, concatenated, division
@@ -23,39 +23,34 @@ def remove_split_ops_pass(graph: GraphView, rewrite: Rewriter) -> None:
     It pays where the pieces are many: a function is computed once, not piece by piece, and nothing is concatenated.
     """
     for cat in graph.find(aten.cat):
-        _apply_once(graph, rewrite, cat)
+        rewrite.record(_apply_once(graph, rewrite, cat), cat)
     for split in graph.find(*SPLITS):
-        _narrow(graph, rewrite, split)
+        rewrite.record(_narrow(graph, rewrite, split), split)
 
 
-def _apply_once(graph: GraphView, rewrite: Rewriter, cat: Node) -> None:
+def _apply_once(graph: GraphView, rewrite: Rewriter, cat: Node) -> No | None:
     """Applies pointwise functions once to the whole, where each piece of a cat goes through the same functions."""
     bound = graph.bind(cat)
     operands = bound["tensors"] if isinstance(bound, Bound) else ()
     if not isinstance(bound, Bound) or not isinstance(operands, (list, tuple)) or len(set(operands)) < 2:
-        rewrite.reject("its operands are not a list of different tensors", cat)
-        return
+        return No("its operands are not a list of different tensors")
     levels, ends = _common(graph, operands)
     if not levels:
-        rewrite.reject("its operands do not end in the same pointwise functions, used once", cat)
-        return
+        return No("its operands do not end in the same pointwise functions, used once")
     found = concatenated(graph, ends, bound["dim"], before=cat)
-    verdict = graph.effects.same_region((cat, *(node for level in levels for node in level)))
-    if not verdict:
-        rewrite.reject(verdict, cat)
-        return
+    if not (verdict := graph.effects.same_region((cat, *(node for level in levels for node in level)))):
+        return verdict
     if found is None or not found.is_view:
-        rewrite.reject("the operands of the functions are not together one view of one tensor", cat)
-        return
+        return No("the operands of the functions are not together one view of one tensor")
     value = found.emit(rewrite, before=cat, like=cat)
     for level in reversed(levels):
-        function = graph.bind(level[0])
-        assert isinstance(function, Bound)
+        function = graph.bound(level[0])
         args, kwargs = on(function, value)
         value = rewrite.insert(function.op, *args, before=cat, like=level[0], **kwargs)
     if not known_equal(tuple(value_of(value).stride()), tuple(value_of(cat).stride())):
         value = rewrite.insert(aten.clone, value, before=cat, like=cat, memory_format=torch.contiguous_format)
     rewrite.replace(cat, value)
+    return None
 
 
 def _common(graph: GraphView, operands: Sequence[Node]) -> tuple[list[list[Node]], list[Node]]:
@@ -75,22 +70,19 @@ def _common(graph: GraphView, operands: Sequence[Node]) -> tuple[list[list[Node]
         ends = known
 
 
-def _narrow(graph: GraphView, rewrite: Rewriter, split: Node) -> None:
+def _narrow(graph: GraphView, rewrite: Rewriter, split: Node) -> No | None:
     """Replaces a split of which one piece is used by a slice. With more pieces, the split has the cheaper gradient."""
     found = division(graph, split)
     pieces = list(split.users)
     if found is None or len(pieces) != 1 or len(found.sizes) < 2 or pieces[0].target is not operator.getitem:
-        rewrite.reject("more than one of its pieces is used", split)
-        return
+        return No("more than one of its pieces is used")
     (piece,), index = pieces, pieces[0].args[1]
     if not isinstance(index, int) or not all(isinstance(size, int) for size in found.sizes):
-        rewrite.reject("the start or the size of the piece is symbolic", split)
-        return
+        return No("the start or the size of the piece is symbolic")
     if not (verdict := graph.effects.same_region((split, piece))):
-        rewrite.reject(verdict, split)
-        return
-    start, size = found.starts[index], found.sizes[index]
-    rewrite.replace(piece, aten.narrow, found.operand, found.dim, start, size)
+        return verdict
+    rewrite.replace(piece, aten.narrow, found.operand, found.dim, found.starts[index], found.sizes[index])
+    return None
 
 
 @remove_split_ops_pass.example

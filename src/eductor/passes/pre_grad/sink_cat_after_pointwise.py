@@ -41,8 +41,7 @@ def sink_cat_after_pointwise(graph: GraphView, rewrite: Rewriter, context: Conte
         if len(users) > 1:
             rewrite.reject("the result of the cat is used more than once", cat, *users)
             continue
-        bound, user, function = graph.bind(cat), users[0], functions[0]
-        assert isinstance(function, Bound)
+        bound, user, function = graph.bind(cat), users[0], graph.bound(users[0])
         if not isinstance(bound, Bound):
             rewrite.reject(bound, cat, user)
             continue

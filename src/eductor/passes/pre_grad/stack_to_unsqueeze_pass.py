@@ -8,7 +8,7 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import FakeTensor, enable_python_dispatcher
-from eductor.graph import Bound, GraphView, No, Rewriter, difference, tensor_of, value_of
+from eductor.graph import GraphView, No, Rewriter, difference, tensor_of, value_of
 from eductor.pipeline.base import f32, graph_pass
 from eductor.views import concat_nest
 
@@ -24,24 +24,25 @@ def stack_to_unsqueeze_pass(graph: GraphView, rewrite: Rewriter) -> None:
     It pays by the next step, which replaces the result by one reshape; a stack of one becomes a view, not a copy.
     """
     for node in graph.find(aten.stack):
-        bound = graph.bind(node)
-        operands = bound["tensors"] if isinstance(bound, Bound) else ()
-        if not isinstance(bound, Bound) or not isinstance(operands, (list, tuple)) or tensor_of(node) is None:
-            rewrite.reject("its operands are not a list of known tensors", node)
-            continue
-        dim = bound["dim"] % value_of(node).dim()
-        if len(operands) == 1:
-            _unsqueeze_one(graph, rewrite, node, operands[0], dim)
-            continue
-        nest = concat_nest(graph, node)
-        if isinstance(nest, No) or not nest.is_one or "reshape" not in nest.kinds:
-            rewrite.reject("its operands are not reshaped parts of one tensor, which the next step would merge", node)
-            continue
-        if not _has_same_strides(node, operands, dim):
-            rewrite.reject("a cat would have other strides", node)
-            continue
-        parts = [rewrite.insert(aten.unsqueeze, x, dim, before=node, like=node) for x in operands]
-        rewrite.replace(node, aten.cat, parts, dim)
+        rewrite.record(_unsqueeze(graph, rewrite, node), node)
+
+
+def _unsqueeze(graph: GraphView, rewrite: Rewriter, node: Node) -> No | None:
+    bound = graph.call(node, aten.stack)
+    operands = bound["tensors"] if bound is not None else ()
+    if bound is None or not isinstance(operands, (list, tuple)) or tensor_of(node) is None:
+        return No("its operands are not a list of known tensors")
+    dim = bound["dim"] % value_of(node).dim()
+    if len(operands) == 1:
+        return _unsqueeze_one(graph, rewrite, node, operands[0], dim)
+    nest = concat_nest(graph, node)
+    if isinstance(nest, No) or not nest.is_one or "reshape" not in nest.kinds:
+        return No("its operands are not reshaped parts of one tensor, which the next step would merge")
+    if not _has_same_strides(node, operands, dim):
+        return No("a cat would have other strides")
+    parts = [rewrite.insert(aten.unsqueeze, x, dim, before=node, like=node) for x in operands]
+    rewrite.replace(node, aten.cat, parts, dim)
+    return None
 
 
 def _has_same_strides(node: Node, operands: Sequence[Node], dim: int) -> bool:
@@ -53,17 +54,16 @@ def _has_same_strides(node: Node, operands: Sequence[Node], dim: int) -> bool:
     return difference(made, value_of(node)) is None
 
 
-def _unsqueeze_one(graph: GraphView, rewrite: Rewriter, node: Node, operand: Node, dim: int) -> None:
+def _unsqueeze_one(graph: GraphView, rewrite: Rewriter, node: Node, operand: Node, dim: int) -> No | None:
     """Replaces a stack of one, which is a copy, by an unsqueeze, if aliasing the operand is not observable."""
-    verdict = graph.effects.may_alias(node, operand)
-    if not verdict:
-        rewrite.reject(verdict, node)
-        return
+    if not (verdict := graph.effects.may_alias(node, operand)):
+        return verdict
     new = rewrite.insert(aten.unsqueeze, operand, dim, before=node, like=node)
     if difference(value_of(new), value_of(node)) is not None:
         layout = torch.contiguous_format
         new = rewrite.insert(aten.clone, new, before=node, like=node, memory_format=layout)
     rewrite.replace(node, new)
+    return None
 
 
 @stack_to_unsqueeze_pass.example

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
-from eductor.graph import GraphView, No, Rewriter, requires_grad, tensor_of, value_of
+from eductor.graph import GraphView, No, Rewriter, requires_grad, value_of
 from eductor.graph.reading.static import is_static, pack
 from eductor.graph.view import key_of
 from eductor.passes.functional.layout_safety import contiguous_like, may_change_strides
-from eductor.passes.pre_grad.products.compress import LCE_OPERATORS, Compress, insert_product, read_lce, undisturbed
+from eductor.passes.pre_grad.compressions import LCE_OPERATORS, Compress, insert_product, read_lce, undisturbed
 from eductor.pipeline.base import Context, f32, graph_pass
 
 aten = torch.ops.aten
@@ -65,49 +65,36 @@ def _kind(compress: Compress) -> tuple[bool, bool, bool]:
 
 def _legal(graph: GraphView, rewrite: Rewriter, group: list[Compress]) -> list[Compress]:
     """The members of a group that may be computed together, at the position of its first one."""
-    while group and (wrong := _first_wrong(graph, group)) is not None:
-        member, no = wrong
-        rewrite.reject(no, member.output)
-        group = [m for m in group if m is not member]
-    return group
-
-
-def _first_wrong(graph: GraphView, group: list[Compress]) -> tuple[Compress, No] | None:
     whole, start = sum(map(_height, group)), 0
     for member in group:
         verdict = _may_move_to_first(graph, group[0], member) and _may_be_part(graph, member, start, whole)
         if not verdict:
-            return member, verdict
+            rewrite.reject(verdict, member.output)
+            return _legal(graph, rewrite, [m for m in group if m is not member])
         start += _height(member)
-    return None
+    return group
 
 
 def _height(member: Compress) -> int:
     """The number of outputs of a compression."""
-    weight = tensor_of(member.weight)
-    assert weight is not None
-    return weight.shape[0]
+    height: int = value_of(member.weight).shape[0]
+    return height
 
 
 def _may_move_to_first(graph: GraphView, first: Compress, member: Compress) -> Literal[True] | No:
     """Whether a member can be computed at the position of the first one."""
     late = next((n for n in member.operands if not n < first.output), None)
     if late is not None:
-        return No(
-            f"{late.name} is defined only after {first.output.name}, where all would be computed",
-            late,
-            first.output,
-        )
+        reason = f"{late.name} is defined only after {first.output.name}, where all would be computed"
+        return No(reason, late, first.output)
     return undisturbed(graph, first.start or first.output, member.output, member.operands)
 
 
 def _may_be_part(graph: GraphView, member: Compress, start: int, whole: int) -> Literal[True] | No:
     """Whether the result of a member can be a slice of the fused result."""
-    tensor = tensor_of(member.output)
-    assert tensor is not None
-    height = _height(member)
+    tensor = value_of(member.output)
     fused = contiguous_like(tensor, (*tensor.shape[:-2], whole, tensor.shape[-1]))
-    return may_change_strides(graph, member.output, fused.narrow(-2, start, height))
+    return may_change_strides(graph, member.output, fused.narrow(-2, start, _height(member)))
 
 
 def _replace(rewrite: Rewriter, group: list[Compress], context: Context) -> None:

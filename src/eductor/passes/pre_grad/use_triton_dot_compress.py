@@ -11,15 +11,16 @@ from torch.fx import Node
 from eductor.graph import Bound, GraphView, No, Rewriter, bind, known_equal, tensor_of
 from eductor.ops.dot_compress import dot_compress
 from eductor.ops.launching import KERNEL_DTYPES
-from eductor.passes.pre_grad.products.compress import (
+from eductor.passes.pre_grad.compressions import (
     Compress,
     are_of_one_kind,
     have_no_other_users,
     may_be_product,
+    rank_of,
     read_lce,
+    swapped,
     undisturbed,
 )
-from eductor.passes.pre_grad.products.swaps import swapped
 from eductor.pipeline.base import f32, f64, graph_pass
 
 aten = torch.ops.aten
@@ -38,10 +39,10 @@ def use_triton_dot_compress(graph: GraphView, rewrite: Rewriter) -> None:
         product = _product(node)
         if product is None:
             continue
-        if _is_of_pairs(node, *product):
+        if _is_of_pairs(graph, node, *product):
             rewrite.reject("the products of all pairs come first, and in another order infinities would differ", node)
             continue
-        found = None if _is_linear(node) else _compressed(graph, product[1])
+        found = None if graph.is_call(node, aten.linear) else _compressed(graph, product[1])
         if found is None or found.x is not product[0]:
             continue
         if verdict := _may_compress(graph, node, found):
@@ -60,15 +61,10 @@ def _product(node: Any) -> tuple[Node, Node] | None:
     return (bound["input"], bound["weight"]) if bound.packet is aten.linear and bound["bias"] is None else None
 
 
-def _is_linear(node: Node) -> bool:
-    bound = bind(node)
-    return isinstance(bound, Bound) and bound.packet is aten.linear
-
-
 def _compressed(graph: GraphView, right: Node) -> Compress | None:
     """The compression, without bias and relu, of which a value is the transposed result."""
     product = _product(right)
-    if product is not None and _is_linear(right):
+    if product is not None and graph.is_call(right, aten.linear):
         x = swapped(product[0])
         return Compress(right, product[1], x, start=product[0]) if x is not None else None
     end = swapped(right)
@@ -79,21 +75,21 @@ def _compressed(graph: GraphView, right: Node) -> Compress | None:
         is_plain = found.bias is None and not found.relu
         return Compress(right, found.weight, found.x, inner=found.nodes, start=found.start) if is_plain else None
     product = _product(end)
-    if product is not None and not _is_linear(end) and _rank(product[0]) == 2:
+    if product is not None and not graph.is_call(end, aten.linear) and rank_of(product[0]) == 2:
         return Compress(right, *product, inner=(end,))
     return None
 
 
-def _is_of_pairs(node: Node, pairs: Node, right: Node) -> bool:
+def _is_of_pairs(graph: GraphView, node: Node, pairs: Node, right: Node) -> bool:
     """Whether a product is `linear(x @ x.mT, w)`, or `(x @ x.mT) @ w.T`, which is the same interaction."""
     product = _product(pairs)
-    is_compressed = _is_linear(node) or (_rank(right) == 2 and swapped(right) is not None)
-    return is_compressed and product is not None and not _is_linear(pairs) and swapped(product[1]) is product[0]
-
-
-def _rank(node: Any) -> int:
-    tensor = tensor_of(node)
-    return -1 if tensor is None else tensor.dim()
+    is_compressed = graph.is_call(node, aten.linear) or (rank_of(right) == 2 and swapped(right) is not None)
+    return (
+        is_compressed
+        and product is not None
+        and not graph.is_call(pairs, aten.linear)
+        and swapped(product[1]) is product[0]
+    )
 
 
 def _may_compress(graph: GraphView, node: Node, found: Compress) -> Literal[True] | No:

@@ -11,13 +11,15 @@ import torch
 from torch.fx import Node
 
 from eductor.compat import FakeTensor
-from eductor.graph import Bound, GraphView, No, Rewriter, bind, known_equal, tensor_of
+from eductor.graph import Bound, GraphView, No, Rewriter, bind, known_equal, tensor_of, value_of
 from eductor.ops.launching import KERNEL_DTYPES
 from eductor.ops.lce import lce
 from eductor.passes.functional.layout_safety import contiguous_like, may_change_strides
-from eductor.passes.pre_grad.products.swaps import SWAPS, swapped
 
 aten = torch.ops.aten
+
+SWAPS = (aten.permute, aten.transpose, aten.t, aten.mT, aten.numpy_T, aten.movedim)
+"""The operators that may exchange the last two dims."""
 
 LCE_OPERATORS = (*SWAPS, aten.einsum)
 """The operators whose calls may be the end of a compression."""
@@ -50,47 +52,43 @@ class Compress:
 
 def read_lce(graph: GraphView, node: Node) -> Compress | No | None:
     """The compression that a node is the end of; No if it cannot be one product; None for any other node."""
-    found = _read_linear(node)
+    found = _read_linear(graph, node)
     if found is None:
-        found = _read_einsum(node)
+        found = _read_einsum(graph, node)
     if not isinstance(found, Compress):
         return found
     return _may_be_one_product(graph, found) and found
 
 
-def _read_linear(node: Node) -> Compress | No | None:
+def _read_linear(graph: GraphView, node: Node) -> Compress | No | None:
     """`linear(x.mT, weight, bias).mT`, with rows that may be flattened around the linear, and a relu before the end."""
     result = swapped(node)
     if result is None:
         return None
-    steps = _through(result, aten.relu, *_RESHAPES)
+    steps = _through(graph, result, aten.relu, *_RESHAPES)
     linear = steps[-1]
-    bound = bind(linear)
-    if not isinstance(bound, Bound) or bound.packet is not aten.linear:
+    bound = graph.call(linear, aten.linear)
+    if bound is None:
         return None
-    rows = _through(bound["input"], *_RESHAPES)
+    rows = _through(graph, bound["input"], *_RESHAPES)
     x = swapped(rows[-1]) if rows else None
     if x is None:
         return No(f"the input of {linear.name} does not exchange its last two dims", linear)
-    relu = any(_is_call(n, aten.relu) for n in steps[:-1])
-    reshaped = len(rows) > 1 or any(not _is_call(n, aten.relu) for n in steps[:-1])
+    relu = any(graph.is_call(n, aten.relu) for n in steps[:-1])
+    reshaped = len(rows) > 1 or any(not graph.is_call(n, aten.relu) for n in steps[:-1])
     if reshaped and not _keeps_rows(x, bound["weight"], rows[0], result):
         return No(f"{linear.name} reads other rows than those of {x.name}", linear, x)
     return Compress(node, bound["weight"], x, bound["bias"], relu, reshaped, tuple(reversed(steps)), rows[-1])
 
 
-def _through(node: Any, *operators: Any) -> list[Node]:
+def _through(graph: GraphView, node: Any, *operators: Any) -> list[Node]:
     """A node and its operands through calls of these operators, up to the first call of another operator."""
     found: list[Node] = []
     while isinstance(node, Node):
         found.append(node)
-        node = bound["self"] if isinstance(bound := bind(node), Bound) and bound.packet in operators else None
+        bound = graph.call(node, *operators)
+        node = bound["self"] if bound is not None else None
     return found
-
-
-def _is_call(node: Node, operator: Any) -> bool:
-    bound = bind(node)
-    return isinstance(bound, Bound) and bound.packet is operator
 
 
 def _keeps_rows(x: Node, weight: Any, rows: Node, result: Node) -> bool:
@@ -102,10 +100,10 @@ def _keeps_rows(x: Node, weight: Any, rows: Node, result: Node) -> bool:
     return known_equal(given.shape[-1], whole.shape[-2]) and known_equal(tuple(end.shape), wanted)
 
 
-def _read_einsum(node: Node) -> Compress | None:
+def _read_einsum(graph: GraphView, node: Node) -> Compress | None:
     """`einsum("mn,bnd->bmd", weight, x)`, in any letters."""
-    bound = bind(node)
-    if not isinstance(bound, Bound) or bound.packet is not aten.einsum:
+    bound = graph.call(node, aten.einsum)
+    if bound is None:
         return None
     terms, end = einsum_terms(bound)
     for (weight, w), (x, letters) in itertools.permutations(terms):
@@ -139,6 +137,29 @@ def _may_be_one_product(graph: GraphView, found: Compress) -> Literal[True] | No
     return have_no_other_users(found.nodes) and undisturbed(graph, start, found.output, found.operands)
 
 
+def rank_of(node: Any) -> int:
+    """The number of dims of a tensor; -1 for anything else."""
+    tensor = tensor_of(node)
+    return -1 if tensor is None else tensor.dim()
+
+
+def swapped(node: Any) -> Node | None:
+    """The value of which a node is a view with the last two dims exchanged; None for any other node."""
+    if not isinstance(node, Node):
+        return None
+    bound, tensor = bind(node), tensor_of(node)
+    if not isinstance(bound, Bound) or tensor is None or bound.packet not in SWAPS:
+        return None
+    if tensor.dim() < 2 or len(node.all_input_nodes) != 1:
+        return None
+    sizes = list(range(2, 2 + tensor.dim()))
+    # In a shape without equal sizes, the result shows which dims moved.
+    probe = Bound(bound.op, {**bound.arguments, "self": torch.empty(sizes, device="meta")}, bound.given)
+    args, kwargs = probe.call()
+    is_swap = list(bound.op(*args, **kwargs).shape) == [*sizes[:-2], sizes[-1], sizes[-2]]
+    return node.all_input_nodes[0] if is_swap else None
+
+
 def are_of_one_kind(*nodes: Node | None) -> Literal[True] | No:
     """Whether operands and results have one dtype, device and layout, so that other operators promote them alike."""
     tensors = [tensor_of(n) for n in nodes if n is not None]
@@ -153,7 +174,7 @@ def are_of_one_kind(*nodes: Node | None) -> Literal[True] | No:
 def with_relu(graph: GraphView, found: Compress) -> Compress:
     """The compression with the relu that is its only user, if there is one."""
     user = next(iter(found.output.users), None)
-    alone = user is not None and len(found.output.users) == 1 and _is_call(user, aten.relu)
+    alone = user is not None and len(found.output.users) == 1 and graph.is_call(user, aten.relu)
     if user is None or not alone or not undisturbed(graph, found.output, user, found.operands):
         return found
     return replace(found, output=user, relu=True, inner=found.nodes)
@@ -171,7 +192,7 @@ def have_no_other_users(nodes: Sequence[Node]) -> Literal[True] | No:
 def undisturbed(graph: GraphView, first: Node, last: Node, operands: Iterable[Node]) -> Literal[True] | No:
     """Whether the nodes from `first` to `last` may be computed anywhere between them, from these operands."""
     verdict = graph.effects.same_region((first, last))
-    return graph.effects.unwritten(operands, first, last) if verdict else verdict
+    return verdict and graph.effects.unwritten(operands, first, last)
 
 
 def may_be_product(graph: GraphView, node: Node, operands: Iterable[Node | None]) -> Literal[True] | No:
@@ -179,14 +200,10 @@ def may_be_product(graph: GraphView, node: Node, operands: Iterable[Node | None]
 
     A product saves the operands themselves for its backward, where a linear may have saved a copy.
     """
-    tensor = tensor_of(node)
-    assert tensor is not None
-    if tensor.requires_grad:
-        given = [n for n in operands if n is not None]
-        verdict = graph.effects.unwritten(given, node, graph.output)
-        if not verdict:
-            return verdict
-    return may_change_strides(graph, node, contiguous_like(tensor))
+    tensor = value_of(node)
+    given = [n for n in operands if n is not None]
+    verdict = graph.effects.unwritten(given, node, graph.output) if tensor.requires_grad else True
+    return verdict and may_change_strides(graph, node, contiguous_like(tensor))
 
 
 def insert_product(rewrite: Rewriter, weight: Node, x: Node, bias: Node | None, before: Node) -> Node:
@@ -201,25 +218,23 @@ def insert_product(rewrite: Rewriter, weight: Node, x: Node, bias: Node | None, 
     return rewrite.insert(aten.add, result, rewrite.insert(aten.unsqueeze, bias, -1, before=before), before=before)
 
 
-def replace_by_kernel(graph: GraphView, rewrite: Rewriter, found: Compress) -> None:
-    """Replaces a compression by the operator `eductor::lce`, or rejects it with a reason.
+def replace_by_kernel(graph: GraphView, rewrite: Rewriter, found: Compress) -> No | None:
+    """Replaces a compression by the operator `eductor::lce`, or says why not.
 
     On every device: the operator runs its kernel on CUDA, and a batched matmul on others.
     """
     x = tensor_of(found.x)
     if x is None or x.dtype not in KERNEL_DTYPES:
-        rewrite.reject("its kernel supports only float32, float16 and bfloat16", found.output)
-    elif not (verdict := may_be_product(graph, found.output, found.operands)):
-        rewrite.reject(verdict, found.output)
-    else:
-        activation = "relu" if found.relu else "none"
-        rewrite.replace(found.output, lce.default, found.weight, found.x, found.bias, activation)
+        return No("its kernel supports only float32, float16 and bfloat16")
+    if not (verdict := may_be_product(graph, found.output, found.operands)):
+        return verdict
+    rewrite.replace(found.output, lce.default, found.weight, found.x, found.bias, "relu" if found.relu else "none")
+    return None
 
 
 def insert_expanded(rewrite: Rewriter, matrix: Node, x: Node, before: Node) -> Node:
     """A matrix, expanded to the samples of `x`."""
-    tensor = tensor_of(x)
-    assert tensor is not None
+    tensor = value_of(x)
     if tensor.dim() == 2:
         return matrix
     sizes = [
