@@ -29,13 +29,12 @@ import torch
 from torch.fx import GraphModule
 
 from eductor.autograd import Traced, TraceOptions, link, trace_joint
-from eductor.autograd.backward_variants import Backwards
+from eductor.autograd.backward_variants import Backwards, without_undefined
 from eductor.autograd.captured import Captured
 from eductor.autograd.input_overlaps import overlapping
 from eductor.autograd.link import check_fits, compile_job, deferred_backward
-from eductor.autograd.undefined_gradients import without_undefined
 from eductor.cache import CompileCache, Entry
-from eductor.compat import compile_id, is_traced, without_autocast
+from eductor.compat import CompileState, compile_id, is_traced, without_autocast
 from eductor.engines import ATEN, Engine, choose_engine
 from eductor.errors import EductorError, RequiredPassFailed, Unsupported, see_more, warn, warnings_until_now
 from eductor.graph.snapshot import copy_of, own_module
@@ -99,15 +98,19 @@ def backend(
 
 
 def compile_graph(module: GraphModule, inputs: Sequence[Any], options: Options) -> Callable[..., Any]:
-    """Compiles one captured graph through all stages."""
-    flow = Flow.start(options)
-    try:
-        flow = with_cache(flow, module, inputs)
-        return from_disk(flow, module, inputs) or from_captured(flow, pre_grad(flow, module, inputs))
-    except Exception as error:
-        if isinstance(error, EductorError) and not isinstance(error, (Unsupported, RequiredPassFailed)):
-            raise
-        return as_captured(flow, module, inputs, error)
+    """Compiles one captured graph through all stages.
+
+    One thread at a time compiles a graph or a later backward, so instruments get no two calls at once.
+    """
+    with CompileState().entered():
+        flow = Flow.start(options)
+        try:
+            flow = with_cache(flow, module, inputs)
+            return from_disk(flow, module, inputs) or from_captured(flow, pre_grad(flow, module, inputs))
+        except Exception as error:
+            if isinstance(error, EductorError) and not isinstance(error, (Unsupported, RequiredPassFailed)):
+                raise
+            return as_captured(flow, module, inputs, error)
 
 
 def from_captured(flow: Flow, graph: Graph) -> Callable[..., Any]:
@@ -161,6 +164,11 @@ class Flow:
             options = replace(options, instruments=(*options.instruments, Artifacts()))
         name = GraphName(next(_numbers), compile_id())
         return Flow(options, Pipeline.of(options, engine.lower), engine, name, warnings_until_now())
+
+    def without_tangents(self, undefined: Sequence[int]) -> Flow:
+        """The flow of a backward that lacks these tangents; records name its graphs so."""
+        variant = f"without {', '.join(f'tangents_{i + 1}' for i in undefined)}" if undefined else ""
+        return replace(self, graph=replace(self.graph, variant=variant))
 
     @contextmanager
     def stage(
@@ -285,11 +293,15 @@ def given_plan(flow: Flow, graph: Joint) -> Plan | None:
 
 def post_grad(flow: Flow, parts: Parts) -> None:
     """Runs passes on the forward and on the backward graph."""
-    with flow.stage("post_grad", "forward", parts.forward):
-        flow.run_passes("post_grad", "forward", parts.forward, is_inference=parts.backward is None)
+    run_post_grad(flow, "forward", parts.forward, is_inference=parts.backward is None)
     if parts.backward is not None:
-        with flow.stage("post_grad", "backward", parts.backward):
-            flow.run_passes("post_grad", "backward", parts.backward, is_inference=False)
+        run_post_grad(flow, "backward", parts.backward, is_inference=False)
+
+
+def run_post_grad(flow: Flow, role: Role, module: GraphModule, *, is_inference: bool) -> None:
+    """Runs passes on one final graph."""
+    with flow.stage("post_grad", role, module):
+        flow.run_passes("post_grad", role, module, is_inference=is_inference)
 
 
 def keep(flow: Flow, graph: Graph, captured: Captured, program: Program) -> None:
@@ -301,6 +313,7 @@ def keep(flow: Flow, graph: Graph, captured: Captured, program: Program) -> None
 def generate(flow: Flow, job: Job) -> Compiled:
     """Lowers a graph and compiles it with the engine; if that fails, warns and falls back to the engine `aten`."""
     role: Role = "backward" if job.is_backward else "forward"
+    flow = flow.without_tangents(job.undefined)
     try:
         return engine(flow, role, lower(flow, role, job))
     except Exception as error:
@@ -344,11 +357,11 @@ def pruned(
 ) -> tuple[GraphModule, list[bool]]:
     """The backward for calls with some undefined gradients: the functional graph pruned, then the post_grad passes."""
     whole = functional()
+    flow = flow.without_tangents([i for i, is_defined in enumerate(defined) if not is_defined])
 
     def prune() -> tuple[GraphModule, list[bool]]:
         module, present = without_undefined(whole, defined)
-        quiet = replace(flow, options=replace(flow.options, instruments=()))
-        quiet.run_passes("post_grad", "backward", module, is_inference=False)
+        run_post_grad(flow, "backward", module, is_inference=False)
         return module, present
 
     return prune() if flow.cache is None else flow.cache.pruned(whole, defined, prune)

@@ -22,7 +22,7 @@ from eductor.engines import Engine
 from eductor.errors import EductorWarning, warnings_until_now
 from eductor.options import Options
 from eductor.packing import Hoisted
-from eductor.pipeline import GraphName, Pipeline
+from eductor.pipeline import GraphName, Instrument, Pipeline
 from eductor.program.program import Program
 
 _log = logging.getLogger("eductor")
@@ -48,9 +48,13 @@ class CompileCache:
         *,
         warned_before: int,
     ) -> CompileCache:
-        """The cache for a graph that Dynamo captured. With instruments it reads nothing, as they must see a compile."""
+        """The cache for a graph that Dynamo captured.
+
+        With instruments it reads nothing, as they must see a compile, and where one limits passes it stores nothing.
+        """
         question = None
-        is_on = options.cache and options.verify is None and not options.debug and not options.plans
+        limits = any(type(given).most_matches is not Instrument.most_matches for given in options.instruments)
+        is_on = options.cache and options.verify is None and not (options.debug or options.plans or limits)
         if is_on and Store.default().limit:
             with _without_cache_on_failure(name):
                 question = Question.of(module, inputs, options, pipeline, engine)
@@ -86,7 +90,7 @@ class CompileCache:
         """A backward pruned of undefined tangents: from disk, or made by `prune` and stored."""
         if self.question is None:
             return prune()
-        known = self.question.cut(whole, defined, Store.default())
+        known = self.question.cut(whole, defined, Store.default()) if self.reads else None
         if known is not None:
             return known
         warned_before = warnings_until_now()

@@ -69,9 +69,12 @@ class GraphName:
     compile_id: str = ""
     """Dynamo's `frame/compile`: each part of a function with graph breaks is a frame, a recompile increments `compile`."""
     role: Role = "captured"
+    variant: str = ""
+    """The tangents that a backward lacks, as `without tangents_2`; empty for a graph that has all of its inputs."""
 
     def __str__(self) -> str:
-        return f"{self.role} graph " + (f"[{self.compile_id}]" if self.compile_id else str(self.number))
+        name = f"[{self.compile_id}]" if self.compile_id else str(self.number)
+        return f"{self.role} graph {name}" + (f" {self.variant}" if self.variant else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ class Job:
     """Inputs that stay where they are in memory from call to call: parameters and buffers."""
     saved: frozenset[int] = frozenset()
     """Inputs of a backward that its forward saved."""
+    undefined: tuple[int, ...] = ()
+    """Tangents that a backward lacks, as the loss does not use the outputs whose gradients they are."""
     written: frozenset[int] = frozenset()
     """Inputs that the graph writes back to at its end."""
     visible: frozenset[int] = frozenset()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -27,9 +28,15 @@ def forward_job(program: Program) -> Job:
 
 
 def backward_job(
-    program: Program, forward: Compiled, module: GraphModule, *, keeps_saved: bool, shared: dict[str, Any]
+    program: Program,
+    forward: Compiled,
+    module: GraphModule,
+    defined: Sequence[bool],
+    *,
+    keeps_saved: bool,
+    shared: dict[str, Any],
 ) -> Job:
-    """A backward graph of a program: all of it, or one without some tangents."""
+    """A backward graph of a program, which takes the defined tangents."""
     parts = program.parts
     sizes, saved = len(parts.sizes), len(parts.sizes) + len(parts.saved)
     destinations = frozenset(range(saved, saved + len(parts.destinations)))
@@ -40,6 +47,7 @@ def backward_job(
         is_backward=True,
         static=_static(program) | destinations,
         saved=frozenset(range(sizes, saved)),
+        undefined=tuple(i for i, is_defined in enumerate(defined) if not is_defined),
         written=destinations,
         visible=frozenset(range(len(output_of(module)))),
         donated=frozenset() if keeps_saved else _unshared(program),

@@ -64,7 +64,7 @@ class Prefix(Instrument):
     def failed_stage(self, run: StageRun, error: Exception) -> None:
         self._given.after_stage(run)
         number = self._numbering.number(run.graph, run.module)
-        key = (run.name, run.graph.role, number, type(error).__name__)
+        key = (run.name, run.graph.role, run.graph.variant, number, type(error).__name__)
         self.failures[key] = f"the stage {run.name} failed: {type(error).__name__}: {error}"
 
     def most_matches(self, run: PassRun) -> int | None:
@@ -90,14 +90,15 @@ class Prefix(Instrument):
         if len(self._row(run)) == self._first:
             self._add(run, run.address)
         number = self._numbering.number(run.context.graph, run.module)
-        key = (run.address, run.context.graph.role, number, type(error).__name__)
+        name = run.context.graph
+        key = (run.address, name.role, name.variant, number, type(error).__name__)
         self.failures[key] = f"{run.address} failed: {run.reason}"
         self._keep_scene(run)
 
     def _add(self, run: PassRun, address: str) -> None:
         name = run.context.graph
         # Dynamo's compile id counts attempts, so it is left out.
-        graph = GraphName(self._numbering.number(name, run.module), role=name.role)
+        graph = GraphName(self._numbering.number(name, run.module), role=name.role, variant=name.variant)
         row = self._row(run)
         row.append(Rewrite(address, graph, len(row) - self._first))
 

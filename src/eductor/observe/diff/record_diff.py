@@ -86,7 +86,7 @@ def _graphs(a: Record | None, b: Record | None, names: tuple[str, str]) -> Itera
     if a is None or b is None:
         yield Section(f"{title}, only in {names[0] if b is None else names[1]}", (), ())
         return
-    left, right = (by_key(graph["stages"], ("name", "role")) for graph in (a, b))
+    left, right = ({(s["name"], _graph_of(s)): s for s in graph["stages"]} for graph in (a, b))
     keys = list(dict.fromkeys([*left, *right]))
     rows = [(_label(*key), *_paired(left.get(key), right.get(key), _stage)) for key in keys]
     yield Section(f"{title}: stages", ("stage", *_both(names, ("nodes", "changed", "ms"))), rows)
@@ -103,8 +103,9 @@ def _has_final(*stages: dict[Any, Any]) -> bool:
     return any(("post_grad", "forward") in each for each in stages)
 
 
-def by_key(items: Sequence[Record], fields: Sequence[str]) -> dict[tuple[str, ...], Record]:
-    return {tuple(item[field] for field in fields): item for item in items}
+def _graph_of(stage: Record) -> str:
+    """The role of a stage's graph, and for a backward with fewer inputs which ones it lacks."""
+    return f"{stage['role']} {stage.get('variant') or ''}".rstrip()
 
 
 def _both(names: tuple[str, str], columns: Sequence[str]) -> list[str]:
@@ -128,7 +129,7 @@ def _stage(stage: Record) -> list[str]:
 def _passes(left: dict[Any, Record], right: dict[Any, Record]) -> Iterator[Sequence[str]]:
     """The passes that changed a graph or failed in at least one record."""
     a, b = (
-        {(p["address"], role): p for (_, role), stage in stages.items() for p in stage["passes"]}
+        {(p["address"], graph): p for (_, graph), stage in stages.items() for p in stage["passes"]}
         for stages in (left, right)
     )
     for key in dict.fromkeys([*a, *b]):
@@ -142,8 +143,8 @@ def _pass(p: Record) -> list[str]:
     return [status, _arrow(p["nodes_before"], p["nodes_after"]), f"{1000 * p['seconds']:.1f}"]
 
 
-def _label(name: str, role: str) -> str:
-    return f"{name}, {role}" if role in ("forward", "backward") else name
+def _label(name: str, graph: str) -> str:
+    return f"{name}, {graph}" if graph.startswith(("forward", "backward")) else name
 
 
 def _arrow(before: int, after: int) -> str:

@@ -20,7 +20,7 @@ def as_chrome_trace(explanation: Explanation) -> dict[str, Any]:
             if stage.facts.get("left_out"):
                 continue
             args = {"nodes": stage.nodes, "failure": stage.failure or None}
-            name = f"{stage.name} ({stage.role})"
+            name = f"{stage.name} ({f'{stage.role} {stage.variant}'.rstrip()})"
             events.append(_event(name, "stage", number, stage.began, stage.lasted, args))
             for r in shown.passes:
                 if r.status != "skipped":

@@ -124,8 +124,8 @@ class Explanation:
         """The stages of a graph in order, each with its passes; skipped stages come last."""
         passes = [r for r in self.recorder.records if r.graph == graph]
         shown = [
-            StageView(s, [r for r in passes if (r.stage, r.role) == (s.name, s.role)])
-            for s in self.recorder.stages
+            StageView(s, [r for r in passes if r.stage_at == at])
+            for at, s in enumerate(self.recorder.stages)
             if s.graph == graph
         ]
         for stage in STAGES:
@@ -137,8 +137,9 @@ class Explanation:
         """Whether a pass kept its contract; None if that was not checked, or there was nothing to check."""
         if self.verifier is None or record.status not in ("changed", "failed"):
             return None
-        place = (record.address, record.graph, record.role)
-        found = [f for f in self.verifier.findings if (f.address, f.graph.number, f.graph.role) == place]
+        place = (record.address, record.graph, record.role, record.variant)
+        findings = self.verifier.findings
+        found = [f for f in findings if (f.address, f.graph.number, f.graph.role, f.graph.variant) == place]
         notes = [note.partition(": ")[2] for note in self.verifier.notes if note.startswith(f"{record.address}: ")]
         text = "; ".join([f"{f.check}: {f.text}" for f in found] or notes) or "every check holds"
         return {"ok": not found, "text": text}
@@ -201,9 +202,8 @@ class Explanation:
 
 def _left_out(origin: Origin, skipped: Sequence[PassRecord]) -> StageRecord:
     first = skipped[0]
-    return StageRecord(
-        first.stage, first.graph, first.role, origin.compile_id, first.nodes_before, {"left_out": True}, 0.0
-    )
+    place = (first.graph, first.role, first.variant, origin.compile_id)
+    return StageRecord(first.stage, *place, first.nodes_before, {"left_out": True}, 0.0)
 
 
 def _run_backward(result: Any) -> None:

@@ -49,6 +49,7 @@ def _stage(explanation: Explanation, shown: StageView) -> dict[str, Any]:
     return {
         "name": stage.name,
         "role": stage.role,
+        "variant": stage.variant or None,
         "seconds": stage.seconds,
         "nodes": stage.nodes,
         "facts": stage.facts,

@@ -52,8 +52,8 @@ class _Graph:
         self._explanation = explanation
         self._number = number
         self._tables = tables
-        self._chains: dict[str, Chain] = {}
-        """The last stage with passes of each role."""
+        self._chains: dict[tuple[str, str], Chain] = {}
+        """The last stage with passes of each graph, by role and variant."""
         self._joint: Chain | None = None
         """The joint stage, whose node names the partitioner uses."""
         self._keys: Counter[str] = Counter()
@@ -82,12 +82,13 @@ class _Graph:
         passes: list[Any] = []
         result = None
         if stage.start is not None and (view.passes or stage.name in STAGES):
-            same, other = (self._chains.get(role) for role in (stage.role, EARLIER.get(stage.role, "")))
+            earlier = (stage.role, stage.variant), (EARLIER.get(stage.role, ""), "")
+            same, other = map(self._chains.get, earlier)
             chain = Chain(self._tables, same or other, is_same_graph=same is not None)
             start = list(chain.start(stage.start).values())
             state = State(start)
             passes = list(pass_runs(self._explanation, view, chain, state, self._tables))
-            self._chains[stage.role] = chain
+            self._chains[stage.role, stage.variant] = chain
             self._joint = chain if stage.name == "joint" else self._joint
             result = len(state.nodes)
         elif view.passes:  # all of them were skipped
@@ -110,7 +111,7 @@ class _Graph:
         return key if self._keys[key] == 1 else f"{key}#{self._keys[key]}"
 
     def _kernels(self, view: StageView) -> list[dict[str, Any]]:
-        chain = self._chains.get(view.stage.role)
+        chain = self._chains.get((view.stage.role, view.stage.variant))
         names = chain.names if chain is not None else {}
         return [
             {
