@@ -9,7 +9,7 @@ import keyword
 import sys
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import torch
 from torch.fx import Graph, GraphModule
@@ -141,6 +141,17 @@ class Example:
 
     def make_inputs(self) -> list[torch.Tensor]:
         return [spec.make(seed) for seed, spec in enumerate(self.inputs)]
+
+
+class Setup(TypedDict, total=False):
+    """How an example is run, beyond its program."""
+
+    prepare: Callable[[GraphModule], None]
+    """First edits the captured graph, for graphs that Dynamo never captures."""
+    options: Mapping[str, Any]
+    """Options of the pass."""
+    context: Mapping[str, Any]
+    """Values for fields of `Context`."""
 
 
 When = Callable[[Context], bool | No]
@@ -300,37 +311,23 @@ class Pass:
     def example(
         self,
         fn: Callable[..., Any] | None = None,
-        *,
-        prepare: Callable[[GraphModule], None] | None = None,
-        options: Mapping[str, Any] | None = None,
-        context: Mapping[str, Any] | None = None,
+        **setup: Unpack[Setup],
     ) -> Callable[..., Any]:
-        """Declares a program that the pass changes; its inputs are the defaults of its parameters.
-
-        `prepare` first edits the captured graph, for graphs that Dynamo never captures. `options` configures the pass,
-        `context` sets fields of `Context`.
-        """
+        """Declares a program that the pass changes; its inputs are the defaults of its parameters."""
 
         def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
-            self.examples.append(_example(self, fn, "", prepare, options, context))
+            self.examples.append(_example(self, fn, "", setup))
             return fn
 
         return declare if fn is None else declare(fn)
 
-    def refuses(
-        self,
-        because: str,
-        *,
-        prepare: Callable[[GraphModule], None] | None = None,
-        options: Mapping[str, Any] | None = None,
-        context: Mapping[str, Any] | None = None,
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def refuses(self, because: str, **setup: Unpack[Setup]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Declares a program that the pass must refuse, with (a part of) the reason that it gives."""
         if not isinstance(because, str) or not because.strip():
             raise BadPass(f"pass {self.name!r}: a refusal states its reason: @{self.name}.refuses('the reason').")
 
         def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
-            self.refusals.append(_example(self, fn, because, prepare, options, context))
+            self.refusals.append(_example(self, fn, because, setup))
             return fn
 
         return declare
@@ -437,18 +434,11 @@ def _is_literal(value: Any) -> bool:
         return False
 
 
-def _example(
-    pass_: Pass,
-    fn: Callable[..., Any],
-    because: str,
-    prepare: Callable[[GraphModule], None] | None,
-    options: Mapping[str, Any] | None,
-    context: Mapping[str, Any] | None,
-) -> Example:
+def _example(pass_: Pass, fn: Callable[..., Any], because: str, setup: Setup) -> Example:
     inputs = [p.default for p in inspect.signature(fn).parameters.values()]
     if not all(isinstance(spec, TensorSpec) for spec in inputs):
         raise BadPass(
             f"pass {pass_.name!r}, example {name_of(fn)!r}: give each parameter a default such as f32(2, 3), its dtype "
             "and shape."
         )
-    return Example(name_of(fn), fn, tuple(inputs), because, prepare, dict(options or {}), dict(context or {}))
+    return Example(name_of(fn), fn, tuple(inputs), because, **setup)
