@@ -21,7 +21,7 @@ from eductor.engines import has_code_generator
 from eductor.errors import EductorError, EductorWarning
 from eductor.graph.text.printer import statement
 from eductor.observe.explain.explain import Explanation
-from eductor.observe.report import html
+from eductor.observe.report import report as html
 from eductor.observe.report.state import State, whole_delta
 from eductor.observe.scripts.interception import CompiledFunction
 from eductor.options import Options

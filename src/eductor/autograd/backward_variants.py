@@ -18,7 +18,7 @@ from eductor.errors import Unsupported
 from eductor.graph.values.meta import output_of, tensor_of
 from eductor.program.job import Run
 
-Compile = Callable[[GraphModule, Sequence[bool], bool], Run]
+CompileBackward = Callable[[GraphModule, Sequence[bool], bool], Run]
 """Compiles a backward graph for these defined tangents; the flag says that its saved values are needed afterwards."""
 
 Prune = Callable[[Sequence[bool]], tuple[GraphModule, list[bool]]]
@@ -31,7 +31,7 @@ _SUMS = (aten.add.Tensor,)
 class Backwards:
     """Compiled variants of one backward graph, by which tangents are defined and whether saved values stay alive."""
 
-    def __init__(self, module: GraphModule, tangents: int, compile: Compile, prune: Prune) -> None:
+    def __init__(self, module: GraphModule, tangents: int, compile: CompileBackward, prune: Prune) -> None:
         self._module = module
         self._prune = prune
         self._tangents = tangents

@@ -24,7 +24,7 @@ from eductor.graph import Bound, bind, output_of, requires_grad, tensor_of, valu
 from eductor.graph.effects.order import ancestors
 from eductor.graph.snapshot import copy_of
 from eductor.program.joint import Joint, Signature
-from eductor.program.program import ReplayNeeds
+from eductor.program.parts import ReplayNeeds
 
 
 @dataclass(frozen=True, slots=True)

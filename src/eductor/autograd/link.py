@@ -16,9 +16,8 @@ from eductor.autograd.eager_replay import EagerReplay
 from eductor.autograd.input_overlaps import watching_overlaps
 from eductor.autograd.runtime import assemble
 from eductor.errors import BadGraph, Unsupported, warn
-from eductor.program.job import Compiled, Job, Run
-from eductor.program.jobs import backward_job
-from eductor.program.program import Program
+from eductor.program.job import Compiled, Job, Run, backward_job
+from eductor.program.parts import Program
 
 Compile = Callable[[Job], Compiled]
 

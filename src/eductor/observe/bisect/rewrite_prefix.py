@@ -9,11 +9,10 @@ from typing import Any
 from torch.fx import GraphModule
 
 from eductor.graph.matches import Match
-from eductor.observe.bisect.trial import Trial
+from eductor.observe.bisect.rewrite_repro import Trial
 from eductor.pipeline.base import GraphName
 from eductor.pipeline.instruments import Instrument, Numbering, PassRun, StageRun
-from eductor.verification.samples import CannotRun
-from eductor.verification.user_inputs import UserInputs
+from eductor.verification.samples import CannotRun, UserInputs
 
 
 @dataclass(frozen=True, slots=True)

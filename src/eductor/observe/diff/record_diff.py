@@ -1,4 +1,4 @@
-"""Compares two records: what each stage and pass did, what is saved, which kernels run, and the final graphs."""
+"""Compares two records: what each stage and pass did, what is saved, which kernels run, and the final graphs; also as text."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from eductor.errors import BadOption
-from eductor.observe.diff.text_diff import DiffRow, diff_of_texts
+from eductor.observe.diff.text_diff import DiffRow, diff_of_texts, windows
 from eductor.observe.explain.explain_json import SCHEMA
+from eductor.observe.table import as_text, indent
 
 Record = dict[str, Any]
 
@@ -66,16 +67,8 @@ def compare_records(a: Record, b: Record, names: tuple[str, str] = ("A", "B")) -
 
 
 def _whole(a: Record, b: Record, names: tuple[str, str]) -> Section:
-    def row(what: str, value: Any) -> tuple[str, str, str]:
-        return what, str(value(a)), str(value(b))
-
-    rows = [
-        row("eductor", lambda r: r["eductor"]),
-        row("torch", lambda r: r["torch"]),
-        row("graphs", lambda r: len(r["graphs"])),
-        row("warnings", lambda r: len(r["warnings"])),
-        row("seconds", lambda r: f"{r['seconds']:.2f}"),
-    ]
+    shown = {"eductor": str, "torch": str, "graphs": len, "warnings": len, "seconds": "{:.2f}".format}
+    rows = [(what, str(show(a[what])), str(show(b[what]))) for what, show in shown.items()]
     return Section("the records", ("", *names), rows)
 
 
@@ -168,3 +161,37 @@ def _kernels(stage: Record) -> str:
     counts = Counter(kernel["language"] for kernel in stage["facts"].get("kernels", ()))
     kernels = ", ".join(f"{count} {language}" for language, count in sorted(counts.items()))
     return f"{stage['facts'].get('engine', '?')}: {kernels or 'unknown'}"
+
+
+CONTEXT = 2
+"""The number of equal lines shown around a difference."""
+
+
+def as_terminal(diff: RecordDiff) -> str:
+    """All tables, and the lines in which the final graphs differ."""
+    return "\n\n".join("\n".join(_part(part, diff.names)) for part in diff.parts)
+
+
+def _part(part: Section | GraphDiff, names: tuple[str, str]) -> Iterator[str]:
+    if isinstance(part, Section):
+        yield part.title
+        if part.header:
+            yield indent(as_text(part.header, part.rows) if part.rows else "none")
+        return
+    changed = [not row.is_same for row in part.rows]
+    if not any(changed):
+        yield f"{part.title}: the same, {len(part.rows)} lines"
+        return
+    yield f"{part.title}: - only in {names[0]}, + only in {names[1]}"
+    for left_out, i in windows(changed, CONTEXT):
+        if left_out:
+            yield f"  @@ {left_out} the same @@"
+        if i is not None:
+            yield f"  {line_of(part.rows[i])}"
+
+
+def line_of(row: DiffRow) -> str:
+    """A line with its sign."""
+    text = row.left if row.left is not None else row.right
+    sign = " " if row.is_same else "-" if row.right is None else "+"
+    return f"{sign} {(text or '').strip()}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from eductor.autograd.gradient_uses import autograd_nodes
 from eductor.compat import original_of
 from eductor.errors import BadOption, EductorWarning
 from eductor.graph.snapshot import Snapshot
@@ -166,7 +167,7 @@ class Explanation:
 
     def draw_memory_curve(self) -> Figure:
         """The curves as a matplotlib figure with a panel for each graph; `savefig` writes it to a file."""
-        from eductor.observe.explain.curve_plot import draw
+        from eductor.observe.explain.memory_curve import draw
 
         return draw({f"graph {n}: {self.graphs[n].part}": curve for n, curve in self.memory_curve().items()})
 
@@ -190,7 +191,7 @@ class Explanation:
 
     def to_chrome_trace(self) -> dict[str, Any]:
         """The times of stages and passes, for Perfetto and chrome://tracing."""
-        from eductor.observe.explain.chrome_trace import as_chrome_trace
+        from eductor.observe.explain.explain_json import as_chrome_trace
 
         return as_chrome_trace(self)
 
@@ -209,7 +210,8 @@ def _left_out(origin: Origin, skipped: Sequence[PassRecord]) -> StageRecord:
 def _run_backward(result: Any) -> None:
     """Runs the backward of all differentiable results, so that it is compiled; changes no `.grad`."""
     tensors = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor) and x.requires_grad]
-    leaves = _leaves([x.grad_fn for x in tensors])
+    ends = (getattr(step, "variable", None) for step in autograd_nodes(x.grad_fn for x in tensors))
+    leaves = [leaf for leaf in ends if leaf is not None]
     if not leaves:
         return
     ones = [torch.ones_like(x) for x in tensors]
@@ -219,15 +221,3 @@ def _run_backward(result: Any) -> None:
     except Exception as error:
         message = f"the backward cannot be shown: it raised {type(error).__name__}: {error}"
         warnings.warn(message, EductorWarning, stacklevel=3)
-
-
-def _leaves(steps: Sequence[Any]) -> list[torch.Tensor]:
-    """The leaf tensors that a backward from these autograd nodes reaches."""
-    found: dict[Any, torch.Tensor | None] = {}
-    waiting = [step for step in steps if step is not None]
-    while waiting:
-        step = waiting.pop()
-        if step not in found:
-            found[step] = getattr(step, "variable", None)
-            waiting += [earlier for earlier, _ in step.next_functions if earlier is not None]
-    return [leaf for leaf in found.values() if leaf is not None]
