@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -67,7 +67,13 @@ def compare_records(a: Record, b: Record, names: tuple[str, str] = ("A", "B")) -
 
 
 def _whole(a: Record, b: Record, names: tuple[str, str]) -> Section:
-    shown = {"eductor": str, "torch": str, "graphs": len, "warnings": len, "seconds": "{:.2f}".format}
+    shown: dict[str, Callable[[Any], object]] = {
+        "eductor": str,
+        "torch": str,
+        "graphs": len,
+        "warnings": len,
+        "seconds": "{:.2f}".format,
+    }
     rows = [(what, str(show(a[what])), str(show(b[what]))) for what, show in shown.items()]
     return Section("the records", ("", *names), rows)
 
