@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,11 +14,10 @@ from eductor.cache import Store
 from eductor.errors import BadOption, BadScript, EductorError, NothingWrong, NotVerified, UnknownName
 from eductor.measure import command as bench
 from eductor.observe import table
-from eductor.observe.diff.record_diff import compare_records, read_record
+from eductor.observe.diff.record_diff import as_terminal, compare_records, read_record
 from eductor.observe.diff.record_diff_html import as_page
-from eductor.observe.diff.record_diff_text import as_terminal
-from eductor.observe.explain.curve_plot import check_can_draw
 from eductor.observe.explain.explain import Explanation
+from eductor.observe.explain.memory_curve import check_can_draw
 from eductor.observe.explain.progress import Progress
 from eductor.observe.explain.why_not import Inquiry
 from eductor.observe.manual import manual
@@ -165,8 +164,6 @@ def _explain(args: argparse.Namespace) -> int:
         check_can_write(file)
     if args.html:
         explorer()
-    # Keep what the script prints out of the JSON.
-    aside = contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
     names: list[str] = []
     takes_stock = args.backend == "inductor"
     if takes_stock and (args.verify or args.memory_curve is not None):
@@ -179,15 +176,8 @@ def _explain(args: argparse.Namespace) -> int:
         compile = explanation.compile_with_stock if takes_stock else explanation.compile
         return compile(found, progress)
 
-    try:
-        with aside, explanation.watching():
-            run_script(args.where, compiled, args.arguments, takes_stock=takes_stock)
-    except BadScript:
-        if explanation.graphs and not args.json:
-            print(explanation)  # what was compiled so far may explain the failure
-        raise
-    finally:
-        progress.clear()
+    with _running(args, progress, lambda: explanation if explanation.graphs else None), explanation.watching():
+        run_script(args.where, compiled, args.arguments, takes_stock=takes_stock)
     if not explanation.graphs:
         raise BadScript(
             f"{args.where} compiles {', '.join(names)}, but calls none of them: call what you want to inspect."
@@ -200,6 +190,20 @@ def _explain(args: argparse.Namespace) -> int:
     if args.memory_curve and explanation.memory_curve():
         explanation.draw_memory_curve().savefig(args.memory_curve)
     return 0
+
+
+@contextlib.contextmanager
+def _running(args: argparse.Namespace, progress: Progress, so_far: Callable[[], object | None]) -> Iterator[None]:
+    """While a script runs: keeps what it prints out of the JSON; if it fails, shows what was compiled so far."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext():
+            yield
+    except BadScript:
+        if not args.json and (found := so_far()) is not None:
+            print(found)
+        raise
+    finally:
+        progress.clear()
 
 
 def _as_text(explanation: Explanation, args: argparse.Namespace) -> str:
@@ -268,16 +272,8 @@ def _bisect(args: argparse.Namespace) -> int:
 
 def _why_not(args: argparse.Namespace) -> int:
     inquiry, progress = Inquiry(args.asked), Progress(sys.stderr)
-    aside = contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
-    try:
-        with aside:
-            run_script(args.where, lambda found: inquiry.compile(found, progress), args.arguments)
-    except BadScript:
-        if inquiry.answers and not args.json:
-            print(inquiry)  # what was compiled so far
-        raise
-    finally:
-        progress.clear()
+    with _running(args, progress, lambda: inquiry if inquiry.answers else None):
+        run_script(args.where, lambda found: inquiry.compile(found, progress), args.arguments)
     if not inquiry.explanation.graphs:
         raise BadScript(f"{args.where} calls nothing that it compiles: call what you want to inspect.")
     inquiry.finished()

@@ -29,13 +29,12 @@ import torch
 from torch.fx import GraphModule
 
 from eductor.autograd import Traced, TraceOptions, link, trace_joint
-from eductor.autograd.backward_variants import Backwards
+from eductor.autograd.backward_variants import Backwards, without_undefined
 from eductor.autograd.captured import Captured
 from eductor.autograd.input_overlaps import overlapping
 from eductor.autograd.link import check_fits, compile_job, deferred_backward
-from eductor.autograd.undefined_gradients import without_undefined
 from eductor.cache import CompileCache, Entry
-from eductor.compat import compile_id, is_traced, without_autocast
+from eductor.compat import CompileState, compile_id, is_traced, without_autocast
 from eductor.engines import ATEN, Engine, choose_engine
 from eductor.errors import EductorError, RequiredPassFailed, Unsupported, see_more, warn, warnings_until_now
 from eductor.graph.snapshot import copy_of, own_module
@@ -61,11 +60,9 @@ from eductor.pipeline.instruments import RAISED_IN, FlowStage, StageRun, watched
 from eductor.pipeline.pipeline import Pipeline
 from eductor.pipeline.runner import skip_steps
 from eductor.pipeline.structured_trace import Artifacts
-from eductor.program.job import Compiled, Job
-from eductor.program.jobs import forward_job
+from eductor.program.job import Compiled, Job, forward_job
 from eductor.program.joint import Joint
-from eductor.program.parts import Parts
-from eductor.program.program import Program
+from eductor.program.parts import Parts, Program
 from eductor.verification.verifier import Verifier
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -75,15 +72,20 @@ _log = logging.getLogger("eductor")
 
 def compile(model: F, *, fullgraph: bool = False, dynamic: bool | None = None, **options: Any) -> F:
     """`torch.compile(model, backend="eductor")` with options as keywords, checked at once."""
-    checked = Options.of(options)
-    plans_of(checked)
-    Pipeline.of(checked, choose_engine(checked).lower)
+    chosen = checked_backend(Options.of(options))
+    compiled: Any = torch.compile(model, backend=chosen, fullgraph=fullgraph, dynamic=dynamic)
+    return cast(F, compiled)
+
+
+def checked_backend(options: Options) -> Callable[..., Any]:
+    """A backend with these options, which it checks at once, and not only when Dynamo calls it."""
+    plans_of(options)
+    Pipeline.of(options, choose_engine(options).lower)
 
     def eductor(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        return compile_graph(module, inputs, checked)
+        return compile_graph(module, inputs, options)
 
-    compiled: Any = torch.compile(model, backend=eductor, fullgraph=fullgraph, dynamic=dynamic)
-    return cast(F, compiled)
+    return eductor
 
 
 def backend(
@@ -99,18 +101,22 @@ def backend(
 
 
 def compile_graph(module: GraphModule, inputs: Sequence[Any], options: Options) -> Callable[..., Any]:
-    """Compiles one captured graph through all stages."""
-    flow = Flow.start(options)
-    try:
-        flow = with_cache(flow, module, inputs)
-        return from_disk(flow, module, inputs) or from_captured(flow, pre_grad(flow, module, inputs))
-    except Exception as error:
-        if isinstance(error, EductorError) and not isinstance(error, (Unsupported, RequiredPassFailed)):
-            raise
-        return as_captured(flow, module, inputs, error)
+    """Compiles one captured graph through all stages.
+
+    One thread at a time compiles a graph or a later backward, so instruments get no two calls at once.
+    """
+    with CompileState().entered():
+        flow = Flow.start(options)
+        try:
+            flow = with_cache(flow, module, inputs)
+            return from_disk(flow, module, inputs) or from_captured(flow, pre_grad(flow, module, inputs))
+        except Exception as error:
+            if isinstance(error, EductorError) and not isinstance(error, (Unsupported, RequiredPassFailed)):
+                raise
+            return as_captured(flow, module, inputs, error)
 
 
-def from_captured(flow: Flow, graph: Graph) -> Callable[..., Any]:
+def from_captured(flow: Flow, graph: CapturedGraph) -> Callable[..., Any]:
     """Runs the stages from autograd on."""
     traced = trace(flow, graph)
     with without_autocast():  # the graph contains its casts
@@ -122,7 +128,7 @@ def from_captured(flow: Flow, graph: Graph) -> Callable[..., Any]:
     return from_program(flow, graph, traced.captured, program)
 
 
-def from_program(flow: Flow, graph: Graph, captured: Captured, program: Program) -> Callable[..., Any]:
+def from_program(flow: Flow, graph: CapturedGraph, captured: Captured, program: Program) -> Callable[..., Any]:
     """Runs the stages after those whose results are cached."""
     job = forward_job(program)
     forward = compile_job(partial(generate, flow), job)
@@ -131,12 +137,18 @@ def from_program(flow: Flow, graph: Graph, captured: Captured, program: Program)
 
 
 @dataclass(frozen=True)
-class Graph:
+class CapturedGraph:
     """A captured graph with its inputs, and the computations on parameters hoisted out of it."""
 
     module: GraphModule
     inputs: Sequence[Any]
     packed: Hoisted | None = None
+
+    @staticmethod
+    def of(module: GraphModule, inputs: Sequence[Any], packed: Hoisted | None) -> CapturedGraph:
+        if packed is None:
+            return CapturedGraph(module, inputs)
+        return CapturedGraph(packed.module, packed.inputs(inputs), packed)
 
 
 @dataclass(frozen=True)
@@ -161,6 +173,11 @@ class Flow:
             options = replace(options, instruments=(*options.instruments, Artifacts()))
         name = GraphName(next(_numbers), compile_id())
         return Flow(options, Pipeline.of(options, engine.lower), engine, name, warnings_until_now())
+
+    def without_tangents(self, undefined: Sequence[int]) -> Flow:
+        """The flow of a backward that lacks these tangents; records name its graphs so."""
+        variant = f"without {', '.join(f'tangents_{i + 1}' for i in undefined)}" if undefined else ""
+        return replace(self, graph=replace(self.graph, variant=variant))
 
     @contextmanager
     def stage(
@@ -202,7 +219,7 @@ def from_disk(flow: Flow, module: GraphModule, inputs: Sequence[Any]) -> Callabl
         packed = entry.hoisted(module)
         if packed is not None and packed.is_overwritten(inputs):
             return None
-        graph = Graph(module, inputs) if packed is None else Graph(packed.module, packed.inputs(inputs), packed)
+        graph = CapturedGraph.of(module, inputs, packed)
         captured, written = Captured(graph.module), entry.program.signature.written
         check_fits(entry.program, captured, graph.inputs)
         if written and overlapping([*captured.held, *graph.inputs], written):
@@ -212,7 +229,7 @@ def from_disk(flow: Flow, module: GraphModule, inputs: Sequence[Any]) -> Callabl
     return flow.cache.resumed(resume) if flow.cache is not None else None
 
 
-def pre_grad(flow: Flow, module: GraphModule, inputs: Sequence[Any]) -> Graph:
+def pre_grad(flow: Flow, module: GraphModule, inputs: Sequence[Any]) -> CapturedGraph:
     """Runs passes on the captured graph, then hoists the computations on parameters that they marked."""
     differentiable = any(map(requires_grad, (*tensors_of(module).values(), *inputs)))
     is_inference = not (torch.is_grad_enabled() and differentiable)
@@ -220,11 +237,10 @@ def pre_grad(flow: Flow, module: GraphModule, inputs: Sequence[Any]) -> Graph:
     correct_captured(module)
     with flow.stage("pre_grad", "captured", module, inputs):
         flow.run_passes("pre_grad", "captured", module, is_inference=is_inference, packs=packs)
-    packed = hoist(module, inputs)
-    return Graph(module, inputs) if packed is None else Graph(packed.module, packed.inputs(inputs), packed)
+    return CapturedGraph.of(module, inputs, hoist(module, inputs))
 
 
-def trace(flow: Flow, graph: Graph) -> Traced:
+def trace(flow: Flow, graph: CapturedGraph) -> Traced:
     """Traces forward and backward together."""
     options, given = flow.options, flow.options.decompositions
     with flow.stage("autograd", "captured", graph.module, graph.inputs) as facts:
@@ -285,14 +301,18 @@ def given_plan(flow: Flow, graph: Joint) -> Plan | None:
 
 def post_grad(flow: Flow, parts: Parts) -> None:
     """Runs passes on the forward and on the backward graph."""
-    with flow.stage("post_grad", "forward", parts.forward):
-        flow.run_passes("post_grad", "forward", parts.forward, is_inference=parts.backward is None)
+    run_post_grad(flow, "forward", parts.forward, is_inference=parts.backward is None)
     if parts.backward is not None:
-        with flow.stage("post_grad", "backward", parts.backward):
-            flow.run_passes("post_grad", "backward", parts.backward, is_inference=False)
+        run_post_grad(flow, "backward", parts.backward, is_inference=False)
 
 
-def keep(flow: Flow, graph: Graph, captured: Captured, program: Program) -> None:
+def run_post_grad(flow: Flow, role: Role, module: GraphModule, *, is_inference: bool) -> None:
+    """Runs passes on one final graph."""
+    with flow.stage("post_grad", role, module):
+        flow.run_passes("post_grad", role, module, is_inference=is_inference)
+
+
+def keep(flow: Flow, graph: CapturedGraph, captured: Captured, program: Program) -> None:
     """Stores the final graphs in the disk cache, unless inputs overlap or the outputs are not a flat tuple."""
     if flow.cache is not None and not captured.pairs and captured.spec is None:
         flow.cache.keep(program, graph.packed)
@@ -301,6 +321,7 @@ def keep(flow: Flow, graph: Graph, captured: Captured, program: Program) -> None
 def generate(flow: Flow, job: Job) -> Compiled:
     """Lowers a graph and compiles it with the engine; if that fails, warns and falls back to the engine `aten`."""
     role: Role = "backward" if job.is_backward else "forward"
+    flow = flow.without_tangents(job.undefined)
     try:
         return engine(flow, role, lower(flow, role, job))
     except Exception as error:
@@ -344,23 +365,28 @@ def pruned(
 ) -> tuple[GraphModule, list[bool]]:
     """The backward for calls with some undefined gradients: the functional graph pruned, then the post_grad passes."""
     whole = functional()
+    flow = flow.without_tangents([i for i, is_defined in enumerate(defined) if not is_defined])
 
     def prune() -> tuple[GraphModule, list[bool]]:
         module, present = without_undefined(whole, defined)
-        quiet = replace(flow, options=replace(flow.options, instruments=()))
-        quiet.run_passes("post_grad", "backward", module, is_inference=False)
+        run_post_grad(flow, "backward", module, is_inference=False)
         return module, present
 
     return prune() if flow.cache is None else flow.cache.pruned(whole, defined, prune)
 
 
 def linked(
-    flow: Flow, graph: Graph, captured: Captured, program: Program, forward: Compiled, backward: Backwards | None
+    flow: Flow,
+    graph: CapturedGraph,
+    captured: Captured,
+    program: Program,
+    forward: Compiled,
+    backward: Backwards | None,
 ) -> Callable[..., Any]:
     """Links the compiled parts to the function that the caller gets."""
 
     def recompile(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        return from_captured(replace(flow, cache=None), Graph(module, inputs))
+        return from_captured(replace(flow, cache=None), CapturedGraph(module, inputs))
 
     with flow.stage("link", "captured", graph.module):
         exact = flow.options.profile == "exact"

@@ -96,11 +96,14 @@ class Options:
     )
 
     def __post_init__(self) -> None:
-        if self.profile not in get_args(Profile):
-            raise BadOption(f"option profile={self.profile!r}: it must be one of {', '.join(get_args(Profile))}.")
+        for name, kind in (("profile", Profile), ("budget_solver", Solver), ("partition_policy", Policy)):
+            if getattr(self, name) not in get_args(kind):
+                raise BadOption(
+                    f"option {name}={getattr(self, name)!r}: it must be one of {', '.join(get_args(kind))}."
+                )
         if self.verify not in (None, *get_args(Verify)):
             raise BadOption(f"option verify={self.verify!r}: it must be 'each', or None.")
-        for name in _SWITCHES:
+        for name in (f.name for f in dataclasses.fields(self) if isinstance(f.default, bool)):
             if not isinstance(getattr(self, name), bool):
                 raise BadOption(f"option {name}={getattr(self, name)!r}: it must be True or False.")
         if not _is_budget(self.memory_budget):
@@ -108,10 +111,6 @@ class Options:
                 f"option memory_budget={self.memory_budget!r}: it must be a number from 0 (save inputs only) to 1 (save "
                 "what is fastest), or a whole number of bytes above 1; or a dictionary of such numbers by the names of "
                 "modules, as in {'layers.*': 0.5}."
-            )
-        if self.budget_solver not in get_args(Solver):
-            raise BadOption(
-                f"option budget_solver={self.budget_solver!r}: it must be one of {', '.join(get_args(Solver))}."
             )
         self._check_policy()
         for name in ("enable", "disable"):
@@ -127,8 +126,6 @@ class Options:
 
     def _check_policy(self) -> None:
         policy, budget = self.partition_policy, self.memory_budget
-        if policy not in get_args(Policy):
-            raise BadOption(f"option partition_policy={policy!r}: it must be one of {', '.join(get_args(Policy))}.")
         object.__setattr__(self, "bans", _names("bans", self.bans, "bans"))
         for name in self.bans:
             if name not in get_args(BanName):
@@ -174,17 +171,6 @@ SLOT_OPTIONS = (
     "post_grad_custom_pre_pass",
     "post_grad_custom_post_pass",
     "lower_custom_pass",
-)
-
-_SWITCHES = (
-    "recompute",
-    "aggressive_recomputation",
-    "double_backward",
-    "fallback_random",
-    "pack_weights",
-    "cache",
-    "strict",
-    "debug",
 )
 
 

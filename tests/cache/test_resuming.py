@@ -315,7 +315,7 @@ def test_an_entry_that_cannot_be_run_is_given_up(store, resumed):
     eductor.compile(torch.sin, engine="aten")(x)
     key = asked_key()
     data = store.get(key)
-    data["signature"]["inputs"] *= 2
+    data["signature"]["analysis"]["inputs"] *= 2
     store.put(key, data)
     torch._dynamo.reset()
     with pytest.warns(eductor.EductorWarning, match="it cannot be run: BadGraph: it was made for 2 inputs, not for 1"):

@@ -13,8 +13,7 @@ from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from torch.utils._debug_mode import DebugMode
 
 import eductor
-from eductor.engines.inductor.calls import is_observed
-from eductor.engines.inductor.direct_launch import launch_directly
+from eductor.engines.inductor.calls import is_observed, launch_directly
 
 TORCH_DOES = hasattr(CachingAutotuner, "_build_fast_launcher")
 

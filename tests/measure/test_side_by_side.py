@@ -14,11 +14,10 @@ import eductor
 from eductor.cli import main
 from eductor.errors import BadScript
 from eductor.measure.bench import Bench, Measured
-from eductor.measure.bench_html import as_page
-from eductor.measure.bench_text import as_table
+from eductor.measure.bench_text import as_page, as_table
 from eductor.measure.cases import case
 from eductor.measure.models import BUILT_IN
-from eductor.measure.steady import Runner, error, truth
+from eductor.measure.steady import TimedModel, error, truth
 
 FILE = """
 import torch
@@ -140,14 +139,14 @@ def test_the_page_needs_nothing_else():
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_the_built_in_models_run(name, training):
     of = case(BUILT_IN[name], "cpu", training=training)
-    eager = Runner(of, lambda model: model)
+    eager = TimedModel(of, lambda model: model)
     assert error(eager.results(), truth(of)) < 1e-4
     assert (eager.memory() is not None) == training
 
 
 def test_an_error_is_seen():
     of = case(BUILT_IN["ranking"], "cpu", training=False)
-    wrong = Runner(of, lambda model: lambda *inputs: model(*inputs) * 1.5)
+    wrong = TimedModel(of, lambda model: lambda *inputs: model(*inputs) * 1.5)
     assert error(wrong.results(), truth(of)) == pytest.approx(0.5, rel=1e-3)
 
 

@@ -12,9 +12,7 @@ import torch.nn.functional as F
 
 import eductor
 from eductor.errors import BadOption, NotInstalled
-from eductor.observe.explain import curve_plot
-from eductor.observe.explain.curve_plot import PANELS, check_can_draw, draw
-from eductor.observe.explain.memory_curve import CurvePoint, MemoryCurve
+from eductor.observe.explain.memory_curve import PANELS, CurvePoint, MemoryCurve, check_can_draw, draw
 
 needs_matplotlib = pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib")
 
@@ -129,7 +127,7 @@ def test_a_figure_goes_to_a_file_object_in_any_format():
 
 
 def test_without_matplotlib_the_error_says_how_to_install_it(monkeypatch, tmp_path):
-    monkeypatch.setattr(curve_plot, "find_spec", lambda name: None)
+    monkeypatch.setattr("eductor.observe.explain.memory_curve.find_spec", lambda name: None)
     with pytest.raises(NotInstalled, match=r"matplotlib must be installed: pip install 'eductor\[plot\]'"):
         draw({"graph 1": curve(1, 0)})
     with pytest.raises(NotInstalled):

@@ -12,9 +12,8 @@ import eductor
 from eductor import cli
 from eductor.engines import has_code_generator
 from eductor.errors import BadOption
-from eductor.observe.diff.record_diff import compare_records, read_record
+from eductor.observe.diff.record_diff import as_terminal, compare_records, read_record
 from eductor.observe.diff.record_diff_html import as_page
-from eductor.observe.diff.record_diff_text import as_terminal
 from eductor.observe.diff.text_diff import diff_of_texts
 
 ATEN = {"engine": "aten"}

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from eductor.engines import Job
-from eductor.engines.aten import aten
+from eductor.engines.__init__ import aten
 from eductor.engines.inductor import engine as inductor
 from eductor.errors import Unsupported
 

@@ -19,7 +19,7 @@ from eductor import compat
 from eductor.autograd.captured import Captured, Fakes
 from eductor.errors import Unsupported
 from eductor.graph.values.meta import known_equal
-from eductor.program.analysis import Analysis, Input, Output, Return
+from eductor.program.joint import Analysis, Input, Output, Return
 
 
 def analyse(captured: Captured, fakes: Fakes) -> Analysis:
@@ -27,7 +27,7 @@ def analyse(captured: Captured, fakes: Fakes) -> Analysis:
     grad_mode = torch.is_grad_enabled()
     with fakes.mode:
         flat = stand_ins(fakes.values)
-        before = [_State.of(x) for x in flat]
+        before = [_InputState.of(x) for x in flat]
         with compat.keeping_dispatch_state(), compat.forgetting_unbacked(fakes.mode), _dispatcher(fakes):
             entries = captured.enter(flat)
             outputs = captured.run(entries)
@@ -64,7 +64,7 @@ def has_symbols(values: Sequence[Any]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
+class _InputState:
     """The state of an input that a write can change."""
 
     version: int
@@ -74,16 +74,16 @@ class _State:
     storage: int
 
     @staticmethod
-    def of(value: Any) -> _State | None:
+    def of(value: Any) -> _InputState | None:
         if not isinstance(value, torch.Tensor):
             return None
         version = compat.version_of(value)
         geometry = (tuple(value.shape), tuple(value.stride()), value.storage_offset())
-        return _State(version, value.requires_grad, value.grad_fn, geometry, _storage(value))
+        return _InputState(version, value.requires_grad, value.grad_fn, geometry, _storage(value))
 
 
-def _input(index: int, value: Any, before: _State | None) -> Input:
-    after = _State.of(value)
+def _input(index: int, value: Any, before: _InputState | None) -> Input:
+    after = _InputState.of(value)
     if before is None or after is None:
         return Input(False, False, False)
     if after.storage != before.storage or len(after.geometry[0]) != len(before.geometry[0]):
@@ -187,16 +187,20 @@ def _is_symbolic(value: Any) -> bool:
     return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
-class _Rooted(torch.autograd.Function):
-    """Gives a tensor a grad_fn, so that autograd allows in-place writes to it."""
+def connected(leaf: torch.Tensor, carried: torch.Tensor) -> torch.Tensor:
+    """A non-leaf tensor with the memory of `carried`, which autograd lets be written; its gradients flow to `leaf`."""
+    made: torch.Tensor = _Connect.apply(leaf, [carried])  # type: ignore[no-untyped-call]
+    return made
+
+
+class _Connect(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor, carried: list[torch.Tensor]) -> torch.Tensor:
+        return carried[0]
 
     @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, box: list[torch.Tensor]) -> torch.Tensor:
-        return box[0]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        return None, None
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0], None
 
 
 def stand_ins(values: Sequence[Any]) -> list[Any]:
@@ -216,5 +220,4 @@ def _stand_in(value: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
         # A leaf that is a view stays one: autograd treats views of it as views of its base, without gradients.
         return (copy.view_as(copy) if value._is_view() else copy).requires_grad_()
     with torch.enable_grad():
-        rooted: torch.Tensor = _Rooted.apply(anchor, [copy])  # type: ignore[no-untyped-call]
-    return rooted
+        return connected(anchor, copy)

@@ -7,7 +7,7 @@ wherever the operator occurs again: copying a node is far cheaper than tracing i
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -16,7 +16,9 @@ from torch.fx.node import map_aggregate, map_arg
 from torch.utils import _pytree as pytree
 
 from eductor import compat
-from eductor.compat import make_fx
+from eductor.autograd.cpu_dropout import eagers_dropouts
+from eductor.compat import OpOverload, make_fx
+from eductor.graph.values.kernel_layouts import with_kernel_layouts
 from eductor.graph.values.meta import metadata_key, output_of, tensor_of, value_of
 from eductor.graph.values.module_tensors import attribute_at
 
@@ -99,3 +101,23 @@ class _Decomposer:
         name = f"_decomposed_constant{len(self._constants)}"
         self._constants[name] = constant
         return name
+
+
+Table = dict[Any, Callable[..., Any]]
+
+
+def for_autograd(table: Mapping[Any, Callable[..., Any]], *, later: bool, exact: bool = False) -> Table:
+    """The table for the trace in which operators still write: those that write in place or to `out=` are decomposed later.
+
+    With `later`, the whole table is. Operators outside of it get the strides of their kernels from the start, and with
+    `exact` their roundings.
+    """
+    rounded = {op: fn for op, fn in eagers_dropouts().items() if op not in table} if exact else {}
+    now = {} if later else {op: fn for op, fn in table.items() if not _writes_by_name(op)}
+    return with_kernel_layouts(table, rounded | now)
+
+
+def _writes_by_name(op: Any) -> bool:
+    if not isinstance(op, OpOverload) or not op._schema.is_mutable:
+        return False
+    return op._schema.name.endswith("_") or any(a.is_out for a in op._schema.arguments)

@@ -12,7 +12,7 @@ import operator
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.fx import GraphModule, Interpreter, Node
@@ -24,7 +24,7 @@ from eductor.graph import Bound, No, bind, output_of, requires_grad, tensor_of, 
 from eductor.graph.effects.order import ancestors
 from eductor.graph.snapshot import copy_of
 from eductor.program.joint import Joint, Signature
-from eductor.program.program import ReplayNeeds
+from eductor.program.parts import ReplayNeeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def replay_needs(joint: Joint, *, redraws: bool) -> ReplayNeeds:
         is_random,
         tuple(i for i in _counted(joint, needed) if i not in joint.overwritten),
         tuple(i for i in _counted(joint, unneeded) if i not in joint.static),
-        _may_replay(joint, ancestors(outputs, _sources), redraws=redraws and is_random),
+        _refusal(joint, ancestors(outputs, _sources), redraws=redraws and is_random),
     )
 
 
@@ -96,12 +96,12 @@ class EagerReplay:
         self._is_random = needs.is_random
         self._watched = needs.watched
         self._let_go = needs.let_go
-        self._may_run = needs.may_run
+        self._refusal = needs.refusal
         self._joint = function_graph
 
     def keep(self, inputs: Sequence[Any]) -> Kept | None:
         """Called by each forward; what it keeps is released with the saved values."""
-        if not self._may_run:
+        if self._refusal is not None:
             return None
         versions = [compat.version_of(inputs[i]) for i in self._watched]
         if self._let_go:
@@ -119,7 +119,7 @@ class EagerReplay:
     def backward(self, kept: Kept | None, tangents: Sequence[Any]) -> list[list[Any]]:
         """The parts of the gradients of all inputs, themselves differentiable where grad mode is on."""
         if kept is None:
-            raise RuntimeError(f"This gradient cannot be differentiated again: {self._may_run}")
+            raise RuntimeError(f"This gradient cannot be differentiated again: {self._refusal}")
         self._check(kept)
         inputs = [x.filled() if isinstance(x, TensorForm) else x for x in kept.inputs]
         with compat.replayed_randomness(kept.random_state) if self._is_random else nullcontext():
@@ -186,8 +186,8 @@ def _is_array(node: Node) -> bool:
     return value is not None and value.dim() > 0 and (value.is_floating_point() or value.is_complex())
 
 
-def _may_replay(joint: Joint, needed: Collection[Node], *, redraws: bool) -> Literal[True] | No:
-    """Whether a replay would compute what the compiled forward did."""
+def _refusal(joint: Joint, needed: Collection[Node], *, redraws: bool) -> No | None:
+    """Why a replay would not compute what the compiled forward did; None if it would."""
     if redraws:
         return No("the compiled graph drew random numbers of its own. Compile with the option fallback_random=True.")
     lost = [f"input {i}" for i, p in enumerate(joint.primals) if i in joint.overwritten and p in needed]
@@ -196,7 +196,7 @@ def _may_replay(joint: Joint, needed: Collection[Node], *, redraws: bool) -> Lit
             f"the compiled graph overwrites {', '.join(lost)}, whose old value a replay of the forward would need. "
             "Compute that part outside of the compiled function, or write to a copy of the input."
         )
-    return True
+    return None
 
 
 _FUNCTION = torch.ops.higher_order.autograd_function_apply

@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 from torch.fx import traceback as fx_traceback
 from torch.utils import _pytree as pytree
 
-from eductor.autograd.decomposition_tables import Table
+from eductor.autograd.decompose import Table
 from eductor.autograd.provenance import SecondRun
 from eductor.compat import HigherOrderOperator, OpOverload, gets_tokens, make_fx
 from eductor.graph.values.meta import is_backward, known_equal, output_of, requires_grad, tensor_of

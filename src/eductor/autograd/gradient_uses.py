@@ -8,7 +8,7 @@ changes that order; a graph that returns the parts does not.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -43,7 +43,7 @@ def gradients_by_use(
     for result, tangent in zip(results, tangents, strict=True):
         if (place := _edge(result)) in parts:
             parts[place].append(tangent)
-    steps = list(_steps(results, {step for step, _ in places}))
+    steps = list(autograd_nodes((_edge(x)[0] for x in results), {step for step, _ in places}))
     counted = Counter(edge for step in steps for edge in step.next_functions)
     several = {place for place, found in parts.items() if counted[place] + len(found) > 1}
     hooks = [step.register_hook(_noting(step, parts)) for step in steps if several & set(step.next_functions)]
@@ -63,9 +63,9 @@ def _edge(value: torch.Tensor) -> Edge:
     return step, number
 
 
-def _steps(results: Sequence[torch.Tensor], ends: Collection[Any]) -> Iterator[Any]:
-    """The nodes of autograd reachable from these results, up to the ends."""
-    pending = [step for step in dict.fromkeys(_edge(x)[0] for x in results) if step not in ends]
+def autograd_nodes(starts: Iterable[Any], ends: Collection[Any] = ()) -> Iterator[Any]:
+    """The nodes of autograd reachable from some of them, which may be None, up to the ends."""
+    pending = [step for step in dict.fromkeys(starts) if step is not None and step not in ends]
     seen = {*pending, *ends}
     while pending:
         step = pending.pop()

@@ -171,8 +171,8 @@ def watching_overlaps(
     """Calls `run` while inputs overlap as they did when it was compiled, and the `variant` for their overlap if they do not.
 
     Inputs at the addresses of an earlier call in which nothing overlapped, in tensors of the same sizes, do not overlap.
-    Where they do, each call looks whether they lie in the same places of what they are views of; the graph runs as it was
-    captured if not.
+    Where they do, each call checks that their sizes, strides and offsets in their common base are the same; if not, the
+    graph runs as it was captured.
     """
     held = captured.held
     seen: list[tuple[Any, ...]] = [()]

@@ -10,16 +10,14 @@ import torch
 from torch.fx import GraphModule
 
 from eductor import compat
-from eductor.autograd.backward_variants import Backwards, Prune
+from eductor.autograd.backward_variants import Backwards, Prune, without_undefined
 from eductor.autograd.captured import Captured, Pairs
 from eductor.autograd.eager_replay import EagerReplay
 from eductor.autograd.input_overlaps import watching_overlaps
 from eductor.autograd.runtime import assemble
-from eductor.autograd.undefined_gradients import without_undefined
 from eductor.errors import BadGraph, Unsupported, warn
-from eductor.program.job import Compiled, Job, Run
-from eductor.program.jobs import backward_job
-from eductor.program.program import Program
+from eductor.program.job import Compiled, Job, Run, backward_job
+from eductor.program.parts import Program
 
 Compile = Callable[[Job], Compiled]
 
@@ -45,8 +43,8 @@ def deferred_backward(
         return None
     state, chosen = compat.CompileState(), prune or partial(without_undefined, parts.backward)
 
-    def compile_backward(module: GraphModule, keeps_saved: bool) -> Run:
-        job = backward_job(program, forward, module, keeps_saved=keeps_saved, shared=shared)
+    def compile_backward(module: GraphModule, defined: Sequence[bool], keeps_saved: bool) -> Run:
+        job = backward_job(program, forward, module, defined, keeps_saved=keeps_saved, shared=shared)
         with state.entered():
             return compile_job(compile, job).run
 

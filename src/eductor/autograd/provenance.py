@@ -16,6 +16,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.fx import traceback as fx_traceback
 
 from eductor import compat
+from eductor.autograd.gradient_uses import autograd_nodes
 from eductor.errors import Unsupported
 from eductor.graph.effects.node_effects import effect_of
 from eductor.graph.values.evaluate import given_back
@@ -82,15 +83,7 @@ class ForwardRun(Interpreter):
         Autograd nodes and hooks reference each other, and the garbage collector does not see the nodes: hooks that are not
         removed would leak.
         """
-        pending = [x.grad_fn for x in results if x.grad_fn is not None]
-        seen, hooks = set(pending), []
-        while pending:
-            step = pending.pop()
-            hooks.append(step.register_prehook(self._hook(step)))
-            for following, _ in step.next_functions:
-                if following is not None and following not in seen:
-                    seen.add(following)
-                    pending.append(following)
+        hooks = [step.register_prehook(self._hook(step)) for step in autograd_nodes(x.grad_fn for x in results)]
         try:
             yield
         finally:

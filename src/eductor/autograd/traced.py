@@ -1,9 +1,10 @@
-"""The first step of ahead-of-time autograd: from a captured graph and its inputs to a joint graph."""
+"""Ahead-of-time autograd: its first step, from a captured graph to a joint graph; and all of it as one function."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch.fx import GraphModule
@@ -11,10 +12,12 @@ from torch.fx import GraphModule
 from eductor.autograd.captured import Captured, Fakes
 from eductor.autograd.eager_replay import has_function, pure_copy, replay_needs
 from eductor.autograd.input_overlaps import Merged, overlapping
+from eductor.autograd.link import Compile, compile_job, deferred_backward, link
 from eductor.autograd.tracing import aot_dispatch_autograd_graph
+from eductor.compat import without_autocast
+from eductor.program.job import forward_job
 from eductor.program.joint import Joint
-from eductor.program.parts import Parts
-from eductor.program.program import Program, ReplayNeeds
+from eductor.program.parts import Parts, Program, ReplayNeeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +65,38 @@ def _trace(captured: Captured, flat: Sequence[Any], options: TraceOptions) -> Jo
     fakes = Fakes.of(flat, captured.sources())
     table = options.decompositions
     return aot_dispatch_autograd_graph(captured, fakes, table, redraws=options.redraws, exact=options.exact)
+
+
+def aot_dispatch_autograd(
+    module: GraphModule,
+    inputs: Sequence[Any],
+    *,
+    partition_fn: Callable[[Joint], Parts],
+    compile: Compile,
+    decompositions: Mapping[Any, Any] | None = None,
+    double_backward: bool = True,
+    exact: bool = False,
+    redraws: bool = False,
+) -> Callable[..., Any]:
+    """A function like the captured graph, made of compiled forward and backward graphs.
+
+    `partition_fn` splits the joint graph, `compile` makes a graph runnable; both may edit the graphs they are given.
+    `exact` and `redraws` are those of `TraceOptions`.
+    """
+    options = TraceOptions(decompositions or {}, double_backward, exact, redraws)
+    traced = trace_joint(module, inputs, options)
+    with without_autocast():  # its casts are in the graph
+        program = traced.program(partition_fn(traced.joint))
+    job = forward_job(program)
+    forward = compile_job(compile, job)
+    backward = deferred_backward(program, forward, compile, None, job.shared)
+    recompile = partial(
+        aot_dispatch_autograd,
+        partition_fn=partition_fn,
+        compile=compile,
+        decompositions=decompositions,
+        double_backward=double_backward,
+        exact=exact,
+        redraws=redraws,
+    )
+    return link(traced.captured, inputs, program, forward, backward, recompile=recompile, exact=exact)

@@ -18,8 +18,7 @@ from torch.fx import traceback as fx_traceback
 from eductor import compat
 from eductor.autograd.analysis import analyse, has_symbols, stand_ins
 from eductor.autograd.captured import Captured, Fakes, contains, keeps_subgraphs, refuse_subclasses
-from eductor.autograd.decompose import decompose
-from eductor.autograd.decomposition_tables import for_autograd
+from eductor.autograd.decompose import decompose, for_autograd
 from eductor.autograd.functionalize import NewValues, functionalize, listed_writes, may_write
 from eductor.autograd.gradient_uses import gradients_by_use, gradients_in_sum
 from eductor.autograd.output_views import Wanted, views_of
@@ -29,8 +28,7 @@ from eductor.compat import make_fx
 from eductor.graph.effects.bases import base_node, origin_of, storage_node
 from eductor.graph.effects.node_effects import effect_of
 from eductor.graph.values.meta import BACKWARD, output_of, value_of
-from eductor.program.analysis import Analysis, Output
-from eductor.program.joint import Joint, Place, Tangent, Views, Writes
+from eductor.program.joint import Analysis, Joint, Output, Place, Tangent, Views, Writes
 
 
 def aot_dispatch_autograd_graph(

@@ -10,11 +10,12 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from torch.fx import GraphModule
 
-from eductor.cache.entry import Entry
+from eductor.cache.entry import Entry, read, write
+from eductor.cache.graphs import graph_from_data, graph_to_data
 from eductor.cache.key import Question
 from eductor.cache.store import Store
 from eductor.cache.values import NotKept
@@ -22,9 +23,10 @@ from eductor.engines import Engine
 from eductor.errors import EductorWarning, warnings_until_now
 from eductor.options import Options
 from eductor.packing import Hoisted
-from eductor.pipeline import GraphName, Pipeline
-from eductor.program.program import Program
+from eductor.pipeline import GraphName, Instrument, Pipeline
+from eductor.program.parts import Program
 
+T = TypeVar("T")
 _log = logging.getLogger("eductor")
 
 
@@ -48,9 +50,13 @@ class CompileCache:
         *,
         warned_before: int,
     ) -> CompileCache:
-        """The cache for a graph that Dynamo captured. With instruments it reads nothing, as they must see a compile."""
+        """The cache for a graph that Dynamo captured.
+
+        With instruments it reads nothing, as they must see a compile, and where one limits passes it stores nothing.
+        """
         question = None
-        is_on = options.cache and options.verify is None and not options.debug and not options.plans
+        limits = any(type(given).most_matches is not Instrument.most_matches for given in options.instruments)
+        is_on = options.cache and options.verify is None and not (options.debug or options.plans or limits)
         if is_on and Store.default().limit:
             with _without_cache_on_failure(name):
                 question = Question.of(module, inputs, options, pipeline, engine)
@@ -60,11 +66,12 @@ class CompileCache:
         """What `resume` makes of a cached entry; None if there is none, or it cannot be run."""
         if self.question is None or not self.reads:
             return None
+        question = self.question
+        entry = _found(question.key, lambda data: read(data, question.fakes, question.symbols))
         try:
-            entry = self.question.answer(Store.default())
             run = None if entry is None else resume(entry)
         except Exception as error:
-            self.question.give_up(Store.default(), error)
+            Store.default().give_up(question.key, f"it cannot be run: {type(error).__name__}: {error}")
             return None
         if run is not None:
             _log.info("the %s is loaded from disk: no pass runs", self.name)
@@ -75,7 +82,8 @@ class CompileCache:
         if self.question is None or warnings_until_now() > self.warned_before:
             return
         with _without_cache_on_failure(self.name):
-            self.question.keep(Entry.of(program, packed, self.question.guards()), Store.default())
+            entry = Entry.of(program, packed, self.question.guards())
+            Store.default().put(self.question.key, write(entry, self.question.symbols))
 
     def pruned(
         self,
@@ -86,15 +94,32 @@ class CompileCache:
         """A backward pruned of undefined tangents: from disk, or made by `prune` and stored."""
         if self.question is None:
             return prune()
-        known = self.question.cut(whole, defined, Store.default())
+        symbols, mode = self.question.symbols, self.question.fakes.mode
+        key = self.question.of_backward(whole, defined)
+
+        def restored(data: dict[str, Any]) -> tuple[GraphModule, list[bool]]:
+            return graph_from_data(data["graph"], symbols, mode), data["present"]
+
+        known = _found(key, restored) if self.reads else None
         if known is not None:
             return known
         warned_before = warnings_until_now()
         module, present = prune()
         if warnings_until_now() == warned_before:
             with _without_cache_on_failure(self.name):
-                self.question.keep_cut(whole, defined, module, present, Store.default())
+                Store.default().put(key, {"graph": graph_to_data(module, symbols), "present": present})
         return module, present
+
+
+def _found(key: str, read: Callable[[Any], T]) -> T | None:
+    """The data under a key; None with a warning if it cannot be read."""
+    store = Store.default()
+    try:
+        data = store.get(key)
+        return None if data is None else read(data)
+    except Exception as error:
+        store.give_up(key, f"it cannot be read: {type(error).__name__}: {error}")
+        return None
 
 
 @contextmanager

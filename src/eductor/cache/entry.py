@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, is_dataclass
 from functools import partial
-from typing import Any, Literal
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import torch
 from torch.fx import GraphModule
@@ -15,10 +17,7 @@ from eductor.cache.graphs import graph_from_data, graph_to_data
 from eductor.cache.values import NotKept, Symbols, value_from_data, value_to_data
 from eductor.graph import No
 from eductor.packing import Hoisted, with_prologue
-from eductor.program.analysis import Analysis, Input, Output, Return
-from eductor.program.joint import Signature, Tangent, Views, Writes
-from eductor.program.parts import Parts, Saved
-from eductor.program.program import Program, ReplayNeeds
+from eductor.program.parts import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +66,8 @@ def write(entry: Entry, symbols: Symbols) -> dict[str, Any]:
         raise NotKept("a torch.autograd.Function")
     return {
         "guards": [symbols.spell(guard) for guard in entry.guards],
-        "packing": _packing_to_data(entry.packing, symbols) if entry.packing else None,
-        "signature": _signature_to_data(program.signature, symbols),
-        "parts": _parts_to_data(program.parts, symbols),
-        "replay": _replay_to_data(program.replay) if program.replay else None,
+        "packing": _to_data(Packing | None, entry.packing, symbols),
+        **_to_data(Program, program, symbols),
     }
 
 
@@ -81,23 +78,8 @@ def read(data: dict[str, Any], fakes: Fakes, symbols: Symbols) -> Entry | None:
         return None
     for condition in conditions:
         bool(condition)  # installs a guard
-    program = Program(
-        _signature_from_data(data["signature"], fakes, symbols),
-        _parts_from_data(data["parts"], fakes, symbols),
-        _replay_from_data(data["replay"]) if data["replay"] else None,
-    )
-    packing = _packing_from_data(data["packing"], fakes, symbols) if data["packing"] else None
-    return Entry(program, packing)
-
-
-def _replay_to_data(needs: ReplayNeeds) -> dict[str, Any]:
-    may_run = True if needs.may_run else str(needs.may_run)
-    return {"is_random": needs.is_random, "watched": needs.watched, "let_go": needs.let_go, "may_run": may_run}
-
-
-def _replay_from_data(data: dict[str, Any]) -> ReplayNeeds:
-    may_run: Literal[True] | No = True if data["may_run"] is True else No(data["may_run"])
-    return ReplayNeeds(data["is_random"], tuple(data["watched"]), tuple(data["let_go"]), may_run)
+    program = _from_data(Program, data, fakes, symbols)
+    return Entry(program, _from_data(Packing | None, data["packing"], fakes, symbols))
 
 
 def _holds(condition: Any) -> bool:
@@ -105,95 +87,57 @@ def _holds(condition: Any) -> bool:
     return bool(condition.node.hint if isinstance(condition, torch.SymBool) else condition)
 
 
-def _signature_to_data(signature: Signature, symbols: Symbols) -> dict[str, Any]:
-    analysis = signature.analysis
-    for output in analysis.outputs:
-        if not isinstance(output.value, (bool, int, float, str, type(None))):
-            raise NotKept(f"the output {output.value!r}")
-    return {
-        "inputs": [asdict(given) for given in analysis.inputs],
-        "outputs": [asdict(output) for output in analysis.outputs],
-        "returns": [asdict(result) for result in analysis.returns],
-        "values": [value_to_data(value, symbols) for value in analysis.values],
-        "grad_mode": analysis.grad_mode,
-        "makes_inference_tensors": analysis.makes_inference_tensors,
-        "tangents": [(t.of, t.strides, str(t.memory_format).removeprefix("torch.")) for t in signature.tangents],
-        "gradients": signature.gradients,
-        "writes": asdict(signature.writes),
-        "views": [
-            {"places": views.places, "graph": graph_to_data(views.module, symbols)} if views else None
-            for views in signature.views
-        ],
-        "static": sorted(signature.static),
-    }
+def _to_data(kind: Any, value: Any, symbols: Symbols) -> Any:
+    """A value of an annotated type as plain data: dataclasses by field, graphs as text; `Any` is a fake value or a number."""
+    home, parts = get_origin(kind), get_args(kind)
+    if value is None:
+        return None
+    if home is UnionType:
+        return _to_data(parts[0], value, symbols)
+    if kind is No:
+        return str(value)
+    if kind is GraphModule or home is Callable:
+        return graph_to_data(value if kind is GraphModule else value(), symbols)
+    if fields := _fields(kind):
+        return {name: _to_data(field, getattr(value, name), symbols) for name, field in fields.items()}
+    if home is tuple:
+        return [_to_data(part, one, symbols) for part, one in zip(_items(parts, value), value, strict=True)]
+    if home is frozenset:
+        return sorted(value)
+    if kind is torch.memory_format:
+        return str(value).removeprefix("torch.")
+    return value_to_data(value, symbols) if kind is Any else value
 
 
-def _signature_from_data(data: dict[str, Any], fakes: Fakes, symbols: Symbols) -> Signature:
-    analysis = Analysis(
-        tuple(Input(**given) for given in data["inputs"]),
-        tuple(Output(**output) for output in data["outputs"]),
-        tuple(Return(**result) for result in data["returns"]),
-        tuple(value_from_data(value, symbols, fakes.mode) for value in data["values"]),
-        data["grad_mode"],
-        data["makes_inference_tensors"],
-    )
-    tangents = [
-        Tangent(of, None if strides is None else tuple(strides), getattr(torch, memory_format))
-        for of, strides, memory_format in data["tangents"]
-    ]
-    with_gradient, without = (
-        Views(tuple((kind, i) for kind, i in v["places"]), graph_from_data(v["graph"], symbols, fakes.mode))
-        if v
-        else None
-        for v in data["views"]
-    )
-    writes = Writes(tuple(data["writes"]["forward"]), tuple(data["writes"]["backward"]))
-    gradients, static = tuple(data["gradients"]), frozenset(data["static"])
-    return Signature(analysis, tuple(tangents), gradients, writes, (with_gradient, without), static)
+def _from_data(kind: Any, data: Any, fakes: Fakes, symbols: Symbols) -> Any:
+    """Reads a value of an annotated type; a function that gives a graph reads it when it is called."""
+    home, parts = get_origin(kind), get_args(kind)
+    if data is None:
+        return None
+    if home is UnionType:
+        return _from_data(parts[0], data, fakes, symbols)
+    if kind is No:
+        return No(data)
+    if kind is GraphModule or home is Callable:
+        graph = partial(graph_from_data, data, symbols, fakes.mode)
+        return graph() if kind is GraphModule else graph
+    if fields := _fields(kind):
+        return kind(**{name: _from_data(field, data[name], fakes, symbols) for name, field in fields.items()})
+    if home is tuple:
+        return tuple(_from_data(part, one, fakes, symbols) for part, one in zip(_items(parts, data), data, strict=True))
+    if home is frozenset:
+        return frozenset(data)
+    if kind is torch.memory_format:
+        return getattr(torch, data)
+    return value_from_data(data, symbols, fakes.mode) if kind is Any else data
 
 
-def _parts_to_data(parts: Parts, symbols: Symbols) -> dict[str, Any]:
-    functional = parts.functional() if parts.functional is not None else None
-    graphs = {"forward": parts.forward, "backward": parts.backward, "functional": functional}
-    return {
-        **{name: graph_to_data(graph, symbols) if graph is not None else None for name, graph in graphs.items()},
-        "sizes": [asdict(place) for place in parts.sizes],
-        "saved": [asdict(place) for place in parts.saved],
-        "destinations": parts.destinations,
-        "trusts_parameters": parts.trusts_parameters,
-    }
+@functools.cache
+def _fields(kind: Any) -> dict[str, Any]:
+    """The fields of a dataclass with their types; none for another type."""
+    return get_type_hints(kind) if is_dataclass(kind) else {}
 
 
-def _parts_from_data(data: dict[str, Any], fakes: Fakes, symbols: Symbols) -> Parts:
-    def graph(name: str) -> GraphModule | None:
-        return graph_from_data(data[name], symbols, fakes.mode) if data[name] else None
-
-    forward = graph("forward")
-    assert forward is not None
-    return Parts(
-        forward,
-        graph("backward"),
-        sizes=_places(data["sizes"]),
-        saved=_places(data["saved"]),
-        destinations=tuple(data["destinations"]),
-        trusts_parameters=data["trusts_parameters"],
-        functional=partial(graph_from_data, data["functional"], symbols, fakes.mode) if data["functional"] else None,
-    )
-
-
-def _places(data: Sequence[dict[str, Any]]) -> tuple[Saved, ...]:
-    return tuple(Saved(**place) for place in data)
-
-
-def _packing_to_data(packing: Packing, symbols: Symbols) -> dict[str, Any]:
-    return {
-        "prologue": graph_to_data(packing.prologue, symbols),
-        "uncounted": packing.uncounted,
-        "sources": packing.sources,
-        "written": packing.written,
-    }
-
-
-def _packing_from_data(data: dict[str, Any], fakes: Fakes, symbols: Symbols) -> Packing:
-    numbers = (tuple(data[name]) for name in ("uncounted", "sources", "written"))
-    return Packing(graph_from_data(data["prologue"], symbols, fakes.mode), *numbers)
+def _items(parts: tuple[Any, ...], values: Sequence[Any]) -> tuple[Any, ...]:
+    """The types of a tuple's items; `tuple[int, ...]` has any number of them."""
+    return parts[:1] * len(values) if parts[-1] is ... else parts

@@ -7,19 +7,16 @@ import functools
 import hashlib
 import json
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
 from eductor import compat
 from eductor.autograd.captured import Captured, Fakes
-from eductor.cache.entry import Entry, read, write
-from eductor.cache.graphs import graph_from_data, graph_to_data
-from eductor.cache.known import is_told_by_torch
-from eductor.cache.store import Store
+from eductor.cache.graphs import belongs_to_torch
 from eductor.cache.values import NotKept, Symbols, constant_to_data
 from eductor.compat import ShapeEnv
 from eductor.cost import device_of
@@ -30,32 +27,23 @@ from eductor.graph.text.structure import structural_hash
 from eductor.graph.text.symbolic_sizes import spell_size
 from eductor.graph.values.meta import hint_of
 from eductor.graph.values.module_tensors import attribute_at
-from eductor.options import Options
+from eductor.options import SLOT_OPTIONS, Options
 from eductor.pipeline.pipeline import Pipeline
 from eductor.pipeline.versions import is_ours, spelled, unwrapped
 from eductor.version import HOME, __version__
 
-T = TypeVar("T")
-
-_ELSEWHERE = frozenset(
-    {
-        "cache",
-        "instruments",
-        "repro_dir",
-        "strict",
-        "engine",
-        "decompositions",
-        "pipeline",
-        "passes",
-        "enable",
-        "disable",
-        "pre_grad_custom_pass",
-        "joint_custom_pre_pass",
-        "joint_custom_post_pass",
-        "post_grad_custom_pre_pass",
-        "post_grad_custom_post_pass",
-        "lower_custom_pass",
-    }
+_ELSEWHERE = (
+    "cache",
+    "instruments",
+    "repro_dir",
+    "strict",
+    "engine",
+    "decompositions",
+    "pipeline",
+    "passes",
+    "enable",
+    "disable",
+    *SLOT_OPTIONS,
 )
 """Options that change no graph, or that the keys of the pipeline and the engine cover."""
 
@@ -98,42 +86,9 @@ class Question:
         }
         return Question(json.dumps(facts), fakes, symbols, len(env.guards) if env is not None else 0)
 
-    def answer(self, store: Store) -> Entry | None:
-        """The entry of an earlier compile, if any."""
-        return self._found(store, self.key, lambda data: read(data, self.fakes, self.symbols))
-
-    def give_up(self, store: Store, error: Exception) -> None:
-        """Removes an entry that was read but cannot be run, with a warning."""
-        store.give_up(self.key, f"it cannot be run: {type(error).__name__}: {error}")
-
-    def keep(self, entry: Entry, store: Store) -> None:
-        store.put(self.key, write(entry, self.symbols))
-
-    def cut(self, whole: GraphModule, defined: Sequence[bool], store: Store) -> tuple[GraphModule, list[bool]] | None:
-        """The cached backward for calls in which only these tangents are defined, and which gradients it returns."""
-        key = self._key_of_cut(whole, defined)
-        return self._found(
-            store, key, lambda data: (graph_from_data(data["graph"], self.symbols, self.fakes.mode), data["present"])
-        )
-
-    def keep_cut(
-        self, whole: GraphModule, defined: Sequence[bool], module: GraphModule, present: list[bool], store: Store
-    ) -> None:
-        data = {"graph": graph_to_data(module, self.symbols), "present": present}
-        store.put(self._key_of_cut(whole, defined), data)
-
-    def _key_of_cut(self, whole: GraphModule, defined: Sequence[bool]) -> str:
-        """The key includes the whole backward, as the pruned one takes what its forward saves."""
+    def of_backward(self, whole: GraphModule, defined: Sequence[bool]) -> str:
+        """The key of a backward that takes only these tangents. It includes the whole one, whose saved values it takes."""
         return f"{self.key} {structural_hash(whole.graph)} cut to {list(defined)}"
-
-    def _found(self, store: Store, key: str, read: Callable[[Any], T]) -> T | None:
-        """The data under a key; None with a warning if it cannot be read."""
-        try:
-            data = store.get(key)
-            return None if data is None else read(data)
-        except Exception as error:
-            store.give_up(key, f"it cannot be read: {type(error).__name__}: {error}")
-            return None
 
     def guards(self) -> tuple[Any, ...]:
         """The guards on sizes that the compile added."""
@@ -192,7 +147,7 @@ def _engine(engine: Engine, options: Options) -> list[str]:
             raise NotKept(f"the decompositions of the engine {engine.name}, which are not Eductor's")
         table = spelled(engine.decompositions)
     else:
-        foreign = next((op for op, fn in given.items() if not (is_ours(fn) or is_told_by_torch(unwrapped(fn)))), None)
+        foreign = next((op for op, fn in given.items() if not (is_ours(fn) or belongs_to_torch(unwrapped(fn)))), None)
         if foreign is not None:
             raise NotKept(f"a decomposition of {foreign}, which is not torch's")
         table = " ".join(sorted(f"{path_of(op)} {_named(fn)}" for op, fn in given.items()))
@@ -213,7 +168,7 @@ def _graph(module: GraphModule) -> Iterator[str]:
         raise NotKept("an argument or a function that has no text")
     yield text
     for node in module.graph.nodes:
-        if node.op == "call_module" or (node.op == "call_function" and not is_told_by_torch(node.target)):
+        if node.op == "call_module" or (node.op == "call_function" and not belongs_to_torch(node.target)):
             raise NotKept(f"a call of {node.target}")
         if node.op == "get_attr":
             yield from _attribute(module, node)

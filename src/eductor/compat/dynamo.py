@@ -82,12 +82,14 @@ def original_of(fn: Callable[..., Any]) -> Callable[..., Any]:
     return original
 
 
-def isolated_compile(fn: Callable[..., Any], **keywords: Any) -> Any:
-    """torch.compile in an isolated cache: it neither reuses nor counts earlier compiles of the same code.
+def isolated_compile(fn: Callable[..., Any], **keywords: Any) -> Callable[..., Any]:
+    """torch.compile in an isolated cache, for observers: it neither reuses nor counts earlier compiles of the same code.
 
+    Dynamo limits the compiles of one code object to eight: without isolation, the ninth observed compile of a function
+    would show nothing, and the function itself would no longer be compiled.
     Before torch 2.13 this resets Dynamo: functions that the user compiled are recompiled when called.
     """
-    compile: Any = torch.compile
+    compile: Callable[..., Callable[..., Any]] = torch.compile
     if "isolate_recompiles" in inspect.signature(compile).parameters:
         return compile(fn, **keywords, isolate_recompiles=True)
     torch._dynamo.reset()

@@ -69,16 +69,11 @@ def any_autocast() -> bool:
 @contextmanager
 def keeping_dispatch_state() -> Iterator[None]:
     """Restores grad mode and autocast on exit."""
-    grad = torch.is_grad_enabled()
-    autocast = {d: (torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _autocast_devices()}
-    cache = torch.is_autocast_cache_enabled()
+    before, cache = DispatchState(), torch.is_autocast_cache_enabled()
     try:
         yield
     finally:
-        torch._C._set_grad_enabled(grad)
-        for device, (enabled, dtype) in autocast.items():
-            torch.set_autocast_enabled(device, enabled)
-            torch.set_autocast_dtype(device, dtype)
+        before.restore()
         torch.set_autocast_cache_enabled(cache)
 
 
@@ -89,13 +84,16 @@ class DispatchState:
         self._grad = torch.is_grad_enabled()
         self._autocast = {d: (torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _autocast_devices()}
 
+    def restore(self) -> None:
+        torch._C._set_grad_enabled(self._grad)
+        for device, (enabled, dtype) in self._autocast.items():
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
+
     @contextmanager
     def entered(self) -> Iterator[None]:
         with keeping_dispatch_state():
-            torch._C._set_grad_enabled(self._grad)
-            for device, (enabled, dtype) in self._autocast.items():
-                torch.set_autocast_enabled(device, enabled)
-                torch.set_autocast_dtype(device, dtype)
+            self.restore()
             yield
 
 

@@ -8,6 +8,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from eductor.engines.aten import aten, calls
+from eductor.engines.inductor import engine as inductor  # which imports torch's code generator when it is used
 from eductor.errors import BadOption, UnknownName
 from eductor.options import Options
 from eductor.passes import lower
@@ -48,24 +49,6 @@ class Engine:
         return Compiled(made)
 
 
-def _inductor(job: Job) -> Compiled:
-    from eductor.engines.inductor import engine as inductor
-
-    return inductor.compile(job)
-
-
-def _inductor_decompositions(options: Options) -> Mapping[Any, Any]:
-    from eductor.engines.inductor import engine as inductor
-
-    return inductor.decompositions(fallback_random=options.fallback_random)
-
-
-def _inductor_state() -> str:
-    from eductor.engines.inductor import engine as inductor
-
-    return inductor.settings()
-
-
 def _aten(job: Job) -> Compiled:
     return Compiled(aten(job.module), counts_writes=True, kernels=calls(job.module) if job.wants_kernels else ())
 
@@ -74,12 +57,12 @@ ATEN = Engine("aten", _aten)
 """The engine that calls ATen's operators one by one."""
 INDUCTOR = Engine(
     "inductor",
-    _inductor,
-    _inductor_decompositions,
+    inductor.compile,
+    lambda options: inductor.decompositions(fallback_random=options.fallback_random),
     ("default", "reduce-overhead"),
     fuses=True,
     seeded_random=True,
-    state=_inductor_state,
+    state=inductor.settings,
     takes_numbers=False,
     lower=lower.ORDER,
 )
@@ -92,8 +75,6 @@ GROUP = "eductor.engines"
 
 def has_code_generator() -> bool:
     """Whether Inductor can compile here."""
-    from eductor.engines.inductor import engine as inductor
-
     return inductor.can_compile()
 
 

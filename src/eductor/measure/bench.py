@@ -20,8 +20,7 @@ from typing import Any
 import torch
 
 from eductor.errors import BadScript, UnknownName
-from eductor.measure.cases import makers
-from eductor.measure.ways import EAGER, OURS, STOCK, ways
+from eductor.measure.cases import EAGER, OURS, STOCK, makers, ways
 from eductor.version import HOME, __version__
 
 KINDS = ("inference", "training")

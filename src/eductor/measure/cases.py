@@ -1,4 +1,4 @@
-"""Cases of the bench: a model, its arguments, and whether it is trained."""
+"""Cases of the bench: a model, its arguments, whether it is trained; and the ways to run it that are compared."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from eductor import compiler
 from eductor.errors import BadScript, UnknownName
 from eductor.measure.models import BUILT_IN
+from eductor.pipeline.instruments import Instrument
 
 Make = Callable[[str], tuple[nn.Module, tuple[Any, ...]]]
 """Makes a model and its arguments on a device."""
@@ -68,3 +70,22 @@ def case(make: Make, device: str, *, training: bool) -> Case:
     torch.manual_seed(0)
     model, inputs = make(device)
     return Case(model.train(training), tuple(inputs), training)
+
+
+Way = Callable[[Any], Any]
+
+EAGER, STOCK, OURS = "eager", "inductor", "eductor"
+WITH_GRAPHS = "reduce-overhead"
+
+
+def ways(device: str, *instruments: Instrument) -> dict[str, Way]:
+    """Each way by its name; those with CUDA graphs on CUDA only."""
+    found: dict[str, Way] = {
+        EAGER: lambda model: model,
+        STOCK: torch.compile,
+        OURS: lambda model: compiler.compile(model, engine="inductor", instruments=instruments),
+    }
+    if device == "cuda":
+        found[f"{STOCK}, {WITH_GRAPHS}"] = lambda model: torch.compile(model, mode=WITH_GRAPHS)
+        found[f"{OURS}, {WITH_GRAPHS}"] = lambda model: compiler.compile(model, engine="inductor", mode=WITH_GRAPHS)
+    return found

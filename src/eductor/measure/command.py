@@ -10,8 +10,7 @@ import torch
 
 from eductor.errors import BadOption
 from eductor.measure.bench import KINDS, Bench, Measured
-from eductor.measure.bench_html import as_page
-from eductor.measure.bench_text import as_table
+from eductor.measure.bench_text import as_page, as_table
 from eductor.observe.explain.progress import Progress
 from eductor.observe.scripts.output_files import check_can_write, write
 

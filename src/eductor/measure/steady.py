@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from eductor.measure.cases import Case
-from eductor.measure.ways import Compile
+from eductor.measure.cases import Case, Way
 
 T = TypeVar("T")
 Results = tuple[list[torch.Tensor], list[torch.Tensor]]
@@ -22,11 +21,11 @@ Results = tuple[list[torch.Tensor], list[torch.Tensor]]
 
 
 @dataclass
-class Runner:
+class TimedModel:
     """A copy of the model, run one way."""
 
     case: Case
-    compile: Compile
+    compile: Way
     milliseconds: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -105,11 +104,11 @@ def _distance(got: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
     return math.sqrt(far / size) if size else 0.0
 
 
-def steady(case: Case, compilers: dict[str, Compile], rounds: int) -> dict[str, dict[str, Any]]:
+def steady(case: Case, compilers: dict[str, Way], rounds: int) -> dict[str, dict[str, Any]]:
     """Measures all ways in turns, in alternating order."""
     torch.manual_seed(0)
     exact = truth(case)
-    runners = {name: Runner(case, compile) for name, compile in compilers.items()}
+    runners = {name: TimedModel(case, compile) for name, compile in compilers.items()}
     found: dict[str, dict[str, Any]] = {}
     for name, runner in runners.items():
         found[name] = {"error": error(runner.results(), exact)}

@@ -8,9 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from eductor.measure.cases import Case, case, makers
-from eductor.measure.steady import Runner, steady, synchronize
-from eductor.measure.ways import ways
+from eductor.measure.cases import Case, case, makers, ways
+from eductor.measure.steady import TimedModel, steady, synchronize
 from eductor.pipeline.recorder import Recorder
 
 
@@ -19,7 +18,7 @@ def first(of: Case, way: str, device: str, *, records: bool) -> dict[str, Any]:
     recorder = Recorder()
     synchronize()
     started = time.perf_counter()
-    Runner(of, ways(device, *([recorder] if records else []))[way]).run()
+    TimedModel(of, ways(device, *([recorder] if records else []))[way]).run()
     synchronize()
     seconds = time.perf_counter() - started
     stages: dict[str, float] = {}

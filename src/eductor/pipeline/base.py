@@ -9,7 +9,7 @@ import keyword
 import sys
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import torch
 from torch.fx import Graph, GraphModule
@@ -69,9 +69,12 @@ class GraphName:
     compile_id: str = ""
     """Dynamo's `frame/compile`: each part of a function with graph breaks is a frame, a recompile increments `compile`."""
     role: Role = "captured"
+    variant: str = ""
+    """The tangents that a backward lacks, as `without tangents_2`; empty for a graph that has all of its inputs."""
 
     def __str__(self) -> str:
-        return f"{self.role} graph " + (f"[{self.compile_id}]" if self.compile_id else str(self.number))
+        name = f"[{self.compile_id}]" if self.compile_id else str(self.number)
+        return f"{self.role} graph {name}" + (f" {self.variant}" if self.variant else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,17 @@ class Example:
 
     def make_inputs(self) -> list[torch.Tensor]:
         return [spec.make(seed) for seed, spec in enumerate(self.inputs)]
+
+
+class Setup(TypedDict, total=False):
+    """How an example is run, beyond its program."""
+
+    prepare: Callable[[GraphModule], None]
+    """First edits the captured graph, for graphs that Dynamo never captures."""
+    options: Mapping[str, Any]
+    """Options of the pass."""
+    context: Mapping[str, Any]
+    """Values for fields of `Context`."""
 
 
 When = Callable[[Context], bool | No]
@@ -297,37 +311,23 @@ class Pass:
     def example(
         self,
         fn: Callable[..., Any] | None = None,
-        *,
-        prepare: Callable[[GraphModule], None] | None = None,
-        options: Mapping[str, Any] | None = None,
-        context: Mapping[str, Any] | None = None,
+        **setup: Unpack[Setup],
     ) -> Callable[..., Any]:
-        """Declares a program that the pass changes; its inputs are the defaults of its parameters.
-
-        `prepare` first edits the captured graph, for graphs that Dynamo never captures. `options` configures the pass,
-        `context` sets fields of `Context`.
-        """
+        """Declares a program that the pass changes; its inputs are the defaults of its parameters."""
 
         def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
-            self.examples.append(_example(self, fn, "", prepare, options, context))
+            self.examples.append(_example(self, fn, "", setup))
             return fn
 
         return declare if fn is None else declare(fn)
 
-    def refuses(
-        self,
-        because: str,
-        *,
-        prepare: Callable[[GraphModule], None] | None = None,
-        options: Mapping[str, Any] | None = None,
-        context: Mapping[str, Any] | None = None,
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def refuses(self, because: str, **setup: Unpack[Setup]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Declares a program that the pass must refuse, with (a part of) the reason that it gives."""
         if not isinstance(because, str) or not because.strip():
             raise BadPass(f"pass {self.name!r}: a refusal states its reason: @{self.name}.refuses('the reason').")
 
         def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
-            self.refusals.append(_example(self, fn, because, prepare, options, context))
+            self.refusals.append(_example(self, fn, because, setup))
             return fn
 
         return declare
@@ -437,14 +437,7 @@ def _is_literal(value: Any) -> bool:
 _VARIADIC = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 
-def _example(
-    pass_: Pass,
-    fn: Callable[..., Any],
-    because: str,
-    prepare: Callable[[GraphModule], None] | None,
-    options: Mapping[str, Any] | None,
-    context: Mapping[str, Any] | None,
-) -> Example:
+def _example(pass_: Pass, fn: Callable[..., Any], because: str, setup: Setup) -> Example:
     program = inspect.unwrap(fn)  # `inspect.signature` of each example would take a tenth of loading the passes
     inputs: tuple[Any, ...] = program.__defaults__ or ()
     code = program.__code__
@@ -454,4 +447,4 @@ def _example(
             f"pass {pass_.name!r}, example {name_of(fn)!r}: give each parameter a default such as f32(2, 3), its dtype "
             "and shape."
         )
-    return Example(name_of(fn), fn, inputs, because, prepare, dict(options or {}), dict(context or {}))
+    return Example(name_of(fn), fn, inputs, because, **setup)

@@ -92,10 +92,7 @@ class Pipeline:
 
     def text(self) -> str:
         """The pipeline as text, which `parse` reads back."""
-        stages = []
-        for stage in STAGES:
-            stages.append(f"{stage}({', '.join(map(_step_text, self.stage(stage)))})")
-        return ", ".join(stages)
+        return ", ".join(f"{stage}({', '.join(map(_step_text, self.stage(stage)))})" for stage in STAGES)
 
     def __str__(self) -> str:
         return self.text()

@@ -38,6 +38,7 @@ class PassRecord:
     name: str
     graph: int
     role: Role
+    variant: str
     status: Status
     reason: str
     nodes_before: int
@@ -52,6 +53,8 @@ class PassRecord:
     step: Step | None = None
     began: float = 0.0
     """Seconds since the recorder was created."""
+    stage_at: int | None = None
+    """The index of its stage in `Recorder.stages`; None outside of a compile's stages."""
 
     @property
     def changed(self) -> bool:
@@ -65,6 +68,7 @@ class StageRecord:
     name: FlowStage
     graph: int
     role: Role
+    variant: str
     compile_id: str
     nodes: int
     facts: dict[str, Any]
@@ -146,6 +150,7 @@ class Recorder(Instrument):
                 name=run.step.name,
                 graph=self._numbering.number(run.context.graph, run.module),
                 role=run.context.graph.role,
+                variant=run.context.graph.variant,
                 status=run.status,
                 reason=run.reason,
                 nodes_before=len(run.before),
@@ -158,6 +163,7 @@ class Recorder(Instrument):
                 edits=tuple(self._edits) if keep else (),
                 step=run.step,
                 began=self._began if run.status != "skipped" else self._now(),
+                stage_at=next(reversed(self._open.values()), None),
             )
         )
 
@@ -171,7 +177,8 @@ class Recorder(Instrument):
     def _stage_record(self, run: StageRun, nodes: int, failure: str = "") -> StageRecord:
         name = run.graph
         number = self._numbering.number(name, run.module)
-        return StageRecord(run.name, number, name.role, name.compile_id, nodes, dict(run.facts), run.seconds, failure)
+        place = (number, name.role, name.variant, name.compile_id)
+        return StageRecord(run.name, *place, nodes, dict(run.facts), run.seconds, failure)
 
     def _now(self) -> float:
         return time.perf_counter() - self._made

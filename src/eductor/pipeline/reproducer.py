@@ -7,13 +7,13 @@ import os
 import re
 import sys
 import tempfile
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.fx import Graph
 
+from eductor.graph.snapshot import attribute_or_none
 from eductor.graph.text.printer import to_python
 from eductor.pipeline.base import Context, Pass
 from eductor.pipeline.instruments import PassRun
@@ -49,23 +49,25 @@ def write_reproducer(run: PassRun, folder: str | os.PathLike[str] | None) -> str
     attributes = attributes_of(run.module, graph)
     if attributes:
         torch.save(attributes, path.with_suffix(".pt"))
-    where, home = where_is(run.step.load())
     first_line = run.reason.split("\n")[0]
-    path.write_text(
-        _TEMPLATE.format(
-            title=f"{run.address} failed: {first_line}",
-            name=path.name,
-            graph=quoted(text),
-            stage=run.step.stage,
-            where=where,
-            home=home,
-            options=run.step.load().options,
-            context=spelled_context(run.context),
-            attributes='Path(__file__).with_suffix(".pt")' if attributes else None,
-        ),
-        encoding="utf-8",
-        errors="backslashreplace",
+    saved = 'Path(__file__).with_suffix(".pt")' if attributes else None
+    return fill(
+        path,
+        _TEMPLATE,
+        text,
+        run.step.load(),
+        run.context,
+        title=f"{run.address} failed: {first_line}",
+        attributes=saved,
     )
+
+
+def fill(path: Path, template: str, graph: str, pass_: Pass, context: Context, **more: Any) -> str:
+    """Writes a reproducer of a pass on a printed graph, from a template; returns its path."""
+    where, home = where_is(pass_)
+    known = {"stage": context.stage, "options": pass_.options, "context": spelled_context(context)}
+    filled = template.format(name=path.name, graph=quoted(graph), where=where, home=home, **known, **more)
+    path.write_text(filled, encoding="utf-8", errors="backslashreplace")
     return str(path)
 
 
@@ -113,4 +115,5 @@ def quoted(text: str) -> str:
 def attributes_of(module: torch.nn.Module, graph: Graph) -> dict[str, Any]:
     """The attributes of its module that a graph uses, by name."""
     nodes = [n for op in ("get_attr", "call_module") for n in graph.find_nodes(op=op)]
-    return {str(n.target): attrgetter(str(n.target))(module) for n in nodes}
+    found = {str(n.target): attribute_or_none(module, str(n.target)) for n in nodes}
+    return {path: value for path, value in found.items() if value is not None}

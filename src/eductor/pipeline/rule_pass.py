@@ -18,7 +18,7 @@ from eductor.pipeline.versions import added_by_others, digest, packages_of, sour
 
 
 @dataclass(frozen=True)
-class Rule:
+class CallRule:
     """One rule of a rule pass, tried on each call of its operators."""
 
     name: str
@@ -45,7 +45,7 @@ class RulePass(Pass):
 
     def __init__(self, fn: Callable[..., Any], **declared: Any) -> None:
         super().__init__(fn, **declared)
-        self.rules: list[Rule] = []
+        self.rules: list[CallRule] = []
 
     def _check_function(self) -> None:
         if inspect.signature(self.fn).parameters:
@@ -65,7 +65,7 @@ class RulePass(Pass):
         """Declares a rule for calls of the operators: a function of the graph, the rewriter, the node, and optionally `context`."""
 
         def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
-            rule = Rule(
+            rule = CallRule(
                 name_of(fn) if name is None else name, operators, fn, digest(spelled(operators), source_hash(fn))
             )
             if not is_name(rule.name):
@@ -84,7 +84,7 @@ class RulePass(Pass):
         return declare
 
     def run(self, view: GraphView, rewriter: Rewriter, context: Context) -> None:
-        by_keys: dict[tuple[Any, ...], list[tuple[Rule, bool]]] = {}
+        by_keys: dict[tuple[Any, ...], list[tuple[CallRule, bool]]] = {}
         left: dict[Node, int] = {}
         for node in view.find(*(op for rule in self.rules for op in rule.operators)):
             refusals = len(rewriter.rejects)

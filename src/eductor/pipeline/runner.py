@@ -16,7 +16,6 @@ from eductor.graph import GraphView, No, Rewriter, Snapshot, around, update, vio
 from eductor.graph.effects.order import sort_in_place
 from eductor.graph.matches import LimitReached, Match
 from eductor.graph.rewriter import inner_first
-from eductor.graph.snapshot import attribute_or_none
 from eductor.graph.text.compare import is_as_before
 from eductor.graph.values import meta
 from eductor.pipeline.base import Context, Pass, Stage
@@ -30,7 +29,7 @@ from eductor.pipeline.checks import (
     check_whole,
 )
 from eductor.pipeline.instruments import Instrument, PassRun
-from eductor.pipeline.reproducer import write_reproducer
+from eductor.pipeline.reproducer import attributes_of, write_reproducer
 from eductor.pipeline.steps import Step
 
 
@@ -338,9 +337,7 @@ class _Held:
 
     @staticmethod
     def by(module: GraphModule) -> _Held:
-        nodes = [n for op in ("get_attr", "call_module") for n in module.graph.find_nodes(op=op)]
-        found = {str(n.target): attribute_or_none(module, str(n.target)) for n in nodes}
-        return _Held({path: value for path, value in found.items() if value is not None})
+        return _Held(attributes_of(module, module.graph))
 
     def versions(self) -> list[int]:
         """The version counter of each tensor."""

@@ -7,6 +7,7 @@ import importlib
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 
 from eductor.errors import BadPass, OrderConflict, UnknownName
 from eductor.pipeline.base import Pass, Stage
@@ -197,9 +198,10 @@ class _Order:
     def resolve(self) -> list[Step]:
         """Inserts the passes one by one between those that they must follow and precede. There always is such a gap, as
         the steps placed so far obey all constraints, even those that follow only through missing ones."""
-        for i in range(self.fixed, len(self.items)):
-            if i in self.above[i]:
-                raise OrderConflict(self._explain(i))
+        try:
+            TopologicalSorter(dict(enumerate(self.earlier))).prepare()
+        except CycleError as error:
+            raise OrderConflict(self._explain(error.args[1])) from None
         order = list(range(self.fixed))
         waiting = list(range(self.fixed, len(self.items)))
         while waiting:
@@ -230,9 +232,11 @@ class _Order:
         slot = next((at for at, s in enumerate(steps) if s.is_slot and s.name == DEFAULT_SLOTS.get(self.stage)), None)
         return len(steps) if slot is None else _end_of_slot(steps, slot)
 
-    def _explain(self, item: int) -> str:
+    def _explain(self, cycle: list[int]) -> str:
         """Describes a cycle of constraints, with both sides of each."""
-        path = self._cycle(item)
+        # It starts with the second step of a constraint, so that steps in their given order stand together.
+        start = next(k for k, (a, b) in enumerate(itertools.pairwise(cycle)) if self.earlier[b][a])
+        path = [*cycle[start:-1], *cycle[: start + 1]]
         reasons: list[str] = []
         first: Step | None = None
         for earlier, later in itertools.pairwise(path):
@@ -245,17 +249,3 @@ class _Order:
             first = first or self.items[earlier]
             reasons.append(f"{first.name!r} (from {first.source}) runs before {self.items[later].name!r}")
         return f"the passes of the stage {self.stage} cannot be ordered: {'; '.join(reasons)}. Drop one of these constraints."
-
-    def _cycle(self, item: int) -> list[int]:
-        """The shortest cycle through an item; each runs before the next."""
-        later: dict[int, int] = {}
-        pending = [item]
-        for i in pending:
-            for other in self.earlier[i]:
-                if other not in later:
-                    later[other] = i
-                    pending.append(other)
-        path = [item, later[item]]
-        while path[-1] != item:
-            path.append(later[path[-1]])
-        return path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from typing import Any
 
 from torch.fx import GraphModule
@@ -11,50 +10,41 @@ from torch.fx import GraphModule
 from eductor.compat import trace_artifact
 from eductor.graph.text.printer import to_function
 from eductor.pipeline.base import STAGES
-from eductor.pipeline.instruments import Instrument, PassRun, StageRun
+from eductor.pipeline.instruments import PassRun, StageRun
+from eductor.pipeline.recorder import PassRecord, Recorder
 
 
-@dataclass
-class Artifacts(Instrument):
+class Artifacts(Recorder):
     """Writes an artifact for a stage's input graph, for each pass that changes it, and for the stage's result."""
 
-    _passes: list[dict[str, Any]] = field(default_factory=list)
-    _last: PassRun | None = None
-
     def before_stage(self, run: StageRun) -> None:
+        super().before_stage(run)
+        self.records.clear()
         if run.name in STAGES:
-            self._passes = []
             trace_artifact(f"{_name(run)}_graph", "string", lambda: _text(run.module))
 
     def after_stage(self, run: StageRun) -> None:
+        super().after_stage(run)
         data = {"seconds": run.seconds, "facts": run.facts}
-        data |= {"passes": self._passes} if run.name in STAGES else {}
+        data |= {"passes": list(map(_pass, self.records))} if run.name in STAGES else {}
         trace_artifact(_name(run), "json", lambda: json.dumps(data, default=str, indent=0))
 
     def failed_stage(self, run: StageRun, error: Exception) -> None:
+        super().failed_stage(run, error)
         failure = f"{type(error).__name__}: {error}"
         data = {"seconds": run.seconds, "failure": failure}
         trace_artifact(f"{_name(run)}_failed", "json", lambda: json.dumps(data, indent=0))
 
     def after_pass(self, run: PassRun) -> None:
-        self._keep(run)
+        super().after_pass(run)
         if run.status == "changed":
-            name = f"eductor_{run.step.stage}_{run.context.graph.role}_{len(self._passes):02}_{run.step.name}"
+            name = f"eductor_{run.step.stage}_{run.context.graph.role}_{len(self.records):02}_{run.step.name}"
             trace_artifact(name, "string", lambda: _text(run.module))
 
-    def failed_pass(self, run: PassRun, error: Exception) -> None:
-        self._keep(run)
 
-    def skipped_pass(self, run: PassRun) -> None:
-        self._keep(run)
-
-    def _keep(self, run: PassRun) -> None:
-        if run is self._last:  # logged before the pass was found to break its contract
-            self._passes.pop()
-        self._last = run
-        counts = {"nodes_before": len(run.before), "nodes_after": len(run.module.graph.nodes)}
-        data = {"address": run.address, "status": run.status, "reason": run.reason, "seconds": run.seconds}
-        self._passes.append({**data, **counts, "matches": len(run.matches)})
+def _pass(r: PassRecord) -> dict[str, Any]:
+    counts = {"nodes_before": r.nodes_before, "nodes_after": r.nodes_after, "matches": len(r.matches)}
+    return {"address": r.address, "status": r.status, "reason": r.reason, "seconds": r.seconds, **counts}
 
 
 def _name(run: StageRun) -> str:

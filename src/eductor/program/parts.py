@@ -1,4 +1,4 @@
-"""The output of a partitioner: a forward graph, a backward graph, and what is saved between them."""
+"""The output of a partitioner, forward and backward graph; and the program, ready to be compiled and linked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any, Literal
 import torch
 from torch.fx import GraphModule
 
+from eductor.graph.no import No
 from eductor.graph.values.meta import value_of
+from eductor.program.joint import Signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Parts:
             return facts
         values = [value_of(p) for p in self.backward.graph.find_nodes(op="placeholder")]
         saved = zip(self.saved, values[len(self.sizes) :], strict=False)
-        made = [_bytes(x) for place, x in saved if place.source == "output"]
+        made = [bytes_of(x) for place, x in saved if place.source == "output"]
         return {
             **facts,
             "backward_nodes": len(self.backward.graph.nodes),
@@ -53,5 +55,31 @@ class Parts:
         }
 
 
-def _bytes(value: Any) -> Any:
+def bytes_of(value: Any) -> Any:
+    """The memory of a tensor's elements; 0 for a number."""
     return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayNeeds:
+    """What a later run of the captured graph in eager needs of a call, as read off the joint graph before its passes."""
+
+    is_random: bool
+    watched: tuple[int, ...]
+    """Inputs that must not be written until then."""
+    let_go: tuple[int, ...]
+    """Inputs of which only shape, strides and dtype are needed."""
+    refusal: No | None
+    """Why a replay would compute something else; None where it may run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The final graphs, and what the function around them must know."""
+
+    signature: Signature
+    parts: Parts
+    replay: ReplayNeeds | None
+    """None where the captured graph is never replayed."""
+    function_graph: GraphModule | None = None
+    """The joint graph as it was traced, where gradients of a user's autograd.Function may be differentiated again."""

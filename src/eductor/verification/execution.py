@@ -14,6 +14,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.utils._pytree import tree_leaves, tree_map
 
 from eductor import ops
+from eductor.autograd.analysis import connected
 from eductor.compat import (
     HigherOrderOperator,
     OpOverload,
@@ -24,7 +25,7 @@ from eductor.compat import (
 from eductor.graph import effect_of, value_of
 from eductor.graph.snapshot import subgraphs
 from eductor.graph.values.value_comparison import is_bitwise_equal
-from eductor.verification.run_tensors import NARROW, connected, gradients, keeping_states, own_copies, places, widened
+from eductor.verification.run_tensors import NARROW, gradients, keeping_states, own_copies, places, widened
 from eductor.verification.seeded_draws import is_redrawn, redrawn, seed_of
 
 aten = torch.ops.aten
@@ -74,7 +75,7 @@ def observe(
         x.detach().clone().requires_grad_() if mode.gradients and _differentiable(x, like) else None
         for x, like in zip(given, inputs, strict=True)
     ]
-    watcher = _Watcher(module, wide=wide, gradients=mode.gradients, keep=keep, moved=_is_moved(module, inputs))
+    watcher = _RecordedRun(module, wide=wide, gradients=mode.gradients, keep=keep, moved=_is_moved(module, inputs))
     with keeping_states(), torch.set_grad_enabled(mode.gradients), _autocast(mode):
         inputs = [x if leaf is None else connected(leaf, x) for x, leaf in zip(given, leaves, strict=True)]
         outputs = tree_leaves(watcher.run(*inputs, enable_io_processing=False))
@@ -116,7 +117,7 @@ def _may_act(target: Any) -> bool:
     return not known and not is_transform(target)
 
 
-class _Watcher(Interpreter):
+class _RecordedRun(Interpreter):
     """An interpreter on copies of the module's state that replays random draws; widens and moves on request."""
 
     def __init__(self, module: GraphModule, *, wide: bool, gradients: bool, keep: bool, moved: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -61,14 +62,10 @@ class Comparison:
             return True
         if _differ(expected, self._observe(self.before)):
             raise Nondeterministic("the graph before it gives another result each time")
-        raise ContractBroken(f"{unlike}{self._named_node()}")
-
-    def _named_node(self) -> str:
-        """The first differing node as text; empty if a run that records every value fails."""
-        try:
-            return self._first_node()
-        except Exception:
-            return ""
+        where = ""
+        with suppress(Exception):  # a run that records every value may fail
+            where = self._first_node()
+        raise ContractBroken(f"{unlike}{where}")
 
     @property
     def _is_exact(self) -> bool:

@@ -34,22 +34,6 @@ def widened(x: Any) -> Any:
     return x.to(NARROW[x.dtype]) if isinstance(x, torch.Tensor) and x.dtype in NARROW else x
 
 
-def connected(leaf: torch.Tensor, carried: torch.Tensor) -> torch.Tensor:
-    """A writable non-leaf tensor with the memory of `carried`, whose gradients flow to `leaf`."""
-    made: torch.Tensor = _Connect.apply(leaf, [carried])  # type: ignore[no-untyped-call]
-    return made
-
-
-class _Connect(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, leaf: torch.Tensor, carried: list[torch.Tensor]) -> torch.Tensor:
-        return carried[0]
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return gradients[0], None
-
-
 def gradients(outputs: Sequence[Any], leaves: Sequence[torch.Tensor]) -> list[Any]:
     """The gradients of leaves, with random weights on all elements of differentiable outputs."""
     roots = [o for o in outputs if isinstance(o, torch.Tensor) and o.requires_grad]

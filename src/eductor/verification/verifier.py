@@ -21,8 +21,7 @@ from eductor.pipeline.instruments import Instrument, Numbering, PassRun, StageRu
 from eductor.verification.contracts import check_effects, check_metadata
 from eductor.verification.execution import why_not_run
 from eductor.verification.graph_comparison import Comparison, Nondeterministic
-from eductor.verification.samples import CannotRun
-from eductor.verification.user_inputs import UserInputs
+from eductor.verification.samples import CannotRun, UserInputs
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,28 +4,27 @@ The graph comes from the passes of the stage `lower`, as a copy that the generat
 compile of the same graph in another process fast. Only this package uses the generator's private API:
 
 - `config`: settings of one compile, and its cache key; `patches` and `lowerings`: our changes to the generator
-- `inputs`, `strides`, `kernels`: inputs of a graph; output strides and kernels of a compiled one
-- `calls`, `direct_launch`: how it runs; `batch_norms`: decompositions; `stock`: torch's own pipeline, observed
+- `kernels`: the kernels of a compiled graph; `calls`: how it runs; `batch_norms`: decompositions
+- `stock`: torch's own pipeline, observed
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from itertools import count
 from typing import Any
 
+import torch
 from torch.fx import GraphModule
 
-from eductor.compat import OpOverload
+from eductor.compat import FakeTensorMode, OpOverload
 from eductor.engines.inductor.batch_norms import in_precision_of_parameters
 from eductor.engines.inductor.calls import direct_call
 from eductor.engines.inductor.config import configured
-from eductor.engines.inductor.inputs import has_negative_inputs, resolve_negative
 from eductor.engines.inductor.kernels import kernels_of
-from eductor.engines.inductor.strides import output_strides
 from eductor.errors import Unsupported
 from eductor.graph.values.meta import fake_mode_of
 from eductor.program.job import Compiled, Job
@@ -103,3 +102,35 @@ def _refuse_unseen_writes(module: GraphModule) -> None:
     for op in {node.target for graph in graphs for node in graph.nodes if isinstance(node.target, OpOverload)}:
         if mutates_and_returns_first_arg(op) and (op not in lowerings or op in fallbacks):
             raise Unsupported(f"{op}, which has only eager's kernel and returns the operand that it writes")
+
+
+def output_strides(compiled: Any, mode: FakeTensorMode | None) -> Sequence[Sequence[Any] | None] | None:
+    """The strides as numbers and symbols, parsed from text; None where the compiled graph keeps those of the graph."""
+    found = getattr(compiled, "output_strides", None)
+    if not found:
+        return None
+    return [None if strides is None else tuple(_size(x, mode) for x in strides) for strides in found]
+
+
+def _size(text: Any, mode: FakeTensorMode | None) -> Any:
+    if isinstance(text, int) or str(text).lstrip("-").isdigit():
+        return int(text)
+    assert mode is not None
+    assert mode.shape_env is not None
+    return mode.shape_env.deserialize_symexpr(text)
+
+
+def has_negative_inputs(job: Job) -> bool:
+    """Whether an input has the negative bit; an input that is written must not."""
+    found = {i for i, x in enumerate(job.inputs) if isinstance(x, torch.Tensor) and x.is_neg()}
+    if found & job.written:
+        raise Unsupported("an input that has a negative bit and is written in place")
+    return bool(found)
+
+
+def resolve_negative(inputs: list[Any]) -> list[Any]:
+    """The inputs, replaced in their list by tensors without the bit."""
+    for i, x in enumerate(inputs):
+        if isinstance(x, torch.Tensor) and x.is_neg():
+            inputs[i] = x.resolve_neg()
+    return inputs

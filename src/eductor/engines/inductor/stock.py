@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from unittest.mock import patch
 
-import torch
 from torch.fx import GraphModule
 from torch.fx.passes.graph_transform_observer import GraphTransformObserver
 
@@ -16,6 +15,7 @@ from eductor.engines.inductor.config import PROVENANCE
 from eductor.engines.inductor.kernels import kernels_of
 from eductor.graph.values.meta import value_of
 from eductor.partition.plan import Plan, PlanEntry
+from eductor.program.parts import bytes_of
 
 _STAGES = {
     "pre_grad": "_recursive_pre_grad_passes",
@@ -123,7 +123,7 @@ class _Watched:
 def _saved(backward: GraphModule) -> dict[str, Any]:
     """The values that a backward takes from its forward, as facts of the partition."""
     saved = [p for p in backward.graph.find_nodes(op="placeholder") if not p.name.startswith("tangents")]
-    made = {p.name: _bytes(value_of(p)) for p in saved if not p.name.startswith("primals")}
+    made = {p.name: bytes_of(value_of(p)) for p in saved if not p.name.startswith("primals")}
     known = all(isinstance(size, int) for size in made.values())
     why = "torch's partitioner saves it"
     entries = [PlanEntry(p.name, p.name, made.get(p.name, 0) if known else 0, 0.0, None, why) for p in saved]
@@ -134,7 +134,3 @@ def _saved(backward: GraphModule) -> dict[str, Any]:
         "saved_bytes": sum(made.values()) if known else None,
         "plan": Plan(1, tuple(entries), (), (), None).to_json(),
     }
-
-
-def _bytes(value: Any) -> Any:
-    return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else 0

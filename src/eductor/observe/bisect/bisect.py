@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from eductor.compat import isolated_compile
+from eductor.compiler import checked_backend
 from eductor.errors import BadOption, NothingWrong
 from eductor.observe.bisect.search import Attempt, Culprit, search
-from eductor.observe.isolated_compile import capture_isolated, compile_isolated
 from eductor.observe.verify.call_outcome import Arguments, observe_call, reachable_state, unlike_calls
 from eductor.observe.verify.verify import draws_differently
 from eductor.options import Options
@@ -92,7 +93,8 @@ class Expected:
 
 def _attempt(fn: Callable[..., Any], check: Check, repeats: int, **keywords: Any) -> Attempt:
     def attempt(options: Options | None) -> str:
-        compiled = capture_isolated(fn, **keywords) if options is None else compile_isolated(fn, options, **keywords)
+        backend = "eager" if options is None else checked_backend(options)
+        compiled = isolated_compile(fn, backend=backend, **keywords)
         return next((wrong for _ in range(repeats) if (wrong := _failure_of(check, compiled))), "")
 
     return attempt

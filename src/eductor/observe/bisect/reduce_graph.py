@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,11 +47,11 @@ class Reduction:
         while size != len(self.module.graph.nodes) and self.trials < TRIALS:
             size = len(self.module.graph.nodes)
             for name in [n.name for n in reversed(self.module.graph.nodes) if n.op not in ("placeholder", "output")]:
-                self._try(_without(name)) or self._try(_as_input([name]))
+                self._try(_erase, name) or self._try(_make_inputs, [name])
 
     def _narrow_outputs(self, likely: Sequence[str]) -> None:
         names = [n.name for n in self.module.graph.output_node().all_input_nodes]
-        if any(self._try(_returning(name)) for name in [*likely, *names]):
+        if any(self._try(_return_only, name) for name in [*likely, *names]):
             return
         self._drop_outputs()
 
@@ -60,36 +61,24 @@ class Reduction:
         while piece:
             at = 0
             while at < len(_returned(self.module.graph)):
-                if not self._try(_without_outputs(at, at + piece)):
+                if not self._try(_drop_outputs, at, at + piece):
                     at += piece
             piece //= 2
 
     def _cut_back(self) -> None:
         """Finds the earliest node to return, by binary search: the fault may be far before the output."""
         names = [n.name for n in self.module.graph.nodes if n.op not in ("placeholder", "output")]
-        low, high = 0, len(names) - 1
-        while low < high:
-            middle = (low + high) // 2
-            if self._try(_returning(names[middle])):
-                high = middle
-            else:
-                low = middle + 1
+        bisect_left(names[:-1], True, key=lambda name: self._try(_return_only, name))
 
     def _cut_front(self) -> None:
         """Turns as many leading nodes as possible into inputs, by binary search."""
         names = [n.name for n in self.module.graph.nodes if n.op not in ("placeholder", "output")]
-        kept, cut = 0, len(names)
-        while kept < cut:
-            middle = (kept + cut + 1) // 2
-            if self._try(_as_input(names[:middle])):
-                kept = middle
-            else:
-                cut = middle - 1
+        bisect_left(range(1, len(names) + 1), True, key=lambda count: not self._try(_make_inputs, names[:count]))
 
-    def _try(self, edit: Callable[[Graph], bool]) -> bool:
+    def _try(self, edit: Callable[..., bool], *args: Any) -> bool:
         """Keeps an edit if the pass still fails, with dead calls removed, or else with them, as it may fail on those."""
         graph = copy_of(self.module.graph)
-        if not edit(graph):
+        if not edit(graph, *args):
             return False
         swept = copy_of(graph)
         _sweep(swept, calls=True)
@@ -127,19 +116,15 @@ def _named(graph: Graph, name: str) -> Node | None:
     return next((n for n in graph.nodes if n.name == name), None)
 
 
-def _returning(name: str) -> Callable[[Graph], bool]:
-    """Returns the edit that makes a node the only output."""
-
-    def edit(graph: Graph) -> bool:
-        node, output = _named(graph, name), graph.output_node()
-        if node is None or node.op == "output" or not isinstance(value_of(node), torch.Tensor):
-            return False
-        if output.args == ((node,),):
-            return False
-        output.args = ((node,),)
-        return True
-
-    return edit
+def _return_only(graph: Graph, name: str) -> bool:
+    """Makes a node the only output; like all edits it returns whether that changes the graph."""
+    node, output = _named(graph, name), graph.output_node()
+    if node is None or node.op == "output" or not isinstance(value_of(node), torch.Tensor):
+        return False
+    if output.args == ((node,),):
+        return False
+    output.args = ((node,),)
+    return True
 
 
 def _returned(graph: Graph) -> tuple[Any, ...]:
@@ -147,48 +132,35 @@ def _returned(graph: Graph) -> tuple[Any, ...]:
     return tuple(returned) if isinstance(returned, (list, tuple)) else (returned,)
 
 
-def _without_outputs(start: int, end: int) -> Callable[[Graph], bool]:
-    """Returns the edit that drops a range of outputs."""
-
-    def edit(graph: Graph) -> bool:
-        returned = _returned(graph)
-        kept = returned[:start] + returned[end:]
-        graph.output_node().args = (kept,)
-        return bool(kept)
-
-    return edit
+def _drop_outputs(graph: Graph, start: int, end: int) -> bool:
+    """Drops a range of outputs."""
+    returned = _returned(graph)
+    kept = returned[:start] + returned[end:]
+    graph.output_node().args = (kept,)
+    return bool(kept)
 
 
-def _as_input(names: Sequence[str]) -> Callable[[Graph], bool]:
-    """Returns the edit that turns these nodes into inputs."""
-
-    def edit(graph: Graph) -> bool:
-        first = next(iter(graph.nodes))
-        cut = [n for n in graph.nodes if n.name in wanted and n.users and isinstance(value_of(n), _CAN_BE_INPUT)]
-        for node in cut:
-            node.op, node.target, node.args, node.kwargs = "placeholder", node.name, (), {}
-            if node is not first:
-                first.prepend(node)
-        return bool(cut)
-
-    wanted = set(names)
-    return edit
+def _make_inputs(graph: Graph, names: Sequence[str]) -> bool:
+    """Turns these nodes into inputs."""
+    wanted, first = set(names), next(iter(graph.nodes))
+    cut = [n for n in graph.nodes if n.name in wanted and n.users and isinstance(value_of(n), _CAN_BE_INPUT)]
+    for node in cut:
+        node.op, node.target, node.args, node.kwargs = "placeholder", node.name, (), {}
+        if node is not first:
+            first.prepend(node)
+    return bool(cut)
 
 
 _CAN_BE_INPUT = (torch.Tensor, int, float, torch.SymInt, torch.SymFloat)
 
 
-def _without(name: str) -> Callable[[Graph], bool]:
-    """Returns the edit that erases a dead node."""
-
-    def edit(graph: Graph) -> bool:
-        node = _named(graph, name)
-        if node is None or node.users:
-            return False
-        graph.erase_node(node)
-        return True
-
-    return edit
+def _erase(graph: Graph, name: str) -> bool:
+    """Erases a dead node."""
+    node = _named(graph, name)
+    if node is None or node.users:
+        return False
+    graph.erase_node(node)
+    return True
 
 
 def _sweep(graph: Graph, *, calls: bool) -> None:

@@ -9,11 +9,10 @@ from typing import Any
 from torch.fx import GraphModule
 
 from eductor.graph.matches import Match
-from eductor.observe.bisect.trial import Trial
+from eductor.observe.bisect.rewrite_repro import Trial
 from eductor.pipeline.base import GraphName
 from eductor.pipeline.instruments import Instrument, Numbering, PassRun, StageRun
-from eductor.verification.samples import CannotRun
-from eductor.verification.user_inputs import UserInputs
+from eductor.verification.samples import CannotRun, UserInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ class Prefix(Instrument):
     def failed_stage(self, run: StageRun, error: Exception) -> None:
         self._given.after_stage(run)
         number = self._numbering.number(run.graph, run.module)
-        key = (run.name, run.graph.role, number, type(error).__name__)
+        key = (run.name, run.graph.role, run.graph.variant, number, type(error).__name__)
         self.failures[key] = f"the stage {run.name} failed: {type(error).__name__}: {error}"
 
     def most_matches(self, run: PassRun) -> int | None:
@@ -90,14 +89,15 @@ class Prefix(Instrument):
         if len(self._row(run)) == self._first:
             self._add(run, run.address)
         number = self._numbering.number(run.context.graph, run.module)
-        key = (run.address, run.context.graph.role, number, type(error).__name__)
+        name = run.context.graph
+        key = (run.address, name.role, name.variant, number, type(error).__name__)
         self.failures[key] = f"{run.address} failed: {run.reason}"
         self._keep_scene(run)
 
     def _add(self, run: PassRun, address: str) -> None:
         name = run.context.graph
         # Dynamo's compile id counts attempts, so it is left out.
-        graph = GraphName(self._numbering.number(name, run.module), role=name.role)
+        graph = GraphName(self._numbering.number(name, run.module), role=name.role, variant=name.variant)
         row = self._row(run)
         row.append(Rewrite(address, graph, len(row) - self._first))
 

@@ -1,22 +1,32 @@
-"""Reproducers of bisections: runnable files with a graph, its inputs, and two pipelines that differ by one rewrite."""
+"""Reproducers of bisections: runnable files with a graph, its inputs, and two pipelines that differ by one rewrite.
+
+A `Trial` runs such a pass, checked against its contract.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
+from eductor.errors import PassFailed
+from eductor.graph.snapshot import copy_of
 from eductor.graph.text.printer import to_python
-from eductor.observe.bisect.trial import Trial
 from eductor.observe.diff.pass_diff import diff_of_graphs
 from eductor.pipeline import Pipeline, Stage
+from eductor.pipeline.base import Context
 from eductor.pipeline.replay import rebuilt_context, rebuilt_module, rebuilt_step
-from eductor.pipeline.reproducer import attributes_of, place_for, quoted, spelled_context, where_is
+from eductor.pipeline.reproducer import attributes_of, fill, place_for
+from eductor.pipeline.runner import run_steps
+from eductor.pipeline.steps import Step
+from eductor.verification.verifier import Verifier
 
 _TEMPLATE = """# {title}
 #
@@ -57,26 +67,11 @@ def write_rewrite_repro(
 ) -> str:
     """Writes a reproducer for the match of this number on a graph, and its tensors beside it; returns the path."""
     text = to_python(module.graph)
-    pass_ = trial.step.load()
     path = place_for(folder, f"{trial.step.address}@{matches - 1}", text)
     torch.save({"inputs": list(inputs), "attributes": attributes_of(module, module.graph)}, path.with_suffix(".pt"))
-    where, home = where_is(pass_)
     right, wrong = (Pipeline((trial.step,)).limited(trial.step.name, k) for k in (matches - 1, matches))
-    filled = _TEMPLATE.format(
-        title=title,
-        right=right.text(),
-        wrong=wrong.text(),
-        name=path.name,
-        graph=quoted(text),
-        stage=trial.step.stage,
-        where=where,
-        home=home,
-        options=pass_.options,
-        context=spelled_context(trial.context),
-        matches=matches,
-    )
-    path.write_text(filled, encoding="utf-8", errors="backslashreplace")
-    return str(path)
+    shown = {"title": title, "right": right.text(), "wrong": wrong.text(), "matches": matches}
+    return fill(path, _TEMPLATE, text, trial.step.load(), trial.context, **shown)
 
 
 def replay_rewrite(
@@ -105,3 +100,35 @@ def replay_rewrite(
         outcome = "nothing is wrong" if found is None else f"{found[0]}: {found[1]}"
         print(f"with {count} matches of {trial.step.address}: {outcome}", file=sys.stderr)
     return 1 if failure is not None and unexpected is None else 0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A pass with its context, to be run on graphs and verified."""
+
+    step: Step
+    context: Context
+
+    def failure(self, module: GraphModule, inputs: Sequence[Any], matches: int | None = None) -> tuple[str, str] | None:
+        """What is wrong with the first matches of the pass on a copy of a graph, as kind and text; None if nothing."""
+        _, verifier, error = self.run(module, inputs, matches)
+        if error is None:
+            return None
+        kind = verifier.findings[0].check if verifier.findings else type(error.__cause__).__name__
+        return kind, str(error.__cause__)
+
+    def run(
+        self, module: GraphModule, inputs: Sequence[Any] = (), matches: int | None = None, *, checked: bool = True
+    ) -> tuple[GraphModule, Verifier, PassFailed | None]:
+        """Runs the first matches of the pass on a copy of a graph; returns the copy, its verifier, and the failure."""
+        copy = GraphModule(module, copy_of(module.graph))
+        verifier = Verifier(inputs)
+        with tempfile.TemporaryDirectory() as folder:  # a failing pass writes a reproducer, unneeded here
+            options = replace(self.context.options, strict=True, repro_dir=folder, instruments=())
+            context = replace(self.context, options=options)
+            try:
+                step = replace(self.step, limit=matches)
+                run_steps([step], self.step.stage, copy, context, [verifier] if checked else [])
+            except PassFailed as error:
+                return copy, verifier, error
+        return copy, verifier, None

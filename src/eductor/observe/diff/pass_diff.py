@@ -10,6 +10,7 @@ from torch.fx import Graph, Node
 from eductor.errors import UnknownName
 from eductor.graph import align, type_of, value_of
 from eductor.graph.text.printer import statement, symbol_names
+from eductor.observe.diff.text_diff import windows
 from eductor.observe.table import described
 from eductor.pipeline.recorder import PassRecord
 
@@ -63,15 +64,11 @@ def diff_of_graphs(before: Graph, after: Graph) -> list[str]:
 
 def _with_context(rows: list[tuple[str, str]]) -> Iterator[str]:
     """The changed lines with context; the lines left out are counted."""
-    changed = [i for i, (sign, _) in enumerate(rows) if sign != " "]
-    shown = sorted({j for i in changed for j in range(i - CONTEXT, i + CONTEXT + 1) if 0 <= j < len(rows)})
-    previous = -1
-    for i in [*shown, len(rows)]:
-        if i > previous + 1:
-            yield f"@@ {i - previous - 1} unchanged @@"
-        if i < len(rows):
+    for left_out, i in windows([sign != " " for sign, _ in rows], CONTEXT):
+        if left_out:
+            yield f"@@ {left_out} unchanged @@"
+        if i is not None:
             yield "{} {}".format(*rows[i])
-        previous = i
 
 
 def _lines(graph: Graph) -> dict[Node, str]:

@@ -1,18 +1,19 @@
-"""Compares two records: what each stage and pass did, what is saved, which kernels run, and the final graphs."""
+"""Compares two records: what each stage and pass did, what is saved, which kernels run, and the final graphs; also as text."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from eductor.errors import BadOption
-from eductor.observe.diff.text_diff import DiffRow, diff_of_texts
+from eductor.observe.diff.text_diff import DiffRow, diff_of_texts, windows
 from eductor.observe.explain.explain_json import SCHEMA
+from eductor.observe.table import as_text, indent
 
 Record = dict[str, Any]
 
@@ -66,16 +67,14 @@ def compare_records(a: Record, b: Record, names: tuple[str, str] = ("A", "B")) -
 
 
 def _whole(a: Record, b: Record, names: tuple[str, str]) -> Section:
-    def row(what: str, value: Any) -> tuple[str, str, str]:
-        return what, str(value(a)), str(value(b))
-
-    rows = [
-        row("eductor", lambda r: r["eductor"]),
-        row("torch", lambda r: r["torch"]),
-        row("graphs", lambda r: len(r["graphs"])),
-        row("warnings", lambda r: len(r["warnings"])),
-        row("seconds", lambda r: f"{r['seconds']:.2f}"),
-    ]
+    shown: dict[str, Callable[[Any], object]] = {
+        "eductor": str,
+        "torch": str,
+        "graphs": len,
+        "warnings": len,
+        "seconds": "{:.2f}".format,
+    }
+    rows = [(what, str(show(a[what])), str(show(b[what]))) for what, show in shown.items()]
     return Section("the records", ("", *names), rows)
 
 
@@ -86,7 +85,7 @@ def _graphs(a: Record | None, b: Record | None, names: tuple[str, str]) -> Itera
     if a is None or b is None:
         yield Section(f"{title}, only in {names[0] if b is None else names[1]}", (), ())
         return
-    left, right = (by_key(graph["stages"], ("name", "role")) for graph in (a, b))
+    left, right = ({(s["name"], _graph_of(s)): s for s in graph["stages"]} for graph in (a, b))
     keys = list(dict.fromkeys([*left, *right]))
     rows = [(_label(*key), *_paired(left.get(key), right.get(key), _stage)) for key in keys]
     yield Section(f"{title}: stages", ("stage", *_both(names, ("nodes", "changed", "ms"))), rows)
@@ -103,8 +102,9 @@ def _has_final(*stages: dict[Any, Any]) -> bool:
     return any(("post_grad", "forward") in each for each in stages)
 
 
-def by_key(items: Sequence[Record], fields: Sequence[str]) -> dict[tuple[str, ...], Record]:
-    return {tuple(item[field] for field in fields): item for item in items}
+def _graph_of(stage: Record) -> str:
+    """The role of a stage's graph, and for a backward with fewer inputs which ones it lacks."""
+    return f"{stage['role']} {stage.get('variant') or ''}".rstrip()
 
 
 def _both(names: tuple[str, str], columns: Sequence[str]) -> list[str]:
@@ -128,7 +128,7 @@ def _stage(stage: Record) -> list[str]:
 def _passes(left: dict[Any, Record], right: dict[Any, Record]) -> Iterator[Sequence[str]]:
     """The passes that changed a graph or failed in at least one record."""
     a, b = (
-        {(p["address"], role): p for (_, role), stage in stages.items() for p in stage["passes"]}
+        {(p["address"], graph): p for (_, graph), stage in stages.items() for p in stage["passes"]}
         for stages in (left, right)
     )
     for key in dict.fromkeys([*a, *b]):
@@ -142,8 +142,8 @@ def _pass(p: Record) -> list[str]:
     return [status, _arrow(p["nodes_before"], p["nodes_after"]), f"{1000 * p['seconds']:.1f}"]
 
 
-def _label(name: str, role: str) -> str:
-    return f"{name}, {role}" if role in ("forward", "backward") else name
+def _label(name: str, graph: str) -> str:
+    return f"{name}, {graph}" if graph.startswith(("forward", "backward")) else name
 
 
 def _arrow(before: int, after: int) -> str:
@@ -167,3 +167,37 @@ def _kernels(stage: Record) -> str:
     counts = Counter(kernel["language"] for kernel in stage["facts"].get("kernels", ()))
     kernels = ", ".join(f"{count} {language}" for language, count in sorted(counts.items()))
     return f"{stage['facts'].get('engine', '?')}: {kernels or 'unknown'}"
+
+
+CONTEXT = 2
+"""The number of equal lines shown around a difference."""
+
+
+def as_terminal(diff: RecordDiff) -> str:
+    """All tables, and the lines in which the final graphs differ."""
+    return "\n\n".join("\n".join(_part(part, diff.names)) for part in diff.parts)
+
+
+def _part(part: Section | GraphDiff, names: tuple[str, str]) -> Iterator[str]:
+    if isinstance(part, Section):
+        yield part.title
+        if part.header:
+            yield indent(as_text(part.header, part.rows) if part.rows else "none")
+        return
+    changed = [not row.is_same for row in part.rows]
+    if not any(changed):
+        yield f"{part.title}: the same, {len(part.rows)} lines"
+        return
+    yield f"{part.title}: - only in {names[0]}, + only in {names[1]}"
+    for left_out, i in windows(changed, CONTEXT):
+        if left_out:
+            yield f"  @@ {left_out} the same @@"
+        if i is not None:
+            yield f"  {line_of(part.rows[i])}"
+
+
+def line_of(row: DiffRow) -> str:
+    """A line with its sign."""
+    text = row.left if row.left is not None else row.right
+    sign = " " if row.is_same else "-" if row.right is None else "+"
+    return f"{sign} {(text or '').strip()}"

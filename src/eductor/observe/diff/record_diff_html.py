@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from eductor.observe.diff.record_diff import GraphDiff, RecordDiff, Section
-from eductor.observe.diff.text_diff import DiffRow
+from eductor.observe.diff.text_diff import DiffRow, windows
 
 STYLE = """
 :root { color-scheme: light dark; --gone: light-dark(#ffe3e0, #4c1f1f); --new: light-dark(#dcf5e0, #17391f); }
@@ -48,21 +48,12 @@ def _table(section: Section) -> str:
 
 
 def _lines(rows: Sequence[DiffRow]) -> Iterator[str]:
-    near = {j for i, row in enumerate(rows) if not row.is_same for j in range(i - CONTEXT, i + CONTEXT + 1)}
-    hidden = 0
-    for i, row in enumerate(rows):
-        if i in near:
-            yield from _folded(hidden)
-            hidden = 0
-            yield f"<tr>{_cell(row.left, 'gone' if not row.is_same else '')}{_cell(row.right, 'new' if not row.is_same else '')}</tr>"
-        else:
-            hidden += 1
-    yield from _folded(hidden)
-
-
-def _folded(count: int) -> Iterator[str]:
-    if count:
-        yield f'<tr><td colspan="2">… {count} {"line" if count == 1 else "lines"} the same</td></tr>'
+    for left_out, i in windows([not row.is_same for row in rows], CONTEXT):
+        if left_out:
+            yield f'<tr><td colspan="2">… {left_out} {"line" if left_out == 1 else "lines"} the same</td></tr>'
+        if i is not None:
+            gone, new = ("", "") if rows[i].is_same else ("gone", "new")
+            yield f"<tr>{_cell(rows[i].left, gone)}{_cell(rows[i].right, new)}</tr>"
 
 
 def _cell(text: str | None, mark: str) -> str:

@@ -22,6 +22,17 @@ class DiffRow(NamedTuple):
         return self.left is not None and self.right is not None
 
 
+def windows(changed: Sequence[bool], context: int) -> Iterator[tuple[int, int | None]]:
+    """The rows around changes: how many were left out before each, and its index; None after the last row."""
+    near = {j for i, is_changed in enumerate(changed) if is_changed for j in range(i - context, i + context + 1)}
+    left_out = 0
+    for i in range(len(changed)):
+        if i in near:
+            yield left_out, i
+        left_out = 0 if i in near else left_out + 1
+    yield left_out, None
+
+
 def diff_of_texts(a: str, b: str) -> Iterator[DiffRow]:
     """The lines of two graphs, aligned by the operators they call and the operators of their operands."""
     left, right = _keyed(a), _keyed(b)

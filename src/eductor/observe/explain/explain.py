@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from eductor.autograd.gradient_uses import autograd_nodes
 from eductor.compat import original_of
 from eductor.errors import BadOption, EductorWarning
 from eductor.graph.snapshot import Snapshot
@@ -124,8 +125,8 @@ class Explanation:
         """The stages of a graph in order, each with its passes; skipped stages come last."""
         passes = [r for r in self.recorder.records if r.graph == graph]
         shown = [
-            StageView(s, [r for r in passes if (r.stage, r.role) == (s.name, s.role)])
-            for s in self.recorder.stages
+            StageView(s, [r for r in passes if r.stage_at == at])
+            for at, s in enumerate(self.recorder.stages)
             if s.graph == graph
         ]
         for stage in STAGES:
@@ -137,8 +138,9 @@ class Explanation:
         """Whether a pass kept its contract; None if that was not checked, or there was nothing to check."""
         if self.verifier is None or record.status not in ("changed", "failed"):
             return None
-        place = (record.address, record.graph, record.role)
-        found = [f for f in self.verifier.findings if (f.address, f.graph.number, f.graph.role) == place]
+        place = (record.address, record.graph, record.role, record.variant)
+        findings = self.verifier.findings
+        found = [f for f in findings if (f.address, f.graph.number, f.graph.role, f.graph.variant) == place]
         notes = [note.partition(": ")[2] for note in self.verifier.notes if note.startswith(f"{record.address}: ")]
         text = "; ".join([f"{f.check}: {f.text}" for f in found] or notes) or "every check holds"
         return {"ok": not found, "text": text}
@@ -165,7 +167,7 @@ class Explanation:
 
     def draw_memory_curve(self) -> Figure:
         """The curves as a matplotlib figure with a panel for each graph; `savefig` writes it to a file."""
-        from eductor.observe.explain.curve_plot import draw
+        from eductor.observe.explain.memory_curve import draw
 
         return draw({f"graph {n}: {self.graphs[n].part}": curve for n, curve in self.memory_curve().items()})
 
@@ -189,7 +191,7 @@ class Explanation:
 
     def to_chrome_trace(self) -> dict[str, Any]:
         """The times of stages and passes, for Perfetto and chrome://tracing."""
-        from eductor.observe.explain.chrome_trace import as_chrome_trace
+        from eductor.observe.explain.explain_json import as_chrome_trace
 
         return as_chrome_trace(self)
 
@@ -201,15 +203,15 @@ class Explanation:
 
 def _left_out(origin: Origin, skipped: Sequence[PassRecord]) -> StageRecord:
     first = skipped[0]
-    return StageRecord(
-        first.stage, first.graph, first.role, origin.compile_id, first.nodes_before, {"left_out": True}, 0.0
-    )
+    place = (first.graph, first.role, first.variant, origin.compile_id)
+    return StageRecord(first.stage, *place, first.nodes_before, {"left_out": True}, 0.0)
 
 
 def _run_backward(result: Any) -> None:
     """Runs the backward of all differentiable results, so that it is compiled; changes no `.grad`."""
     tensors = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor) and x.requires_grad]
-    leaves = _leaves([x.grad_fn for x in tensors])
+    ends = (getattr(step, "variable", None) for step in autograd_nodes(x.grad_fn for x in tensors))
+    leaves = [leaf for leaf in ends if leaf is not None]
     if not leaves:
         return
     ones = [torch.ones_like(x) for x in tensors]
@@ -219,15 +221,3 @@ def _run_backward(result: Any) -> None:
     except Exception as error:
         message = f"the backward cannot be shown: it raised {type(error).__name__}: {error}"
         warnings.warn(message, EductorWarning, stacklevel=3)
-
-
-def _leaves(steps: Sequence[Any]) -> list[torch.Tensor]:
-    """The leaf tensors that a backward from these autograd nodes reaches."""
-    found: dict[Any, torch.Tensor | None] = {}
-    waiting = [step for step in steps if step is not None]
-    while waiting:
-        step = waiting.pop()
-        if step not in found:
-            found[step] = getattr(step, "variable", None)
-            waiting += [earlier for earlier, _ in step.next_functions if earlier is not None]
-    return [leaf for leaf in found.values() if leaf is not None]

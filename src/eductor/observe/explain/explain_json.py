@@ -49,6 +49,7 @@ def _stage(explanation: Explanation, shown: StageView) -> dict[str, Any]:
     return {
         "name": stage.name,
         "role": stage.role,
+        "variant": stage.variant or None,
         "seconds": stage.seconds,
         "nodes": stage.nodes,
         "facts": stage.facts,
@@ -60,33 +61,69 @@ def _stage(explanation: Explanation, shown: StageView) -> dict[str, Any]:
 
 
 def _pass(r: PassRecord) -> dict[str, Any]:
+    kept = {"before": _text(r.before), "after": _text(r.after)}
+    return {**pass_data(r), "stage": r.stage, "began": r.began, "matches": list(map(match_data, r.matches)), **kept}
+
+
+def pass_data(r: PassRecord) -> dict[str, Any]:
+    """What a pass did, without its matches, as the record and the report have it."""
     return {
         "address": r.address,
-        "stage": r.stage,
         "name": r.name,
         "status": r.status,
         "reason": r.reason or None,
         "nodes_before": r.nodes_before,
         "nodes_after": r.nodes_after,
         "seconds": r.seconds,
-        "began": r.began,
-        "matches": [_match(match) for match in r.matches],
         "rejects": [{"rule": x.rule or None, "nodes": list(x.nodes), "reason": x.reason} for x in r.rejects],
-        "before": _text(r.before),
-        "after": _text(r.after),
     }
 
 
-def _match(match: Match) -> dict[str, Any]:
-    events = [{"kind": e.kind, "node": e.node, "detail": e.detail} for e in match.events]
+def match_data(match: Match) -> dict[str, Any]:
+    """What a match did, as the record and the report have it."""
     return {
         "address": match.address,
         "rule": match.rule or None,
         "node": match.node,
         "note": match.note or None,
-        "events": events,
+        "events": [{"kind": e.kind, "node": e.node, "detail": e.detail} for e in match.events],
     }
 
 
 def _text(snapshot: Snapshot | None) -> str | None:
     return None if snapshot is None else to_function(snapshot.graph())
+
+
+if TYPE_CHECKING:
+    from eductor.observe.explain.explain import Explanation
+
+MICROSECONDS = 1e6
+
+
+def as_chrome_trace(explanation: Explanation) -> dict[str, Any]:
+    """A trace with a track for each graph; stages nest as they ran, and passes are inside their stages."""
+    events: list[dict[str, Any]] = [_named("process_name", 0, "eductor")]
+    for number, origin in explanation.graphs.items():
+        events.append(_named("thread_name", number, f"graph {number}: {origin.part}"))
+        for shown in explanation.stages(number):
+            stage = shown.stage
+            if stage.facts.get("left_out"):
+                continue
+            args = {"nodes": stage.nodes, "failure": stage.failure or None}
+            name = f"{stage.name} ({f'{stage.role} {stage.variant}'.rstrip()})"
+            events.append(_event(name, "stage", number, stage.began, stage.lasted, args))
+            for r in shown.passes:
+                if r.status != "skipped":
+                    counts = {"nodes_before": r.nodes_before, "nodes_after": r.nodes_after}
+                    found = {"status": r.status, "matches": len(r.matches), **counts}
+                    events.append(_event(r.address, "pass", number, r.began, r.seconds, found))
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _event(name: str, kind: str, graph: int, began: float, lasted: float, args: dict[str, Any]) -> dict[str, Any]:
+    times = {"ts": began * MICROSECONDS, "dur": lasted * MICROSECONDS}
+    return {"name": name, "cat": kind, "ph": "X", "pid": 0, "tid": graph, **times, "args": args}
+
+
+def _named(what: str, graph: int, name: str) -> dict[str, Any]:
+    return {"name": what, "ph": "M", "pid": 0, "tid": graph, "args": {"name": name}}

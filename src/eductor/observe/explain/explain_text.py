@@ -42,7 +42,7 @@ def _graph(explanation: Explanation, number: int) -> Iterator[str]:
 
 def _stage(shown: StageView) -> Iterator[str]:
     stage = shown.stage
-    role = f", {stage.role}" if stage.role in ("forward", "backward") else ""
+    role = f", {stage.role} {stage.variant}".rstrip() if stage.role in ("forward", "backward") else ""
     took = f" ({milliseconds(stage.seconds)})" if not stage.facts.get("left_out") else ""
     yield f"  {stage.name}{role}: {_facts(stage)}{took}"
     if stage.failure:

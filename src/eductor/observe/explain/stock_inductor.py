@@ -33,8 +33,7 @@ def compile_with_stock(found: CompiledFunction, instruments: Sequence[Instrument
         watcher = _Watcher(instruments, GraphName(next(_numbers), compile_id()))
         return compile_watched(module, inputs, found.settings, watcher)
 
-    compiled: Callable[..., Any] = isolated_compile(found.fn, backend=inductor, **found.keywords)
-    return compiled
+    return isolated_compile(found.fn, backend=inductor, **found.keywords)
 
 
 @dataclass

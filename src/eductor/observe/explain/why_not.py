@@ -13,12 +13,13 @@ from eductor.graph.matches import Rejection
 from eductor.graph.provenance import source_line
 from eductor.graph.snapshot import subgraphs
 from eductor.observe.explain.explain import Explanation
+from eductor.observe.report.tables import rules_of
 from eductor.observe.scripts.interception import CompiledFunction
 from eductor.observe.table import described, indent
 from eductor.options import Options
 from eductor.patterns.explain.why_not import WhyNot, why_not
 from eductor.patterns.pattern_pass import PatternPass
-from eductor.pipeline import Instrument, Pass, PassRecord, PassRun, Pipeline, Registry, RulePass
+from eductor.pipeline import Instrument, Pass, PassRecord, PassRun, Pipeline, Registry
 from eductor.pipeline.steps import Step
 
 
@@ -126,13 +127,6 @@ class Inquiry:
             "not_run": "" if self.answers else self.why_it_did_not_run(),
             "graphs": [_as_data(answer) for answer in self.answers],
         }
-
-
-def rules_of(pass_: Pass) -> list[str]:
-    """The names of a pass's declared rules; empty for a plain function."""
-    if isinstance(pass_, PatternPass):
-        return [rule.name for rule in pass_.rules.rules] + (rules_of(pass_.calls) if pass_.calls is not None else [])
-    return [rule.name for rule in pass_.rules] if isinstance(pass_, RulePass) else []
 
 
 def _rules_used(run: PassRun | PassRecord) -> list[str]:

@@ -117,10 +117,11 @@ def _options(p: Pass) -> str:
 def _rules(p: Pass) -> str:
     calls = p.calls if isinstance(p, PatternPass) else p
     rows = [
-        (f"`{r.name}`", _looked_for(r), _told(r.action)) for r in (p.rules.rules if isinstance(p, PatternPass) else [])
+        (f"`{r.name}`", _looked_for(r), _docstring(r.action))
+        for r in (p.rules.rules if isinstance(p, PatternPass) else [])
     ]
     rows += [
-        (f"`{r.name}`", ", ".join(f"`{_spelled(op)}`" for op in r.operators), _told(r))
+        (f"`{r.name}`", ", ".join(f"`{_spelled(op)}`" for op in r.operators), _docstring(r))
         for r in (calls.rules if isinstance(calls, RulePass) else [])
     ]
     if not any(text for *_, text in rows):
@@ -135,7 +136,7 @@ def _looked_for(rule: Rule) -> str:
     return f"what `{getattr(fn, '__name__', rule.name)}` computes"
 
 
-def _told(does: object) -> str:
+def _docstring(does: object) -> str:
     return " ".join((inspect.getdoc(getattr(does, "fn", None)) or "").split())
 
 

@@ -1,14 +1,18 @@
-"""The passes of a stage as data, with the difference that each pass and match made to the graph."""
+"""The passes of a stage as data: the difference that each pass and match made to the graph, and the nearest misses."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from eductor.graph.matches import Match
-from eductor.observe.report.misses import Misses
+from torch.fx import Graph
+
+from eductor.graph.snapshot import Snapshot
+from eductor.observe.explain.explain_json import match_data, pass_data
 from eductor.observe.report.nodes import Chain, Tables
 from eductor.observe.report.state import Delta, NodeData, State, local_delta, whole_delta
+from eductor.patterns.explain.why_not import why_not
+from eductor.patterns.pattern_pass import PatternPass
 from eductor.pipeline.recorder import PassRecord
 
 if TYPE_CHECKING:
@@ -42,33 +46,14 @@ def _pass_run(r: PassRecord, chain: Chain, state: State, tables: Tables) -> dict
         deltas = _match_deltas(edits, State(state.nodes[id] for id in state), after) or deltas
         delta = whole_delta(state, after)
     return {
-        "address": r.address,
-        "name": r.name,
+        **pass_data(r),
         "purpose": pass_.purpose if pass_ is not None else "",
         "place": r.step.reason if r.step is not None else "",
-        "status": r.status,
-        "reason": r.reason or None,
-        "seconds": r.seconds,
-        "nodes_before": r.nodes_before,
-        "nodes_after": r.nodes_after,
         "rule": tables.rules.of(pass_) if pass_ is not None else None,
         "matches": [
-            _match(match, deltas[i], tables.rules.of(pass_, match.rule) if pass_ is not None else None)
-            for i, match in enumerate(r.matches)
+            {**match_data(match), "source": tables.rules.of(pass_, match.rule) if pass_ else None, "delta": match_delta}
+            for match, match_delta in zip(r.matches, deltas, strict=True)
         ],
-        "rejects": [{"rule": x.rule or None, "nodes": list(x.nodes), "reason": x.reason} for x in r.rejects],
-        "delta": delta,
-    }
-
-
-def _match(match: Match, delta: Delta | None, source: int | None) -> dict[str, Any]:
-    return {
-        "address": match.address,
-        "rule": match.rule or None,
-        "source": source,
-        "node": match.node,
-        "note": match.note or None,
-        "events": [{"kind": e.kind, "node": e.node, "detail": e.detail} for e in match.events],
         "delta": delta,
     }
 
@@ -94,3 +79,30 @@ def _match_deltas(edits: Sequence[Edits], state: State, after: Mapping[int, Node
             return []
         deltas.append(local_delta(state, erased, live))
     return [*deltas, whole_delta(state, after)] if edits else []
+
+
+class Misses:
+    """Finds the nearest misses of the passes of one stage; rebuilds each graph only once."""
+
+    def __init__(self) -> None:
+        self._seen: Snapshot | None = None
+        self._graph: Graph | None = None
+
+    def of(self, r: PassRecord, before: Snapshot) -> Iterator[dict[str, Any]]:
+        """The nearest miss of each rule that neither matched nor refused anything."""
+        pass_ = r.step.load() if r.step is not None and not r.step.is_slot else None
+        if not isinstance(pass_, PatternPass) or r.status not in ("changed", "unchanged"):
+            return
+        answered = {match.rule for match in r.matches} | {reject.rule for reject in r.rejects}
+        for rule in pass_.rules.rules:
+            if rule.name in answered:
+                continue
+            found = why_not(rule, self._of(before))
+            if found.miss is not None and found.miss.node is not None and 2 * found.found >= found.calls:
+                reason = f"the nearest miss has {found.found} of {found.calls} calls; {found.miss.reason}"
+                yield {"rule": rule.name, "nodes": [found.miss.node.name], "reason": reason}
+
+    def _of(self, snapshot: Snapshot) -> Graph:
+        if snapshot is not self._seen or self._graph is None:
+            self._seen, self._graph = snapshot, snapshot.graph()
+        return self._graph

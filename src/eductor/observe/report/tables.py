@@ -57,12 +57,10 @@ class Sources(Table):
     def _forward(self, kind: Any) -> int | None:
         key = f"{kind.__module__}.{kind.__qualname__}"
         if key not in self._known:
-            try:
-                lines, first = inspect.getsourcelines(kind.forward)
-                row = {"file": inspect.getsourcefile(kind.forward) or "", "line": first, "code": lines[0].strip()}
-                self._known[key] = self.place(tuple(row.values()), row)
-            except (OSError, TypeError):  # from a console
-                self._known[key] = None
+            row = _source_of(kind.forward)
+            if row is not None:
+                row["code"] = row["code"].partition("\n")[0].strip()
+            self._known[key] = self.place(tuple(row.values()), row) if row is not None else None
         return self._known[key]
 
     def _find(self, trace: str) -> int | None:
@@ -98,25 +96,28 @@ class RuleSources(Table):
 
     def of(self, pass_: Pass, rule: str = "") -> int | None:
         """The source of a rule, or of the pass itself without one."""
-        fn = _function(pass_, rule)
-        try:
-            lines, first = inspect.getsourcelines(fn)
-            file = inspect.getsourcefile(fn) or ""
-        except (OSError, TypeError):  # from a console, or exec
+        fn = rules_of(pass_).get(rule) or pass_.fn
+        row = _source_of(fn)
+        if row is None:
             return None
         name = f"{pass_.name}:{rule}" if rule and fn is not pass_.fn else pass_.name
-        row = {"name": name, "file": file, "line": first, "code": textwrap.dedent("".join(lines))}
-        return self.place((name, file, first), row)
+        return self.place((name, row["file"], row["line"]), {"name": name, **row})
 
 
-def _function(pass_: Pass, rule: str) -> Any:
-    """The function of a rule, or of the pass."""
+def _source_of(fn: Any) -> dict[str, Any] | None:
+    """The file, the line and the code of a function; None for one from a console, or exec."""
+    try:
+        lines, first = inspect.getsourcelines(fn)
+        return {"file": inspect.getsourcefile(fn) or "", "line": first, "code": textwrap.dedent("".join(lines))}
+    except (OSError, TypeError):
+        return None
+
+
+def rules_of(pass_: Pass) -> dict[str, Any]:
+    """The rules that a pass declares, by name, each with its function; None for a pattern with a pattern as replacement."""
     calls = pass_.calls if isinstance(pass_, PatternPass) else pass_
-    found = next((r.fn for r in calls.rules if r.name == rule), None) if isinstance(calls, RulePass) else None
-    if found is not None:
-        return found
-    if isinstance(pass_, PatternPass):
-        action = next((r.action for r in pass_.rules.rules if r.name == rule), None)
-        if isinstance(action, (Handled, Replaced)):
-            return inspect.unwrap(action.fn)
-    return pass_.fn
+    patterns = pass_.rules.rules if isinstance(pass_, PatternPass) else ()
+    found = {
+        r.name: inspect.unwrap(r.action.fn) if isinstance(r.action, (Handled, Replaced)) else None for r in patterns
+    }
+    return found | ({r.name: r.fn for r in calls.rules} if isinstance(calls, RulePass) else {})

@@ -13,9 +13,8 @@ import torch
 from torch import nn
 
 import eductor.compiler
-from eductor.compat import default_backend
+from eductor.compat import default_backend, isolated_compile
 from eductor.engines.inductor.stock import settings_of
-from eductor.observe.isolated_compile import compile_isolated
 from eductor.options import Options
 
 
@@ -36,7 +35,8 @@ class CompiledFunction:
 
     def compile(self, **changes: Any) -> Callable[..., Any]:
         """Compiles it with the script's options, with these changed."""
-        return compile_isolated(self.fn, self.with_options(**changes), **self.keywords)
+        backend = eductor.compiler.checked_backend(self.with_options(**changes))
+        return isolated_compile(self.fn, backend=backend, **self.keywords)
 
 
 Wrap = Callable[[CompiledFunction], Callable[..., Any]]

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from eductor.compat import isolated_compile
 from eductor.errors import BadScript, NothingWrong, NotVerified
 from eductor.observe.bisect.bisect import bisect_calls
 from eductor.observe.bisect.search import Culprit, search
 from eductor.observe.explain.progress import Progress
-from eductor.observe.isolated_compile import capture_isolated
 from eductor.observe.scripts.interception import CompiledFunction
 from eductor.observe.scripts.run_script import run_script
 from eductor.observe.verify.call_outcome import Arguments
@@ -135,7 +135,7 @@ def _attempt(where: str, arguments: Sequence[str], repeats: int) -> Callable[[Op
     def attempt(options: Options | None) -> str:
         def compiled(found: CompiledFunction) -> Callable[..., Any]:
             if options is None:
-                return capture_isolated(found.fn, **found.keywords)
+                return isolated_compile(found.fn, backend="eager", **found.keywords)
             engine = found.options.engine if options.engine is None else options.engine
             return found.compile(instruments=(*found.options.instruments, *options.instruments), engine=engine)
 

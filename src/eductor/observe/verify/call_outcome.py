@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from eductor.autograd.analysis import connected
 from eductor.graph.values.value_comparison import strides_of, unlike_bits, unlike_rounding
 from eductor.observe.verify.reachable_state import ReachableState
 from eductor.verification.run_tensors import (
-    connected,
     gradients,
     keeping_states,
     own_copies,

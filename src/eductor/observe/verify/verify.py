@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from eductor.compat import isolated_compile
+from eductor.compiler import checked_backend
 from eductor.engines import choose_engine
 from eductor.errors import EductorWarning, NotVerified
-from eductor.observe.isolated_compile import compile_isolated
 from eductor.observe.scripts.interception import name_of
 from eductor.observe.verify.call_outcome import Arguments, CallOutcome, observe_call, reachable_state, unlike_calls
 from eductor.observe.verify.reachable_state import ReachableState
@@ -100,7 +101,8 @@ class Verification:
         return report
 
     def _compiled(self, **changes: Any) -> Callable[..., Any]:
-        return compile_isolated(self._fn, replace(self._options, **changes), **self._keywords)
+        backend = checked_backend(replace(self._options, **changes))
+        return isolated_compile(self._fn, backend=backend, **self._keywords)
 
     @cached_property
     def _drawing_as_eager(self) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Whether changing a value's strides is observable: propagates them through its users until they no longer differ."""
+"""Whether it is observable that a value has other strides, or is a view."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ from eductor.compat import FakeTensor, enable_python_dispatcher, sort_key, witho
 from eductor.graph import Bound, GraphView, No, known_equal, tensor_of, value_of
 
 aten = torch.ops.aten
+
+RESHAPES = (
+    *(aten.view.default, aten.reshape, aten.flatten, aten.unflatten, aten.squeeze, aten.unsqueeze),
+    *(aten.permute, aten.transpose, aten.movedim, aten.t, aten.mT, aten.numpy_T),
+)
+"""Views that have every element once: elementwise functions may be computed before or after them."""
 
 _MOST = 64
 """The most values that are followed, so that a pass stays linear."""
@@ -31,7 +37,8 @@ _SEES_STRIDES = {
 def may_change_strides(graph: GraphView, node: Node, value: torch.Tensor) -> Literal[True] | No:
     """Whether a node may have this value, with other strides, without an observable difference.
 
-    It may where everything computed from it regains its layout before it can be observed.
+    It may where everything computed from it regains its layout before it can be observed: the strides are propagated
+    through its users until they no longer differ.
     """
     old = tensor_of(node)
     if old is None or not isinstance(value, FakeTensor):
@@ -58,6 +65,16 @@ def may_change_strides(graph: GraphView, node: Node, value: torch.Tensor) -> Lit
             if len(changed) > _MOST:
                 return No(f"too many values follow the layout of {node.name}")
     return True
+
+
+def may_be_view(graph: GraphView, node: Node) -> Literal[True] | No:
+    """Whether a value that owns its memory may become a view of a value without other users."""
+    effects = graph.effects
+    if effects.leaves(node):
+        return No(f"{node.name} escapes the graph, and would be a view")
+    place = effects.place(node)
+    writer = next((m for m in effects.marks_between(node.next, None) if place in effects.writes(m)), None)
+    return True if writer is None else No(f"{writer.name} writes {node.name}, which would be a view")
 
 
 def contiguous_like(tensor: torch.Tensor, shape: Sequence[Any] | None = None) -> torch.Tensor:

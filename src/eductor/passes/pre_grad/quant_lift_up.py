@@ -10,7 +10,7 @@ from torch.fx import Node, map_arg
 from eductor.compat import quantized_operators
 from eductor.graph import Bound, GraphView, No, Rewriter, known_equal, tensor_of
 from eductor.graph.values.meta import fake_mode_of
-from eductor.passes.pre_grad.reshapes import RESHAPES, may_be_view
+from eductor.passes.functional.layout_safety import RESHAPES, may_be_view
 from eductor.pipeline.base import f32, graph_pass
 
 aten, decomposed = torch.ops.aten, quantized_operators()

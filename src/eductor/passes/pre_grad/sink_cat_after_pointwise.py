@@ -11,7 +11,7 @@ from eductor.cost import device_of
 from eductor.graph import Bound, GraphView, No, Rewriter, difference, is_row_major, requires_grad, tensor_of, value_of
 from eductor.graph.reading.pointwise import on, operand_of
 from eductor.graph.values.meta import fake_mode_of
-from eductor.passes.pre_grad.reshapes import RESHAPES, may_be_view
+from eductor.passes.functional.layout_safety import RESHAPES, may_be_view
 from eductor.pipeline.base import Context, f32, graph_pass
 
 aten = torch.ops.aten
