@@ -11,6 +11,7 @@ from typing import Any
 from torch.fx import Node
 
 from eductor.errors import BadPass
+from eductor.graph.no import No
 from eductor.graph.rewriter import Rewriter
 from eductor.graph.view import GraphView, key_of
 from eductor.pipeline.base import Context, Contract, Numerics, Pass, Stage, is_name, name_of, takes_context, words
@@ -32,7 +33,8 @@ class CallRule:
         A rule that declines returns a `No`, or rejects the call itself.
         """
         answer = self.fn(view, rewriter, node, **({"context": context} if takes_context(self.fn) else {}))
-        rewriter.record(answer, node)
+        if isinstance(answer, No):
+            rewriter.reject(answer, node)
 
     @functools.cached_property
     def keys(self) -> frozenset[Any]:

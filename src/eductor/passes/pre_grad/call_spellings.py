@@ -106,9 +106,10 @@ def normalize_node_kwargs_pass(graph: GraphView, rewrite: Rewriter) -> None:
         bound = graph.bind(node)
         if bound is not normal.get(node):
             answer = _respell(rewrite, node, bound)
-            rewrite.record(answer, node)
             if isinstance(answer, Bound):
                 normal[node] = answer
+            else:
+                rewrite.reject(answer, node)
 
 
 def _respell(rewrite: Rewriter, node: Node, bound: Bound | No) -> Bound | No:

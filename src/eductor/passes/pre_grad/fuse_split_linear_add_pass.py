@@ -54,8 +54,8 @@ class Linear:
 
 def _is_sum(graph: GraphView, node: Node) -> bool:
     """Whether a node adds two values as they are."""
-    bound = graph.call(node, aten.add.Tensor)
-    return bound is not None and bound["alpha"] == 1
+    bound = graph.bind(node)
+    return isinstance(bound, Bound) and bound.op is aten.add.Tensor and bound["alpha"] == 1
 
 
 def _addends(graph: GraphView, node: Any, *, is_root: bool = False) -> Iterator[Any]:
