@@ -80,7 +80,7 @@ class Options:
     lower_custom_pass: Passes = _why("your passes for the slot at the start of the lower stage", ())
     fallback_random: bool = _why("draw random numbers as eager does, in program order", False)
     pack_weights: bool = _why(
-        "compute what depends on parameters alone once in inference; writes through `.data` are not seen", True
+        "compute what depends on parameters alone once in inference, and again after a write to them", True
     )
     cache: bool = _why("cache the final graphs on disk: a later process that compiles the same runs no pass", True)
     strict: bool = _why(

@@ -95,6 +95,7 @@ from eductor.compat.tensors import memory_format_of as memory_format_of
 from eductor.compat.tensors import must_not_be_written as must_not_be_written
 from eductor.compat.tensors import plain_strides as plain_strides
 from eductor.compat.tensors import set_versions as set_versions
+from eductor.compat.tensors import storage_owners as storage_owners
 from eductor.compat.tensors import version_of as version_of
 from eductor.compat.tensors import with_history as with_history
 from eductor.compat.tracing import has_saved_tensors_hooks as has_saved_tensors_hooks
