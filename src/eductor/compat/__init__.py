@@ -58,6 +58,7 @@ from eductor.compat.operators import has_grouped_product as has_grouped_product
 from eductor.compat.operators import has_inductor_table as has_inductor_table
 from eductor.compat.operators import is_composite as is_composite
 from eductor.compat.operators import is_dispatched as is_dispatched
+from eductor.compat.operators import is_marked_impure as is_marked_impure
 from eductor.compat.operators import is_random as is_random
 from eductor.compat.operators import is_transform as is_transform
 from eductor.compat.operators import operator_bindings as operator_bindings
