@@ -25,7 +25,8 @@ _FUNCTIONAL_WRAPPERS = ("auto_functionalized", "auto_functionalized_v2", "triton
 
 
 def effect_of(node: Node, bind: Callable[[Node], Bound | No] = bind) -> Effect:
-    """The side effects of a node: by schema, else by name, else every effect; and that the user said it has some."""
+    """The side effects of a node: by schema, else by name, else every effect."""
+    # In addition, the user may have marked a call: it then stays, and in order.
     effect = _declared(node, bind)
     if effect.kept or effect.barrier or node.op != "call_function" or not is_marked_impure(node.target):
         return effect

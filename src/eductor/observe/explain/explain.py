@@ -13,7 +13,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from eductor.compat import original_of
-from eductor.errors import BadOption, EductorWarning
+from eductor.errors import BadOption, EductorWarning, warn_uncounted
 from eductor.graph.snapshot import Snapshot
 from eductor.observe.explain.memory_curve import MemoryCurve
 from eductor.observe.explain.origins import Origin, Origins
@@ -218,7 +218,7 @@ def _run_backward(result: Any) -> None:
         torch.autograd.grad(tensors, leaves, ones, retain_graph=True, allow_unused=True)
     except Exception as error:
         message = f"the backward cannot be shown: it raised {type(error).__name__}: {error}"
-        warnings.warn(message, EductorWarning, stacklevel=3)
+        warn_uncounted(message)
 
 
 def _leaves(steps: Sequence[Any]) -> list[torch.Tensor]:
