@@ -89,6 +89,7 @@ from eductor.compat.symbols import same_unbacked as same_unbacked
 from eductor.compat.symbols import size_as_node as size_as_node
 from eductor.compat.symbols import symbol_of as symbol_of
 from eductor.compat.symbols import symbols_of as symbols_of
+from eductor.compat.tensors import expect_dynamic as expect_dynamic
 from eductor.compat.tensors import is_batched as is_batched
 from eductor.compat.tensors import is_wrapper_subclass as is_wrapper_subclass
 from eductor.compat.tensors import made_without_grad_mode as made_without_grad_mode

@@ -39,6 +39,12 @@ def storage_owners(storage: torch.UntypedStorage) -> int:
     return owners - 1  # without the Python object
 
 
+def expect_dynamic(value: torch.Tensor, dims: frozenset[int]) -> None:
+    """Tells Dynamo that these sizes of a tensor may differ in the next call, as `maybe_mark_dynamic` does."""
+    known = getattr(value, "_dynamo_weak_dynamic_indices", ())
+    value._dynamo_weak_dynamic_indices = {*known, *dims}  # type: ignore[attr-defined]
+
+
 def with_history(value: Any) -> Any:
     """A value that autograd can differentiate from, of a view whose base was written since it was made."""
     if not isinstance(value, torch.Tensor) or not must_not_be_written(value) or not value._version:
