@@ -121,3 +121,13 @@ def test_operators_of_quantized_graphs():
     operators = compat.quantized_operators()
     names = [a.name for a in operators.quantize_per_tensor.default._schema.arguments]
     assert names[:3] == ["input", "scale", "zero_point"]
+
+
+def test_owners_of_a_storage():
+    weight = torch.nn.Parameter(torch.randn(3))
+    assert compat.storage_owners(weight.untyped_storage()) == 1
+    array = weight.detach().numpy()
+    capsule = torch.utils.dlpack.to_dlpack(weight.data)
+    assert compat.storage_owners(weight.untyped_storage()) == 3
+    del array, capsule
+    assert compat.storage_owners(weight.untyped_storage()) == 1

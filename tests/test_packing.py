@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.optim import optimizer as optimizers
 
 import eductor
 from eductor.graph.reading.static import pack
@@ -190,6 +191,159 @@ def test_right_again_after(model, computed, change):
             check(run, model)
             check(run, model)
         assert len(computed) == times
+
+
+def through_numpy(model):
+    model.a.weight.detach().numpy()[1, 2] += 1
+
+
+def through_dlpack(model):
+    torch.from_dlpack(model.b.weight.detach()).numpy()[2, 1] += 7
+
+
+def through_storage(model):
+    model.a.bias.untyped_storage().copy_(torch.randn(3).untyped_storage())
+
+
+def through_data(model):
+    model.a.weight.data.mul_(3)
+
+
+def through_fused_kernel(model):
+    weights = [model.a.weight.data, model.b.bias.data]
+    settings = {"weight_decay": 0.0, "momentum": 0.0, "lr": 0.5, "dampening": 0.0, "nesterov": False}
+    gradients = [torch.ones_like(w) for w in weights]
+    torch._fused_sgd_(weights, gradients, [], **settings, maximize=False, is_first_step=True)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [through_numpy, through_dlpack, through_storage, through_data, through_fused_kernel],
+    ids=lambda w: w.__name__,
+)
+def test_writes_that_torch_does_not_count(model, computed, write):
+    run = compiled(model)
+    with torch.no_grad():
+        check(run, model)
+        for times in (2, 3):
+            write(model)
+            check(run, model)
+            check(run, model)
+            assert len(computed) == times
+
+
+class Wide(nn.Module):
+    """Weights that are too large to be compared whole."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(300, 200)
+        self.b = nn.Linear(300, 200)
+
+    def forward(self, x):
+        return F.linear(x, torch.cat([self.a.weight, self.b.weight]))
+
+
+@pytest.mark.parametrize("part", [slice(None), 17, (slice(None), 5), (slice(20, 24), slice(0, 150))], ids=str)
+def test_large_weights_are_compared_in_samples(computed, part):
+    model = Wide()
+    run = compiled(model)
+    x = torch.randn(2, 300)
+    with torch.no_grad():
+        check(run, model, x)
+        model.b.weight.detach().numpy()[part] += 1
+        check(run, model, x)
+        check(run, model, x)
+    assert len(computed) == 2
+
+
+def test_memory_that_others_hold_is_not_trusted(computed):
+    model = Wide()
+    run = compiled(model)
+    x = torch.randn(2, 300)
+    with torch.no_grad():
+        check(run, model, x)
+        outside = model.a.weight.detach().numpy()
+        for _ in range(2):
+            outside[3, 4] += 1  # a single element, which no sample is sure to contain
+            check(run, model, x)
+        assert len(computed) == 3
+        del outside
+        check(run, model, x)
+        check(run, model, x)
+    assert len(computed) == 4
+
+
+def test_slices_of_one_memory_are_packed(computed):
+    whole = torch.randn(6, 4)
+    model = Program(lambda self, x: x @ torch.cat([self.a, self.b]).t())
+    model.a.data, model.b.data = whole[:3], whole[3:]
+    del whole
+    run = compiled(model)
+    with torch.no_grad():
+        for _ in range(2):
+            check(run, model, torch.randn(5, 4))
+    assert computed == [2]
+
+
+def test_shared_memory_is_not_packed(model, computed):
+    model.share_memory()
+    run = compiled(model)
+    with torch.no_grad():
+        for _ in range(2):
+            check(run, model)
+    assert computed == [4, 4, 4]  # one of them in the compile
+
+
+def test_another_process_writes(model):
+    model.share_memory()
+    run = compiled(model)
+    with torch.no_grad():
+        check(run, model)
+        process = torch.multiprocessing.get_context("spawn").Process(target=_add_one, args=(model.a.weight.detach(),))
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+        check(run, model)
+
+
+def _add_one(weight):
+    weight.add_(1)
+
+
+def test_swapped_tensors(model, computed):
+    run = compiled(model)
+    with torch.no_grad():
+        check(run, model)
+        torch.utils.swap_tensors(model.a.weight, nn.Parameter(torch.randn(3, 4)))
+        check(run, model)
+        check(run, model)
+    assert len(computed) == 2
+
+
+def test_conversion_by_swapping(model):
+    run = compiled(model)
+    swaps = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        with torch.no_grad():
+            check(run, model)
+            model.double()
+            check(run, model, torch.randn(6, 4, dtype=torch.float64))
+            model.float()
+            check(run, model)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(swaps)
+
+
+def test_weights_compared_whole_need_no_hook_of_optimizers(model, computed):
+    watched = len(optimizers._global_optimizer_post_hooks)
+    run = compiled(model)
+    with torch.no_grad():
+        check(run, model)
+        check(run, model)
+    assert computed == [4]
+    assert len(optimizers._global_optimizer_post_hooks) == watched
 
 
 def test_other_data_at_an_old_address(model):

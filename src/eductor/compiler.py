@@ -295,7 +295,7 @@ def given_plan(flow: Flow, graph: Joint) -> Plan | None:
         message = f"no plan fits the {replace(flow.graph, role='joint')}: {error}"
         if flow.options.strict:
             raise NoPlanFits(f"{message}. Recreate it: `eductor.explain(fn, *args).explain_saved()`.") from error
-        _warn(f"{message}; the partitioner chooses what to save. To see more: {see_more()}")
+        warn(f"{message}; the partitioner chooses what to save. To see more: {see_more()}")
         return None
 
 
@@ -328,7 +328,7 @@ def generate(flow: Flow, job: Job) -> Compiled:
         message = f"the engine {flow.engine.name!r} failed on the {replace(flow.graph, role=role)}"
         if flow.options.strict:
             raise EductorError(f"{message}: {error!r}") from error
-        _warn(f"{message}, so it runs with the engine 'aten': {error!r}. To see more: {see_more()}")
+        warn(f"{message}, so it runs with the engine 'aten': {error!r}. To see more: {see_more()}")
         return ATEN(job)
 
 
@@ -403,13 +403,9 @@ def as_captured(flow: Flow, module: GraphModule, inputs: Sequence[Any], error: E
         message = f"the compile failed {place}: {type(error).__name__}: {error}"
     if flow.options.strict:
         raise EductorError(f"{message}.") from error
-    _warn(f"{message}; the captured graph runs uncompiled, as in eager. To see more: {see_more()}")
+    warn(f"{message}; the captured graph runs uncompiled, as in eager. To see more: {see_more()}")
     for stage in STAGES[1:]:
         flow.skip_passes(stage, module, message)
     run = ATEN(Job(module, inputs)).run
     with flow.stage("link", "captured", module):
         return lambda *args: run(list(args))
-
-
-def _warn(message: str) -> None:
-    warn(message, stacklevel=3)

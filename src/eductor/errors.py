@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import shlex
 import sys
+import traceback
 import warnings
 from collections.abc import Iterable
 from contextvars import ContextVar
@@ -90,10 +91,26 @@ class EductorWarning(UserWarning):
 _warnings: ContextVar[int] = ContextVar("warnings", default=0)
 
 
-def warn(message: str, stacklevel: int = 2) -> None:
+def warn(message: str) -> None:
     """Warns the user of something in a compile; `warnings_until_now` counts it."""
     _warnings.set(_warnings.get() + 1)
-    warnings.warn(message, EductorWarning, stacklevel=stacklevel + 1)
+    warn_uncounted(message)
+
+
+def warn_uncounted(message: str) -> None:
+    """Warns of something beside a compile, at the line of the user's program that is running."""
+    for frame, line in traceback.walk_stack(None):
+        if _is_users(frame.f_globals.get("__name__", "")):
+            registry = frame.f_globals.setdefault("__warningregistry__", {})
+            file, module = frame.f_code.co_filename, frame.f_globals["__name__"]
+            warnings.warn_explicit(message, EductorWarning, file, line, module, registry)
+            return
+    warnings.warn(message, EductorWarning, stacklevel=3)  # a thread of torch's own
+
+
+def _is_users(module: str) -> bool:
+    root = module.partition(".")[0]
+    return root == "__main__" or (root not in ("", "eductor", "torch") and root not in sys.stdlib_module_names)
 
 
 def warnings_until_now() -> int:

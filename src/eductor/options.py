@@ -43,8 +43,8 @@ class Options:
     mode: str = _why("what the engine optimizes for; `reduce-overhead` is CUDA graphs", "default")
     decompositions: Mapping[Any, Any] | None = _why("decompositions used in the trace; default: the engine's", None)
     memory_budget: float | Mapping[str, float] = _why(
-        "what may be saved for the backward: from 0 (inputs only) to 1 (no limit), or bytes above 1; for all of the "
-        "model, or a dictionary of modules",
+        "what may be saved for the backward: from 0 (inputs only) to 1 (no limit), or bytes, at least 1024; for all of "
+        "the model, or a dictionary of modules",
         1,
     )
     budget_solver: Solver = _why(
@@ -80,7 +80,7 @@ class Options:
     lower_custom_pass: Passes = _why("your passes for the slot at the start of the lower stage", ())
     fallback_random: bool = _why("draw random numbers as eager does, in program order", False)
     pack_weights: bool = _why(
-        "compute what depends on parameters alone once in inference; writes through `.data` are not seen", True
+        "compute what depends on parameters alone once in inference, and again after a write to them", True
     )
     cache: bool = _why("cache the final graphs on disk: a later process that compiles the same runs no pass", True)
     strict: bool = _why(
@@ -109,8 +109,8 @@ class Options:
         if not _is_budget(self.memory_budget):
             raise BadOption(
                 f"option memory_budget={self.memory_budget!r}: it must be a number from 0 (save inputs only) to 1 (save "
-                "what is fastest), or a whole number of bytes above 1; or a dictionary of such numbers by the names of "
-                "modules, as in {'layers.*': 0.5}."
+                "what is fastest), or a whole number of bytes above 1, at least 1024: for 2 GiB, 2 * 1024**3; or a "
+                "dictionary of such numbers by the names of modules, as in {'layers.*': 0.5}."
             )
         self._check_policy()
         for name in ("enable", "disable"):
@@ -161,7 +161,7 @@ def _is_budget(given: Any) -> bool:
         return all(isinstance(name, str) and not isinstance(b, Mapping) and _is_budget(b) for name, b in given.items())
     if isinstance(given, bool) or not isinstance(given, (int, float)):
         return False
-    return 0 <= given <= 1 or (isinstance(given, int) and given > 1)
+    return 0 <= given <= 1 or (isinstance(given, int) and given >= 1024)  # a small number is meant in another unit
 
 
 SLOT_OPTIONS = (

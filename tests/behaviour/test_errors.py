@@ -205,3 +205,35 @@ def test_an_interrupted_call_leaves_the_compiled_function_usable():
         return [p.grad for p in model.parameters()]
 
     assert_same(*both(script, exact))
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_a_warning_names_the_line_of_the_user(trains):
+    def failing(job):
+        raise ValueError("no")
+
+    run = eductor.compile(lambda x: x.sin(), engine=failing)
+    with pytest.warns(eductor.EductorWarning) as caught:
+        run(torch.ones(3, requires_grad=trains)).sum().backward() if trains else run(torch.ones(3))
+    assert {w.filename for w in caught} == {__file__}
+
+
+@pytest.mark.parametrize("wrong", [lambda outputs: outputs[:-1], lambda outputs: [*outputs, None], lambda outputs: 3])
+@pytest.mark.parametrize("trains", [False, True])
+def test_an_engine_that_returns_a_wrong_number_of_outputs(wrong, trains):
+    def engine(job):
+        return lambda inputs: wrong(list(job.module(*inputs)))
+
+    x = torch.ones(3, requires_grad=trains)
+    with pytest.raises(eductor.EductorError, match=r"'engine' returned .* for a forward graph with \d outputs"):
+        eductor.compile(lambda x: (x.sin(), x.cos()), engine=engine)(x)
+
+
+def test_an_engine_that_returns_too_few_gradients():
+    def engine(job):
+        return lambda inputs: list(job.module(*inputs))[: -1 if job.is_backward else None]
+
+    x = torch.ones(3, requires_grad=True)
+    y = eductor.compile(lambda x: x.sin(), engine=engine)(x)
+    with pytest.raises(eductor.EductorError, match="0 values for a backward graph with 1 outputs"):
+        y.sum().backward()

@@ -6,6 +6,7 @@ import functools
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 import eductor
 from behaviour.programs import Mlp, Net, assert_same, both
@@ -141,3 +142,21 @@ def test_tensors_of_inference_mode_are_taken_outside_of_it():
         return [*seen, refused.value, added.detach(), w.grad]
 
     assert_same(*both(script, exact))
+
+
+@pytest.mark.parametrize("trains", [False, True])
+@pytest.mark.parametrize("engine", ["aten", "inductor"])
+def test_sizes_that_may_change_stay_so_after_a_graph_break(engine, trains):
+    def program(x):
+        y = x.sin() * 2
+        torch._dynamo.graph_break()
+        return y.t().cos() + 1
+
+    torch.compiler.reset()
+    counters.clear()
+    run = eductor.compile(program, engine=engine)
+    for size in (5, 7, 9):
+        x = torch.randn(size, 3, requires_grad=trains)
+        torch._dynamo.mark_dynamic(x, 0)
+        torch.testing.assert_close(run(x), program(x))
+    assert counters["stats"]["unique_graphs"] == 2

@@ -134,7 +134,7 @@ def test_an_unknown_solver_is_an_error():
         eductor.compile(nn.Linear(2, 2), budget_solver="luck")
 
 
-@pytest.mark.parametrize("budget", [-0.1, 1.5, True, "half", float("nan")])
+@pytest.mark.parametrize("budget", [-0.1, 1.5, True, "half", float("nan"), 2, 512, 1023])
 def test_a_budget_out_of_range_is_an_error_that_states_the_range(budget):
     with pytest.raises(BadOption, match=r"from 0 .* to 1 .*bytes above 1"):
         eductor.compile(nn.Linear(2, 2), memory_budget=budget)

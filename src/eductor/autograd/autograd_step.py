@@ -77,6 +77,8 @@ class AutogradStep:
         def call(inputs: list[Any]) -> Sequence[Any]:
             for i in detached:
                 inputs[i] = inputs[i].detach()
+            if torch.is_inference_mode_enabled():  # eager records nothing there, not even under `enable_grad`
+                return self._run_forward(inputs)[: self._returns]
             args = (*inputs, *(inputs[i] for i in repeated), *anchor)
             results: Sequence[Any] = EductorFunction.apply(*args)  # type: ignore[no-untyped-call]
             return results

@@ -116,6 +116,8 @@ def _fake(value: Any, source: Any, mode: FakeTensorMode, context: TracingContext
         return value
     if compat.is_wrapper_subclass(value):
         raise Unsupported(f"an input of the tensor subclass {type(value).__name__}")
+    if value.is_mkldnn:
+        raise Unsupported(f"an input in the layout {value.layout}, which fake tensors do not have")
     known = context.tensor_to_context.get(value) if context is not None and value in context.tensor_to_context else None
     if known is not None:
         return mode.from_tensor(value, symbolic_context=known, source=known.tensor_source, trace=False)

@@ -123,7 +123,6 @@ class _Variants:
             except Unsupported as construct:
                 warn(
                     f"ahead-of-time autograd does not support {construct}; the captured graph runs uncompiled, as in eager.",
-                    stacklevel=3,
                 )
                 self._made[pairs] = self._module
         return self._made[pairs]

@@ -20,7 +20,7 @@ from eductor.autograd.captured import Captured
 from eductor.autograd.eager_replay import EagerReplay, has_function
 from eductor.compat import FakeTensor
 from eductor.graph.effects.bases import base_node
-from eductor.graph.values.meta import output_of
+from eductor.graph.values.meta import output_of, tensor_of
 from eductor.program.job import Compiled, Run
 from eductor.program.joint import Signature
 from eductor.program.parts import Parts
@@ -48,7 +48,8 @@ def assemble(
     call = _counting_idle_writes(call, signature)
     finish = _finisher(signature)
     held, spec, flatten = captured.held, captured.spec, captured.flatten
-    if finish is None and spec is None and type(captured) is Captured:
+    symbolic = _symbolic_sizes(captured.module, signature) if spec is None else {}
+    if not symbolic and finish is None and spec is None and type(captured) is Captured:
         return (lambda *args: call([*held, *args])) if held else (lambda *args: call(list(args)))
 
     def run(*args: Any) -> Any:
@@ -56,9 +57,24 @@ def assemble(
         flat = flatten(inputs)
         returns = call(list(flat))
         outputs = finish(inputs, flat, returns) if finish is not None else returns
+        for k, dims in symbolic.items():
+            compat.expect_dynamic(outputs[k], dims)
         return outputs if spec is None else pytree.tree_unflatten(outputs, spec)
 
     return run
+
+
+def _symbolic_sizes(module: GraphModule, signature: Signature) -> dict[int, frozenset[int]]:
+    """The symbolic dimensions of computed outputs: after a graph break, the next graph is compiled for them at once."""
+    found = {}
+    for k, (node, output) in enumerate(zip(output_of(module), signature.analysis.outputs, strict=True)):
+        value = tensor_of(node) if output.kind != "input" else None
+        dims = (
+            frozenset(i for i, n in enumerate(value.shape) if isinstance(n, torch.SymInt)) if value is not None else ()
+        )
+        if dims:
+            found[k] = dims
+    return found
 
 
 def _without_autocast(run: Run) -> Run:

@@ -22,6 +22,7 @@ from eductor.autograd.decompose import decompose, for_autograd
 from eductor.autograd.functionalize import NewValues, functionalize, listed_writes, may_write
 from eductor.autograd.gradient_uses import gradients_by_use, gradients_in_sum
 from eductor.autograd.output_views import Wanted, views_of
+from eductor.autograd.overlapping_writes import refuse_overlapping_writes
 from eductor.autograd.provenance import ForwardRun, record_inputs
 from eductor.autograd.unsupported import is_decomposed, refuse_inexact, refuse_operators
 from eductor.compat import make_fx
@@ -57,6 +58,7 @@ def aot_dispatch_autograd_graph(
             first = for_autograd(table, later=later, exact=exact)
             traced = make_fx(trace.run, decomposition_table=first)(*primals, *values)
         refuse_operators(traced, redraws=redraws, exact=exact)
+        refuse_overlapping_writes(traced)
         analysis = analysis.noticing(listed_writes(traced))
         analysis, views = _take_views(traced, analysis)
         new = NewValues()

@@ -6,7 +6,6 @@ No failure of the cache fails a compile: it goes on without.
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from eductor.cache.key import Question
 from eductor.cache.store import Store
 from eductor.cache.values import NotKept
 from eductor.engines import Engine
-from eductor.errors import EductorWarning, warnings_until_now
+from eductor.errors import warn_uncounted, warnings_until_now
 from eductor.options import Options
 from eductor.packing import Hoisted
 from eductor.pipeline import GraphName, Instrument, Pipeline
@@ -129,4 +128,4 @@ def _without_cache_on_failure(name: GraphName) -> Iterator[None]:
     except NotKept as reason:
         _log.info("the %s is not cached on disk: it has %s", name, reason)
     except Exception as error:
-        warnings.warn(f"the {name} is not cached on disk: {error!r}", EductorWarning, stacklevel=3)
+        warn_uncounted(f"the {name} is not cached on disk: {error!r}")

@@ -7,14 +7,13 @@ import json
 import os
 import tempfile
 import time
-import warnings
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eductor.errors import BadOption, EductorWarning
+from eductor.errors import BadOption, warn_uncounted
 
 FORMAT = "eductor.cache/1"
 FOLDER, SIZE = "EDUCTOR_CACHE_DIR", "EDUCTOR_CACHE_MIB"
@@ -128,4 +127,4 @@ def _digest(text: bytes) -> str:
 
 
 def _ignored(path: Path, reason: str) -> None:
-    warnings.warn(f"the cache of compiled graphs ignores {path}: {reason}.", EductorWarning, stacklevel=3)
+    warn_uncounted(f"the cache of compiled graphs ignores {path}: {reason}.")

@@ -58,6 +58,7 @@ from eductor.compat.operators import has_grouped_product as has_grouped_product
 from eductor.compat.operators import has_inductor_table as has_inductor_table
 from eductor.compat.operators import is_composite as is_composite
 from eductor.compat.operators import is_dispatched as is_dispatched
+from eductor.compat.operators import is_marked_impure as is_marked_impure
 from eductor.compat.operators import is_random as is_random
 from eductor.compat.operators import is_transform as is_transform
 from eductor.compat.operators import operator_bindings as operator_bindings
@@ -90,6 +91,7 @@ from eductor.compat.symbols import size_as_node as size_as_node
 from eductor.compat.symbols import symbol_of as symbol_of
 from eductor.compat.symbols import symbols_of as symbols_of
 from eductor.compat.symbols import without_new_guards as without_new_guards
+from eductor.compat.tensors import expect_dynamic as expect_dynamic
 from eductor.compat.tensors import is_batched as is_batched
 from eductor.compat.tensors import is_wrapper_subclass as is_wrapper_subclass
 from eductor.compat.tensors import made_without_grad_mode as made_without_grad_mode
@@ -97,6 +99,7 @@ from eductor.compat.tensors import memory_format_of as memory_format_of
 from eductor.compat.tensors import must_not_be_written as must_not_be_written
 from eductor.compat.tensors import plain_strides as plain_strides
 from eductor.compat.tensors import set_versions as set_versions
+from eductor.compat.tensors import storage_owners as storage_owners
 from eductor.compat.tensors import version_of as version_of
 from eductor.compat.tensors import with_history as with_history
 from eductor.compat.tracing import has_saved_tensors_hooks as has_saved_tensors_hooks

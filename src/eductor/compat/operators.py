@@ -56,6 +56,12 @@ def quantized_operators() -> Any:
     return torch.ops.quantized_decomposed
 
 
+def is_marked_impure(target: Any) -> bool:
+    """Whether a function or an operator was marked with `torch.fx.node.has_side_effect`."""
+    marked = torch.fx.node._side_effectful_functions
+    return target in marked or (isinstance(target, OpOverload) and target.overloadpacket in marked)
+
+
 def is_random(target: Any) -> bool:
     """Whether an operator draws from a random generator."""
     return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags

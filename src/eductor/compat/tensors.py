@@ -33,6 +33,18 @@ def set_versions(tensors: list[torch.Tensor], versions: list[int]) -> None:
     torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
 
 
+def storage_owners(storage: torch.UntypedStorage) -> int:
+    """How many tensors own a storage, arrays and capsules of other libraries made of such tensors included."""
+    owners: int = torch._C._storage_Use_Count(storage._cdata)
+    return owners - 1  # without the Python object
+
+
+def expect_dynamic(value: torch.Tensor, dims: frozenset[int]) -> None:
+    """Tells Dynamo that these sizes of a tensor may differ in the next call, as `maybe_mark_dynamic` does."""
+    known = getattr(value, "_dynamo_weak_dynamic_indices", ())
+    value._dynamo_weak_dynamic_indices = {*known, *dims}  # type: ignore[attr-defined]
+
+
 def with_history(value: Any) -> Any:
     """A value that autograd can differentiate from, of a view whose base was written since it was made."""
     if not isinstance(value, torch.Tensor) or not must_not_be_written(value) or not value._version:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import Any
 
 from eductor.engines.aten import aten, calls
 from eductor.engines.inductor import engine as inductor  # which imports torch's code generator when it is used
-from eductor.errors import BadOption, UnknownName
+from eductor.errors import BadOption, EductorError, UnknownName
+from eductor.graph.values.meta import output_of
 from eductor.options import Options
 from eductor.passes import lower
 from eductor.patterns.trace.tracing import add_table
@@ -42,11 +43,29 @@ class Engine:
 
     def __call__(self, job: Job) -> Compiled:
         made = self.compile(job)
-        if isinstance(made, Compiled):
-            return made
-        if not callable(made):
+        if not isinstance(made, Compiled) and not callable(made):
             raise TypeError(f"it returned {made!r}, not a function of a list of inputs")
-        return Compiled(made)
+        compiled = made if isinstance(made, Compiled) else Compiled(made)
+        is_own = any(self is engine for engine in BUILT_IN.values())
+        return compiled if is_own else replace(compiled, run=self._counted(compiled.run, job))
+
+    def _counted(self, run: Run, job: Job) -> Run:
+        """Raises if a call returns another number of outputs than the graph has."""
+        graph, count = "backward graph" if job.is_backward else "forward graph", len(output_of(job.module))
+
+        def call(inputs: list[Any]) -> Sequence[Any]:
+            outputs = run(inputs)
+            if not isinstance(outputs, (list, tuple)) or len(outputs) != count:
+                given = (
+                    f"{len(outputs)} values" if isinstance(outputs, (list, tuple)) else f"a {type(outputs).__name__}"
+                )
+                raise EductorError(
+                    f"the engine {self.name!r} returned {given} for a {graph} with {count} outputs. Its function must return "
+                    "a list or a tuple with one value for each output of the job's graph, in order."
+                )
+            return outputs
+
+        return call
 
 
 def _aten(job: Job) -> Compiled:

@@ -7,10 +7,10 @@ Their nodes move out of the captured graph into a *prologue*, whose results are 
     after     prologue(a, b) = cat(a, b)                 recomputed when a or b was written, else cached
               f(x, a, b, packed) = x @ packed
 
-Each call checks that the parameters are still the same tensors, in the same memory, at the same version. Versions are
-those of autograd: a write through `.data`, or by a kernel that does not bump them, is not seen. An optimizer step is,
-even where its kernels do not bump them. Packed parameters have weak references, so `torch.utils.swap_tensors` refuses
-them. The option `pack_weights=False` computes everything in each call.
+Each call checks that the parameters are still the same tensors, in the same memory, at the same version of autograd,
+and that nothing else holds this memory. Not all writes bump the version, so content in CPU memory is compared as well:
+whole if it is small, else in samples; and optimizer steps are noted for what is not compared whole. Weights in shared
+memory are not packed. The option `pack_weights=False` computes everything in each call.
 """
 
 from eductor.packing.hoist import Hoisted as Hoisted

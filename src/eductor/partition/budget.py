@@ -51,7 +51,7 @@ def within(
     if solver == "integer" and integer.is_available():
         choice, _ = integer.solve(problem, budget, seconds, choice)
     elif solver == "integer":
-        warn("SciPy is not installed, so the greedy solver is used.", stacklevel=1)
+        warn("SciPy is not installed, so the greedy solver is used.")
     return choice
 
 

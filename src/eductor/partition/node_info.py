@@ -210,7 +210,7 @@ def is_view(node: Node) -> bool:
     if node.target is operator.getitem and isinstance(value_of(node.args[0]), (list, tuple)):
         return is_view(node.all_input_nodes[0])
     effect = effect_of(node)
-    return effect.is_view or (bool(effect.shares) and effect.removable)
+    return bool(effect.shares) and (effect.is_view or effect.removable)  # the conjugate of a number shares nothing
 
 
 def computed_by(node: Node) -> Node:

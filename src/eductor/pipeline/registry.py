@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from eductor.errors import BadPass, EductorWarning, UnknownName
+from eductor.errors import BadPass, UnknownName, warn_uncounted
 from eductor.pipeline.base import STAGES, Pass, Stage
 from eductor.pipeline.steps import DEFAULT_SLOTS, IN_GIVEN_ORDER, Extra, numbered, place
 from eductor.pipeline.steps import Step as Step
@@ -133,9 +132,7 @@ def _default() -> Registry:
         try:
             registry = registry.with_passes(_passes_of(point.load(), point.value), source)
         except Exception as error:
-            warnings.warn(
-                f"the passes of {source} ({point.value}) are left out: {error!r}", EductorWarning, stacklevel=2
-            )
+            warn_uncounted(f"the passes of {source} ({point.value}) are left out: {error!r}")
     return registry
 
 

@@ -82,7 +82,6 @@ def _warn_of_laws(module: GraphModule, stage: Stage, *, in_place: bool) -> None:
         warn(
             f"after the stage {stage}, {first.node.name} breaks the law {first.law!r} ({len(broken)} violations in all): "
             f"{first.text}\n{around(module.graph, first.node)}",
-            stacklevel=3,
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from eductor.compat import EXPORTED_CHECKS, HigherOrderOperator, OpOverload, is_context_switch
+from eductor.compat import EXPORTED_CHECKS, HigherOrderOperator, OpOverload, is_context_switch, is_marked_impure
 from eductor.graph.effects.callable_effects import effect_by_name
 from eductor.graph.effects.effect import ACT, PURE, Effect, tensors_among
 from eductor.graph.effects.operator_effects import effect_by_schema, nature_of
@@ -26,6 +26,14 @@ _FUNCTIONAL_WRAPPERS = ("auto_functionalized", "auto_functionalized_v2", "triton
 
 def effect_of(node: Node, bind: Callable[[Node], Bound | No] = bind) -> Effect:
     """The side effects of a node: by schema, else by name, else every effect."""
+    # In addition, the user may have marked a call: it then stays, and in order.
+    effect = _declared(node, bind)
+    if effect.kept or effect.barrier or node.op != "call_function" or not is_marked_impure(node.target):
+        return effect
+    return effect._replace(kept=ACT, ordered=effect.ordered or ACT)
+
+
+def _declared(node: Node, bind: Callable[[Node], Bound | No]) -> Effect:
     if node.op in ("placeholder", "get_attr", "output"):
         return PURE
     if node.op == "call_module" and node.target == EXPORTED_CHECKS:

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from eductor.autograd.gradient_uses import autograd_nodes
 from eductor.compat import original_of
-from eductor.errors import BadOption, EductorWarning
+from eductor.errors import BadOption, EductorWarning, warn_uncounted
 from eductor.graph.snapshot import Snapshot
 from eductor.observe.explain.memory_curve import MemoryCurve
 from eductor.observe.explain.origins import Origin, Origins
@@ -220,4 +220,4 @@ def _run_backward(result: Any) -> None:
         torch.autograd.grad(tensors, leaves, ones, retain_graph=True, allow_unused=True)
     except Exception as error:
         message = f"the backward cannot be shown: it raised {type(error).__name__}: {error}"
-        warnings.warn(message, EductorWarning, stacklevel=3)
+        warn_uncounted(message)
