@@ -2,6 +2,7 @@
 
 from eductor.ops import addmm_activation as addmm_activation
 from eductor.ops import b2b_gemm as b2b_gemm
+from eductor.ops import contiguous_convolution as contiguous_convolution
 from eductor.ops import cut_mm as cut_mm
 from eductor.ops import dot_compress as dot_compress
 from eductor.ops import laid_out as laid_out

@@ -76,6 +76,8 @@ def compile(job: Job) -> Compiled:
     module = job.module
     _refuse_unseen_writes(module)
     module.graph.output_node().meta["user_visible_output_idxs"] = sorted(job.visible)
+    if job.rounds:
+        _mark_roundings(module)
     mode = fake_mode_of(module.graph)
     with configured(mode, job, graphs=graphs):
         compiled = compile_fx_inner(
@@ -92,6 +94,13 @@ def compile(job: Job) -> Compiled:
     run = call if not is_negative else lambda inputs: call(resolve_negative(inputs))
     kernels = kernels_of(compiled) if job.wants_kernels else ()
     return Compiled(run, output_strides(compiled, mode), counts_writes=False, kernels=kernels)
+
+
+def _mark_roundings(module: GraphModule) -> None:
+    """Make the lowering round the operands and the result of each operator to half precision, where that is their dtype."""
+    for inner in module.modules():
+        for node in inner.graph.nodes if isinstance(inner, GraphModule) else ():
+            node.meta["low_precision_pointwise_barrier"] = True
 
 
 def _refuse_unseen_writes(module: GraphModule) -> None:

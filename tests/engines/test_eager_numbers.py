@@ -1,0 +1,76 @@
+"""Numbers that the code generator computes as eager does, to the bit: quotients, remainders, roundings, signs of zeros."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import eductor
+from eductor.graph.values.value_comparison import is_bitwise_equal
+
+INF = float("inf")
+NUMBERS = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.1,
+    -0.1,
+    3.0,
+    -3.0,
+    5.0,
+    -5.0,
+    7.5,
+    1e-3,
+    INF,
+    -INF,
+    float("nan"),
+    1e4,
+    -1e4,
+    2.0,
+    1 / 3,
+]
+
+
+def compiled(program, **options):
+    return eductor.compile(program, engine="inductor", strict=True, fullgraph=True, **options)
+
+
+def assert_same_bits(program, *inputs, **options):
+    for i, (a, b) in enumerate(zip(program(*inputs), compiled(program, **options)(*inputs), strict=True)):
+        assert is_bitwise_equal(a, b), i
+
+
+def divisions(a, b):
+    floors = a // b, a // 0.1, 1.0 // b, a // INF, torch.div(a, b, rounding_mode="floor")
+    return *floors, a % b, a % 0.1, 5 % b, torch.remainder(a, -3), a % 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_floor_divisions_and_remainders(dtype):
+    numbers = torch.tensor(NUMBERS, dtype=dtype)
+    assert_same_bits(divisions, *torch.meshgrid(numbers, numbers, indexing="ij"))
+
+
+def rounded_by_the_user(x):
+    half = x.bfloat16()
+    narrow = (x * 3).half()
+    wide = x.bfloat16().float() * 3, (x * 1e5).half().float(), narrow.float().bfloat16().float()
+    return *wide, half, half.float() + 1, narrow.double()
+
+
+def test_casts_down_and_up_round():
+    assert_same_bits(rounded_by_the_user, torch.randn(64) * 10)
+
+
+def in_half_precision(x):
+    return x * 1e6 / 1e6, (x + 0.1) * 0.3 - 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_intermediate_results_round_on_request(dtype):
+    x = torch.randn(64).to(dtype) * 10
+    assert_same_bits(in_half_precision, x, round_intermediates=True)
+    torch._dynamo.reset()
+    kept_wide = compiled(in_half_precision)(x)
+    assert not is_bitwise_equal(kept_wide[1], in_half_precision(x)[1])
