@@ -74,3 +74,23 @@ def test_intermediate_results_round_on_request(dtype):
     torch._dynamo.reset()
     kept_wide = compiled(in_half_precision)(x)
     assert not is_bitwise_equal(kept_wide[1], in_half_precision(x)[1])
+
+
+def clamped(x):
+    return x.clamp(min=0), x.clamp(max=0), x.clamp(0, 1), x.clamp_min(-0.0), x.relu(), x.half().clamp(min=0)
+
+
+@pytest.mark.parametrize("size", [3, 40])
+def test_a_clamped_zero_keeps_its_sign(size):
+    zeros = torch.zeros(size, size)
+    zeros[torch.rand(size, size) < 0.5] = -0.0
+    assert_same_bits(clamped, zeros)
+
+
+def norms_of_nothing(x, y):
+    layer = torch.native_layer_norm(x, [0], None, None, 1e-5)
+    return *layer, *torch.native_group_norm(y, None, None, 2, 4, 0, 2, 1e-5)
+
+
+def test_norms_of_no_elements_have_a_mean_of_zero():
+    assert_same_bits(norms_of_nothing, torch.zeros(3, 0), torch.zeros(2, 4, 0))

@@ -5,7 +5,7 @@ compile of the same graph in another process fast. Only this package uses the ge
 
 - `config`: settings of one compile, and its cache key; `patches` and `lowerings`: our changes to the generator
 - `inputs`, `strides`, `kernels`: inputs of a graph; output strides and kernels of a compiled one
-- `calls`, `direct_launch`: how it runs; `batch_norms`: decompositions; `stock`: torch's own pipeline, observed
+- `calls`, `direct_launch`: how it runs; `batch_norms`, `empty_norms`: decompositions; `stock`: torch's own pipeline, observed
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from eductor.compat import OpOverload
 from eductor.engines.inductor.batch_norms import in_precision_of_parameters
 from eductor.engines.inductor.calls import direct_call
 from eductor.engines.inductor.config import configured
+from eductor.engines.inductor.empty_norms import with_empty_means
 from eductor.engines.inductor.inputs import has_negative_inputs, resolve_negative
 from eductor.engines.inductor.kernels import kernels_of
 from eductor.engines.inductor.strides import output_strides
@@ -53,7 +54,7 @@ def decompositions(*, fallback_random: bool) -> Mapping[Any, Any]:
         table = dict(select_decomp_table())
     if not is_cached:  # a user may still add decompositions before the first stock compile
         fast_random_decomps.cache_clear()
-    return table | in_precision_of_parameters(table)
+    return table | in_precision_of_parameters(table) | with_empty_means(table)
 
 
 def settings() -> str:
