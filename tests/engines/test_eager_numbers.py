@@ -94,3 +94,15 @@ def norms_of_nothing(x, y):
 
 def test_norms_of_no_elements_have_a_mean_of_zero():
     assert_same_bits(norms_of_nothing, torch.zeros(3, 0), torch.zeros(2, 4, 0))
+
+
+def repeated_beside_a_write(x):
+    return torch.cat([x, torch.empty_like(x).zero_()]), torch.cat([x, x], 2), torch.stack([x, x])
+
+
+def test_repeated_tensors_keep_their_layout_beside_a_write():
+    x = torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
+    got, expected = compiled(repeated_beside_a_write)(x), repeated_beside_a_write(x)
+    for a, b in zip(got, expected, strict=True):
+        assert torch.equal(a, b)
+        assert a.stride() == b.stride()

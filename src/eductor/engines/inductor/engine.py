@@ -5,7 +5,8 @@ compile of the same graph in another process fast. Only this package uses the ge
 
 - `config`: settings of one compile, and its cache key; `patches` and `lowerings`: our changes to the generator
 - `inputs`, `strides`, `kernels`: inputs of a graph; output strides and kernels of a compiled one
-- `calls`, `direct_launch`: how it runs; `batch_norms`, `empty_norms`: decompositions; `stock`: torch's own pipeline, observed
+- `calls`, `direct_launch`: how it runs; `bounds`: errors of indices; `stock`: torch's own pipeline, observed
+- `batch_norms`, `empty_norms`, `repeated_cats`: decompositions
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from torch.fx import GraphModule
 
 from eductor.compat import OpOverload
 from eductor.engines.inductor.batch_norms import in_precision_of_parameters
+from eductor.engines.inductor.bounds import explaining_bounds, lookups_in
 from eductor.engines.inductor.calls import direct_call
 from eductor.engines.inductor.config import configured
 from eductor.engines.inductor.empty_norms import with_empty_means
 from eductor.engines.inductor.inputs import has_negative_inputs, resolve_negative
 from eductor.engines.inductor.kernels import kernels_of
+from eductor.engines.inductor.repeated_cats import with_layouts_of_cats
 from eductor.engines.inductor.strides import output_strides
 from eductor.errors import Unsupported
 from eductor.graph.values.meta import fake_mode_of
@@ -54,7 +57,7 @@ def decompositions(*, fallback_random: bool) -> Mapping[Any, Any]:
         table = dict(select_decomp_table())
     if not is_cached:  # a user may still add decompositions before the first stock compile
         fast_random_decomps.cache_clear()
-    return table | in_precision_of_parameters(table) | with_empty_means(table)
+    return table | in_precision_of_parameters(table) | with_empty_means(table) | with_layouts_of_cats(table)
 
 
 def settings() -> str:
@@ -76,6 +79,7 @@ def compile(job: Job) -> Compiled:
         shared.update(id=next(_graph_ids), graphs=BoxedBool(graphs), device=BoxedDeviceIndex(None))
     module = job.module
     _refuse_unseen_writes(module)
+    lookups = lookups_in(module)
     module.graph.output_node().meta["user_visible_output_idxs"] = sorted(job.visible)
     if job.rounds:
         _mark_roundings(module)
@@ -91,7 +95,8 @@ def compile(job: Job) -> Compiled:
             cudagraphs=shared["graphs"],
             boxed_forward_device_index=shared["device"],
         )
-    call = compiled if graphs else direct_call(compiled)  # CUDA graphs are recorded in later calls, which are logged
+    made = compiled if graphs else direct_call(compiled)  # CUDA graphs are recorded in later calls, which are logged
+    call = explaining_bounds(made, lookups)
     run = call if not is_negative else lambda inputs: call(resolve_negative(inputs))
     kernels = kernels_of(compiled) if job.wants_kernels else ()
     return Compiled(run, output_strides(compiled, mode), counts_writes=False, kernels=kernels)
