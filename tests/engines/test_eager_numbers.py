@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import eductor
+from eductor import Recorder
 from eductor.graph.values.value_comparison import is_bitwise_equal
 
 INF = float("inf")
@@ -74,6 +75,20 @@ def test_intermediate_results_round_on_request(dtype):
     torch._dynamo.reset()
     kept_wide = compiled(in_half_precision)(x)
     assert not is_bitwise_equal(kept_wide[1], in_half_precision(x)[1])
+
+
+def attention(q, k, v):
+    return (((q @ k.transpose(-2, -1)) * 1e-4).softmax(-1) @ v,)
+
+
+def test_attention_that_rounds_is_not_fused():
+    """Scores that overflow in float16 before they are scaled are infinite in eager."""
+    q, k, v = (torch.full((1, 2, 16, 8), size, dtype=torch.float16) for size in (200.0, 200.0, 1.0))
+    for rounds in (False, True):
+        torch._dynamo.reset()
+        recorder = Recorder()
+        compiled(attention, round_intermediates=rounds, instruments=[recorder])(q, k, v)
+        assert any("fuse_attention" in address for address in recorder.changed()) != rounds
 
 
 def clamped(x):

@@ -31,8 +31,8 @@ def clamp_as_eager(graph: GraphView, rewrite: Rewriter) -> None:
             rewrite.reject("integers have one zero", node)
         else:
             _, compare = _BEYOND[bound.packet]
-            kind = {"dtype": result.dtype, "device": result.device}
-            zero = rewrite.insert(aten.full.default, [], limit, before=node, **kind)
+            kind, device = result.dtype, result.device
+            zero = rewrite.insert(aten.full.default, [], limit, before=node, dtype=kind, device=device)
             beyond = rewrite.insert(compare, bound["self"], 0, before=node)
             rewrite.replace(node, aten.where.self, beyond, zero, bound["self"])
 

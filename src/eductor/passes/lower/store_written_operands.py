@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 
 import torch
 from torch.fx import GraphModule, Node, map_arg
@@ -35,8 +36,12 @@ def store_written_operands(graph: GraphView, rewrite: Rewriter) -> None:
         if not own:
             rewrite.reject("no operand reads what it writes", node)
             continue
-        args, kwargs = map_arg((node.args[1:], dict(node.kwargs)), lambda n, own=own: own.get(n, n))
+        args, kwargs = map_arg((node.args[1:], dict(node.kwargs)), partial(_or_itself, own))
         rewrite.update(node, args=(written, *args), kwargs=kwargs, respelled=True)
+
+
+def _or_itself(own: Mapping[Node, Node], operand: Node) -> Node:
+    return own.get(operand, operand)
 
 
 def _reads(graph: GraphView, operand: Node, place: object) -> bool:
