@@ -347,7 +347,8 @@ def engine(flow: Flow, role: Role, job: Job) -> Compiled:
     """Compiles a graph with the engine."""
     with flow.stage("engine", role, job.module) as facts:
         facts["engine"] = flow.engine.name
-        compiled = flow.engine(replace(job, mode=flow.options.mode, wants_kernels=flow.wants_details))
+        mode, rounds = flow.options.mode, flow.options.round_intermediates
+        compiled = flow.engine(replace(job, mode=mode, rounds=rounds, wants_kernels=flow.wants_details))
         if flow.wants_details:
             facts["kernels"] = [kernel.to_json() for kernel in compiled.kernels]
         return compiled

@@ -79,6 +79,9 @@ class Options:
     post_grad_custom_post_pass: Passes = _why("your passes for the slot at the end of the post-grad stage", ())
     lower_custom_pass: Passes = _why("your passes for the slot at the start of the lower stage", ())
     fallback_random: bool = _why("draw random numbers as eager does, in program order", False)
+    round_intermediates: bool = _why(
+        "round each result in half precision, as eager does, where a kernel would go on in float32", False
+    )
     pack_weights: bool = _why(
         "compute what depends on parameters alone once in inference, and again after a write to them", True
     )

@@ -73,7 +73,7 @@ def test_torchs_modules_and_tables_are_as_they_were(found):
 def patched():
     """What is patched, as it stands in torch now."""
     functions = vars(ir.FallbackKernel)["create"], scheduler.SchedulerNode.recompute_size_and_body
-    return *functions, lowering.mutate_to, graph.make_fallback
+    return *functions, lowering.mutate_to, graph.make_fallback, scheduler.Scheduler.fusable_weak_dep
 
 
 def test_the_last_of_several_compiles_removes_the_patches():

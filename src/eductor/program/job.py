@@ -40,6 +40,8 @@ class Job:
     """Inputs that are dead afterwards: the engine may reuse their memory."""
     mode: str = "default"
     """`reduce-overhead` asks for CUDA graphs."""
+    rounds: bool = False
+    """Whether each operator rounds its result to its dtype, as in eager, even within a kernel that computes more precisely."""
     shared: dict[str, Any] = field(default_factory=dict)
     """The engine's own notes, the same for a forward and its backward."""
     wants_kernels: bool = False

@@ -42,10 +42,12 @@ def configured(mode: FakeTensorMode | None, job: Job, *, graphs: bool) -> Iterat
 
     compiler_config: Any = torch.compiler.config
     settings = {**_SETTINGS, "triton.cudagraphs": graphs, **(PROVENANCE if job.wants_kernels else {})}
+    # On a GPU it would turn off fused multiply-adds, too; there, `_round_cast` in `patches` is enough.
+    settings["emulate_precision_casts"] = not any(x.is_cuda for x in job.inputs if isinstance(x, torch.Tensor))
     with ExitStack() as stack:
         stack.enter_context(active())
         stack.enter_context(config.patch(settings))
-        stack.enter_context(compiler_config.patch(cache_key_tag=_cache_key_tag()))
+        stack.enter_context(compiler_config.patch(cache_key_tag=_cache_key_tag(rounds=job.rounds)))
         stack.enter_context(V.set_fake_mode(mode))
         if mode is not None:
             stack.enter_context(patch.object(mode, "allow_non_fake_inputs", True))  # constants of the graph are real
@@ -64,9 +66,9 @@ def configured(mode: FakeTensorMode | None, job: Job, *, graphs: bool) -> Iterat
         yield
 
 
-def _cache_key_tag() -> str:
-    """A part of torch's cache keys that changes with our lowerings and patches, which torch's keys do not cover."""
-    return f"{torch.compiler.config.cache_key_tag}eductor-{_own_version()}"
+def _cache_key_tag(*, rounds: bool) -> str:
+    """A part of torch's cache keys that changes with what they do not cover: our lowerings, patches and marks on nodes."""
+    return f"{torch.compiler.config.cache_key_tag}eductor-{_own_version()}{'-rounds' * rounds}"
 
 
 @functools.cache

@@ -4,8 +4,8 @@ The graph comes from the passes of the stage `lower`, as a copy that the generat
 compile of the same graph in another process fast. Only this package uses the generator's private API:
 
 - `config`: settings of one compile, and its cache key; `patches` and `lowerings`: our changes to the generator
-- `kernels`: the kernels of a compiled graph; `calls`: how it runs; `batch_norms`: decompositions
-- `stock`: torch's own pipeline, observed
+- `kernels`: the kernels of a compiled graph; `calls`, `direct_launch`: how it runs; `bounds`: errors of indices
+- `batch_norms`, `empty_norms`, `repeated_cats`: decompositions; `stock`: torch's own pipeline, observed
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ from torch.fx import GraphModule
 
 from eductor.compat import FakeTensorMode, OpOverload
 from eductor.engines.inductor.batch_norms import in_precision_of_parameters
+from eductor.engines.inductor.bounds import explaining_bounds, lookups_in
 from eductor.engines.inductor.calls import direct_call
 from eductor.engines.inductor.config import configured
+from eductor.engines.inductor.empty_norms import with_empty_means
 from eductor.engines.inductor.kernels import kernels_of
+from eductor.engines.inductor.repeated_cats import with_layouts_of_cats
 from eductor.errors import Unsupported
 from eductor.graph.values.meta import fake_mode_of
 from eductor.program.job import Compiled, Job
@@ -52,7 +55,7 @@ def decompositions(*, fallback_random: bool) -> Mapping[Any, Any]:
         table = dict(select_decomp_table())
     if not is_cached:  # a user may still add decompositions before the first stock compile
         fast_random_decomps.cache_clear()
-    return table | in_precision_of_parameters(table)
+    return table | in_precision_of_parameters(table) | with_empty_means(table) | with_layouts_of_cats(table)
 
 
 def settings() -> str:
@@ -74,7 +77,10 @@ def compile(job: Job) -> Compiled:
         shared.update(id=next(_graph_ids), graphs=BoxedBool(graphs), device=BoxedDeviceIndex(None))
     module = job.module
     _refuse_unseen_writes(module)
+    lookups = lookups_in(module)
     module.graph.output_node().meta["user_visible_output_idxs"] = sorted(job.visible)
+    if job.rounds:
+        _mark_roundings(module)
     mode = fake_mode_of(module.graph)
     with configured(mode, job, graphs=graphs):
         compiled = compile_fx_inner(
@@ -87,10 +93,18 @@ def compile(job: Job) -> Compiled:
             cudagraphs=shared["graphs"],
             boxed_forward_device_index=shared["device"],
         )
-    call = compiled if graphs else direct_call(compiled)  # CUDA graphs are recorded in later calls, which are logged
+    made = compiled if graphs else direct_call(compiled)  # CUDA graphs are recorded in later calls, which are logged
+    call = explaining_bounds(made, lookups)
     run = call if not is_negative else lambda inputs: call(resolve_negative(inputs))
     kernels = kernels_of(compiled) if job.wants_kernels else ()
     return Compiled(run, output_strides(compiled, mode), counts_writes=False, kernels=kernels)
+
+
+def _mark_roundings(module: GraphModule) -> None:
+    """Make the lowering round the operands and the result of each operator to half precision, where that is their dtype."""
+    for inner in module.modules():
+        for node in inner.graph.nodes if isinstance(inner, GraphModule) else ():
+            node.meta["low_precision_pointwise_barrier"] = True
 
 
 def _refuse_unseen_writes(module: GraphModule) -> None:

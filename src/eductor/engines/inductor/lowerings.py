@@ -17,6 +17,7 @@ def our_lowerings() -> Mapping[OpOverload, Callable[..., Any]]:
     """The lowering of each of our operators."""
     from torch._inductor.lowering import fallback_handler
 
+    contiguous_backward = ops.contiguous_convolution.contiguous_convolution_backward.default
     called = functools.partial(fallback_handler, add_to_fallback_set=False)
     return {
         ops.copies.stored.default: _stored,
@@ -26,6 +27,7 @@ def our_lowerings() -> Mapping[OpOverload, Callable[..., Any]]:
         ops.random.drawn_in_order.default: _drawn_in_order,
         ops.fused.addmm_activation.default: _addmm_activation,
         ops.fused.online_softmax.default: _online_softmax,
+        contiguous_backward: called(contiguous_backward),
         ops.cut_mm.cut_mm.default: called(ops.cut_mm.cut_mm.default),
         ops.copies.wide_cat.default: called(torch.ops.aten.cat.default),
     }

@@ -71,10 +71,14 @@ class _Installation:
         self._undo.enter_context(patch.object(kernel, "create", create))
         for home, name, corrected in (
             (scheduler.SchedulerNode, "recompute_size_and_body", _recompute_keeping_order),
+            (scheduler.Scheduler, "fusable_weak_dep", _fuse_with_write),
             (lowering, "mutate_to", _write_in_place),
             (graph, "make_fallback", self._make_fallback),
         ):
             self._undo.enter_context(patch.object(home, name, _in_ours(getattr(home, name), corrected)))
+        cast = torch.ops.prims.convert_element_type.default
+        self._keep(cast)
+        lowering.lowerings[cast] = _in_ours(lowering.lowerings[cast], _round_cast)
         for op, lower in our_lowerings().items():
             self._keep(op)
             lowering.lowerings[op] = lower
@@ -140,6 +144,22 @@ def _recompute_keeping_order(recompute: Any, node: Any, *args: Any, **kwargs: An
     node.set_read_writes(node.read_writes.with_read(added).rename(node.mutation_renames))
 
 
+def _fuse_with_write(fusable: Any, scheduler: Any, dep: Any, reader: Any, writer: Any) -> bool:
+    """Fuse the readers of a tensor with its overwrite only if each step reads the element that it writes.
+
+    After an earlier write, torch calls the same memory by another name, and does not see these readers.
+    """
+    from torch._inductor.dependencies import MemoryDep
+
+    if not fusable(scheduler, dep, reader, writer):
+        return False
+    names = scheduler.mutation_real_name
+    place = names[dep.mutating_buf]
+    (write,) = (w for w in writer.read_writes.writes if w.name == dep.mutating_buf)
+    reads = [read for read in reader.read_writes.reads if names.get(read.name, read.name) == place]
+    return all(isinstance(r, MemoryDep) and (r.index, r.size) == (write.index, write.size) for r in reads)
+
+
 def _write_in_place(mutate_to: Any, changed: Any, value: Any, unsafe_alias: bool = False) -> Any:
     """Overwrite a value that is no input in its own memory.
 
@@ -153,6 +173,15 @@ def _write_in_place(mutate_to: Any, changed: Any, value: Any, unsafe_alias: bool
         ir.MutationLayoutSHOULDREMOVE.realize_into(value, place)
         return changed
     return mutate_to(changed, value, unsafe_alias)
+
+
+def _round_cast(cast: Any, x: Any, dtype: torch.dtype) -> Any:
+    """Keep the rounding of a cast to half precision in kernels that go on in float32."""
+    from torch._inductor.lowering import to_dtype
+
+    if dtype not in (torch.bfloat16, torch.half) or x.get_dtype() not in (torch.float32, torch.float64):
+        return cast(x, dtype)
+    return to_dtype(x, dtype, copy=True, use_compute_types=False)
 
 
 def _written(op: Any, args: Any, kwargs: Any) -> Iterator[Any]:

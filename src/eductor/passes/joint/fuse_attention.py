@@ -6,9 +6,10 @@ import math
 from typing import Literal
 
 import torch
+from torch.fx import Node
 
-from eductor.graph import GraphView, No, Rewriter
-from eductor.passes.joint.attention import ANCHORS, recognize, regions, softmax_at
+from eductor.graph import GraphView, No, Rewriter, tensor_of
+from eductor.passes.joint.attention import ANCHORS, Attention, recognize, regions, softmax_at
 from eductor.pipeline.base import Context, f32, graph_pass
 from eductor.regions.replace_region import replace_region
 
@@ -33,9 +34,9 @@ def fuse_attention(graph: GraphView, rewrite: Rewriter, context: Context) -> Non
         if isinstance(found, No):
             rewrite.reject(found, anchor)
             continue
-        if found.dropout and context.options.fallback_random:
-            no = "the option fallback_random asks for eager's random numbers, and the kernel draws its own"
-            rewrite.reject(no, anchor)
+        verdict = _may_fuse(found, context)
+        if not verdict:
+            rewrite.reject(verdict, anchor)
             continue
         replaced: Literal[True] | No = No("none of its inputs has one of its symbolic sizes")
         for region, fused in regions(graph, found, training=not context.is_inference):
@@ -44,6 +45,21 @@ def fuse_attention(graph: GraphView, rewrite: Rewriter, context: Context) -> Non
                 break
         if not replaced:
             rewrite.reject(replaced, anchor)
+
+
+def _may_fuse(found: Attention, context: Context) -> Literal[True] | No:
+    if found.dropout and context.options.fallback_random:
+        return No("the option fallback_random asks for eager's random numbers, and the kernel draws its own")
+    if context.options.round_intermediates and any(_is_half(o.node) for o in found.operands):
+        return No(
+            "the option round_intermediates asks for scores in half precision, and the kernel has them in float32"
+        )
+    return True
+
+
+def _is_half(node: Node) -> bool:
+    tensor = tensor_of(node)
+    return tensor is not None and tensor.dtype in (torch.float16, torch.bfloat16)
 
 
 @fuse_attention.example

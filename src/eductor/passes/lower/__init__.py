@@ -28,6 +28,18 @@ ORDER: tuple[Row, ...] = (
     ),
     _row("call_wide_cats", "a kernel that reads many inputs takes longer to compile and to launch than a call"),
     _row("compute_empty_means", "Inductor's variance of no elements gives a mean of zero", required=True),
+    _row("clamp_as_eager", "Inductor gives a zero the sign of the limit", required=True),
+    _row("divide_as_eager", "Inductor rounds the quotient of floats before it takes its floor", required=True),
+    _row(
+        "keep_strided_convolutions_contiguous",
+        "Inductor computes convolutions in channels-last, where a kernel of oneDNN writes out of bounds",
+        required=True,
+    ),
+    _row(
+        "store_written_operands",
+        "Inductor's loop of a scatter would read elements that it has written",
+        required=True,
+    ),
     _row("store_small_masks", "a mask that is expanded for a kernel would be computed in its expanded form"),
     _row(
         "keep_draws_in_order",
