@@ -174,3 +174,26 @@ def test_a_transposed_copy_of_another_result_stays():
     before = str(module.graph)
     run_pass(drop_transposed_gradient_copies, "joint", module, facts={"gradients": (0,), "parameters": {0}})
     assert str(module.graph) == before
+
+
+def unscaled(q, k, v):
+    return torch.bmm(torch.softmax(torch.bmm(q, k.transpose(-2, -1)), -1), v)
+
+
+def scaled(q, k, v):
+    return torch.bmm(torch.softmax(torch.bmm(q, k.transpose(-2, -1)) / 4, -1), v)
+
+
+@pytest.mark.parametrize("held", [0, 2, 3])
+@pytest.mark.parametrize("fn", [unscaled, scaled])
+def test_attention_of_batched_products_is_fused_in_training(fn, held):
+    """Whether or not its operands are parameters, whose gradients are laid out as they are."""
+    generator, recorder = torch.Generator().manual_seed(0), eductor.Recorder()
+    given = [torch.randn(3, n, 8, generator=generator, requires_grad=True) for n in (18, 24, 24)]
+    module = Held(fn, *given[3 - held :])
+    eductor.compile(module, engine="aten", instruments=[recorder])(*given[: 3 - held]).square().sum().backward()
+    assert "joint/fuse_attention" in recorder.changed()
+    got = [x.grad for x in (*given[: 3 - held], *module.weights)]
+    again = [x.detach().clone().requires_grad_() for x in given]
+    fn(*again).square().sum().backward()
+    torch.testing.assert_close(got, [x.grad for x in again])
