@@ -70,7 +70,9 @@ def gradient_of_a_key(
     return x * 2, copy.view(2, 3, 5, 4).transpose(-1, -2)
 
 
-@drop_transposed_gradient_copies.refuses("read by more than the gradient", context={"gradients": (0,), "parameters": {0}})
+@drop_transposed_gradient_copies.refuses(
+    "read by more than the gradient", context={"gradients": (0,), "parameters": {0}}
+)
 def copy_that_is_summed(
     k: torch.Tensor = f32(2, 3, 4, 5), x: torch.Tensor = f32(6, 4, 5)
 ) -> tuple[torch.Tensor, torch.Tensor]:
