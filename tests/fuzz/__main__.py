@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="how long; default: %(default)s")
     parser.add_argument("--engine", choices=("aten", "inductor"), default="aten")
     parser.add_argument("--seed", type=int, default=None, help="where the programs begin; default: the time")
-    parser.add_argument("--batch", type=int, default=None, help="programs per compile; default: 1, with inductor 16")
+    parser.add_argument("--batch", type=int, default=12, help="programs per compile; default: %(default)s")
     parser.add_argument("--program", metavar="SEED/NUMBER", help="this one program alone, as it was printed")
     parser.add_argument("--no-shrink", action="store_true", help="print a finding as it was written")
     parser.add_argument("--log", type=Path, default=Path("build/fuzz.log"), help="where each run adds a line")
@@ -39,10 +39,9 @@ def main() -> int:
     if given.program:
         return show(given.program, given.engine, shrinks=not given.no_shrink)
     seed = int(time.time()) if given.seed is None else given.seed
-    batch = given.batch or (16 if given.engine == "inductor" else 1)
     start, counts = time.monotonic(), Counter[str]()
     try:
-        for group in groups(seed, batch, start + given.seconds):
+        for group in groups(seed, given.batch, start + given.seconds):
             for program, verdict in judged(group, given.engine, counts):
                 report(program, verdict, given.engine, shrinks=not given.no_shrink)
     finally:
