@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
 os.environ["EDUCTOR_CACHE_MIB"] = "0"
@@ -41,7 +42,7 @@ def main() -> int:
     seed = int(time.time()) if given.seed is None else given.seed
     start, counts = time.monotonic(), Counter[str]()
     try:
-        for group in groups(seed, given.batch, start + given.seconds):
+        for group in groups(seed, given.batch, start + given.seconds, given.engine):
             for program, verdict in judged(group, given.engine, counts):
                 report(program, verdict, given.engine, shrinks=not given.no_shrink)
     finally:
@@ -49,23 +50,25 @@ def main() -> int:
     return 1 if counts["differ"] else 0
 
 
-def groups(seed: int, batch: int, end: float) -> Iterator[list[tuple[Random, object]]]:
+def groups(seed: int, batch: int, end: float, engine: str = "aten") -> Iterator[list[tuple[Random, Any]]]:
     """Programs that run in eager, in groups with equal options, until the time is over."""
     number, waiting = 0, {}
     while time.monotonic() < end:
-        program = written(f"{seed}/{number}")
+        program = for_engine(written(f"{seed}/{number}"), engine)
         number += 1
         expected = in_eager(program)
         if expected is None:
             continue
-        if batch == 1:
-            yield [(program, expected)]
-            continue
-        options = tuple((k, v) for k, v in program.options if k != "memory_budget")
-        group = waiting.setdefault(options, [])
-        group.append((replace(program, options=options), expected))
+        group = waiting.setdefault(program.options, [])
+        group.append((program, expected))
         if len(group) == batch:
-            yield waiting.pop(options)
+            yield waiting.pop(program.options)
+
+
+def for_engine(program: Random, engine: str) -> Random:
+    """The program, with a profile that the engine has."""
+    fast = tuple((name, "fast" if name == "profile" else value) for name, value in program.options)
+    return program if engine == "aten" else replace(program, options=fast)
 
 
 def judged(group: list, engine: str, counts: Counter) -> Iterator[tuple[Random, Verdict]]:
@@ -118,7 +121,7 @@ def kind_of(difference: str) -> str:
 
 
 def show(name: str, engine: str, *, shrinks: bool) -> int:
-    program = written(name)
+    program = for_engine(written(name), engine)
     verdict = judge(program, engine)
     if not verdict.differences:
         print(program.script(), "# no difference", *(f"# {w}" for w in verdict.warned), sep="\n")
