@@ -329,13 +329,15 @@ class Rewriter:
     def _is_refused(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether a function or method that no schema fits raises for these arguments, too: torch's parser takes more."""
         mode = meta.fake_mode_of(self.view.graph)
-        args, kwargs = map_arg((args, kwargs), meta.value_of)
-        if mode is None or any(v is meta.UNKNOWN for v in (*args, *kwargs.values())):
+        if mode is None or any(meta.value_of(n) is meta.UNKNOWN for n in _operands(args, dict(kwargs))):
             return False
-        function = getattr(type(args[0]), target, None) if isinstance(target, str) and args else target
+        args, kwargs = map_arg((args, dict(kwargs)), meta.value_of)
         with mode, enable_python_dispatcher():
             try:
-                function(*args, **kwargs)
+                if isinstance(target, str):
+                    getattr(args[0], target)(*args[1:], **kwargs)
+                else:
+                    target(*args, **kwargs)
             except TypeError:
                 return True
         return False

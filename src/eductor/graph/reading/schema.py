@@ -167,10 +167,11 @@ def accepts(op: OpOverload, p: Parameter, code: str) -> bool:
 
 def never_takes(p: Parameter, code: str) -> bool:
     """Whether even a direct call of the overload refuses a value of this kind; it converts more than eager's parser."""
+    is_list = p.kind.startswith("List[")
     if code == "N":
-        return not p.optional and p.kind != "bool"
-    if not p.kind.startswith("List["):
-        return code.startswith("[") or _is_never(p.kind, code)
+        return not p.optional and (is_list or p.kind in _ACCEPTED) and p.kind != "bool"
+    if not is_list:
+        return (code.startswith("[") and p.kind in _ACCEPTED) or _is_never(p.kind, code)
     if not code.startswith("["):
         return code in "sdlmDG" or (code in "Tifbc" and p.broadcast is None)
     element = p.kind[len("List[") : -1]
