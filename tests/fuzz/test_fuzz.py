@@ -11,7 +11,7 @@ import torch
 
 from eductor.graph import GraphView, Rewriter
 from eductor.pipeline import graph_pass
-from programs.comparing import Case
+from programs.comparing import Case, observe
 from programs.comparing import Program as Compared
 
 from .__main__ import groups, log
@@ -34,11 +34,11 @@ def test_a_sample_of_programs_is_eagers(chunk):
 
 
 @pytest.mark.parametrize("file", FINDINGS, ids=lambda file: file.stem)
-def test_a_finding_is_eagers(file):
+def test_a_finding_is_eagers(file, request):
     places = runpy.run_path(str(file))
+    if "OPEN" in places:  # not repaired yet, and why
+        request.applymarker(pytest.mark.xfail(reason=places["OPEN"], strict=True, raises=AssertionError))
     case = Compared(file.stem, (), lambda: Case(places["model"](), places["inputs"]()))
-    from programs.comparing import observe
-
     expected = observe(lambda fn: fn, case)
     program = Random(file.stem, (), (), (), ())
     assert not judged(case, [program], expected, places.get("ENGINE", "aten"), places["OPTIONS"]).differences
