@@ -1,6 +1,7 @@
 # make demo    compiles an example model, shows what each pass did, and writes a report
 # make test    runs the tests, and prints the slowest ones
 # make test-fast  runs some tests of every package, in less than 3 minutes on 2 cores: tests/fast.py lists them
+# make fuzz    compares random programs with eager for SECONDS (600) on ENGINE (aten), and shrinks what differs
 # make test-browser  runs the tests of the report's page in Chromium, and installs it if it is missing
 # make explorer  builds the report's page from explorer/, with Node
 # make patterns  traces the search functions of the built-in patterns, and stores the patterns
@@ -17,7 +18,7 @@ DOCS_STAMP := $(VENV)/.docs_installed
 # bf16 matmul through oneDNN crashes on CPUs that advertise AMX but cannot use it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE
 
-.PHONY: demo test test-fast test-slow test-browser explorer lint format patterns manual docs bench clean
+.PHONY: demo test test-fast test-slow fuzz test-browser explorer lint format patterns manual docs bench clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -30,6 +31,12 @@ test-fast: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m slow
+
+SECONDS ?= 600
+ENGINE ?= aten
+
+fuzz: $(STAMP)
+	PYTHONPATH=tests nice $(BIN)/python -m fuzz --seconds $(SECONDS) --engine $(ENGINE) --log build/fuzz.log
 
 test-browser: $(STAMP)
 	command -v chromium || command -v google-chrome || apt-get install -y chromium

@@ -262,7 +262,8 @@ def trace(flow: Flow, graph: CapturedGraph) -> Traced:
 def joint(flow: Flow, graph: Joint) -> None:
     """Runs passes on the joint graph of forward and backward."""
     with flow.stage("joint", "joint", graph.module):
-        flow.run_passes("joint", "joint", graph.module, is_inference=not graph.tangents, gradients=graph.gradients)
+        known: dict[str, Any] = {"gradients": graph.gradients, "parameters": graph.parameters}
+        flow.run_passes("joint", "joint", graph.module, is_inference=not graph.tangents, **known)
 
 
 def partition(flow: Flow, graph: Joint) -> Parts:

@@ -21,7 +21,6 @@ from eductor.testing import check_contract
 NAMED = {s.name: s for s in (*SPELLINGS, *LOOK_ALIKES)}
 DECOMPOSED = find_engine("inductor").decompositions(Options())
 BEHIND_THE_GRAPH = {
-    "batched_products": "the gradient of the key is computed transposed",
     "softmax_taken_apart": "the gradient of a softmax by hand is not the operator's",
 }
 """Fused in inference alone, and why."""

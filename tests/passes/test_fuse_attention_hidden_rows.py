@@ -112,6 +112,48 @@ def with_kept_keys():
     return *inputs(torch.float32), (torch.arange(T) % 4 > 0).expand(B, 1, S, T)
 
 
+def filled(q, k, v, kept, low=-math.inf):
+    return torch.softmax((q @ k.transpose(-2, -1) * 0.3).masked_fill(~kept, low), -1) @ v
+
+
+def picked(q, k, v, kept):
+    return torch.softmax(torch.where(kept, q @ k.transpose(-2, -1) * 0.3, -math.inf), -1) @ v
+
+
+def filled_then_added(q, k, v, mask, kept):
+    return torch.softmax((q @ k.transpose(-2, -1) * 0.3).masked_fill(~kept, -math.inf) + mask, -1) @ v
+
+
+def filled_with_a_number_then_added(q, k, v, mask, kept):
+    least = torch.finfo(q.dtype).min
+    return torch.softmax((q @ k.transpose(-2, -1) * 0.3).masked_fill(~kept, least) + mask, -1) @ v
+
+
+def of_shared_keys(q, k, v, mask, kept):
+    k, v = (x[:, :, None].expand(B, 1, H, T, D).reshape(B, H, T, D) for x in (k, v))
+    return filled_then_added(q, k, v, mask, kept)
+
+
+def keys_first(q, k, v, kept):
+    scores = (k @ q.transpose(-2, -1) * 0.3).masked_fill(~kept.transpose(-2, -1), -math.inf)
+    return (v.transpose(-2, -1) @ torch.softmax(scores, -2)).transpose(-2, -1)
+
+
+def seen_keys(where):
+    """Query, key, value and what is kept: some queries see no key, others a part."""
+    *made, mask = inputs(torch.float32, where, "-inf")
+    return *made, mask == 0
+
+
+def two_reasons(heads=H):
+    """Rows hidden by an added mask, by a condition, by parts of both, and by a condition for one head alone."""
+    q, k, v, mask = inputs(torch.float32, "rows", "-inf")
+    mask[1, 0, 9, :20] = mask[1, 0, 12, :7] = -math.inf
+    kept = torch.ones(B, H, S, T, dtype=torch.bool)
+    kept[1, :, 9, 20:] = kept[0, 1, 11] = kept[1, :, 14] = kept[0, :, 4, 3:9] = False
+    return q, k[:, :heads], v[:, :heads], mask, kept
+
+
 NUMBERS = ("least", "-1e30", "-1e9", "-inf")
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 DYNAMIC: dict[str, Any] = {"dynamic": True, "decompositions": DECOMPOSED}
@@ -131,6 +173,21 @@ HIDDEN: dict[str, tuple[Callable[..., Any], Callable[[], Any], dict[str, Any]]] 
     },
     "a_mask_that_is_no_number": (attention, not_a_number, {}),
     "two_masks_of_which_one_hides_queries": (two_masks, of_which_one_hides_queries, {}),
+    **{
+        f"{fn.__name__}_with_minus_infinity-{where}{'-decomposed' if options else ''}": (
+            fn,
+            partial(seen_keys, where),
+            options,
+        )
+        for fn, where, options in product((filled, picked, keys_first), WHERE, ({}, {"decompositions": DECOMPOSED}))
+    },
+    **{
+        f"{fn.__name__}-{bool(options)}": (fn, two_reasons, options)
+        for fn, options in product(
+            (filled_beside_a_mask_that_is_added, filled_then_added, filled_with_a_number_then_added), ({}, DYNAMIC)
+        )
+    },
+    "shared_keys_that_two_masks_hide": (of_shared_keys, partial(two_reasons, 1), {}),
     "infinities_that_are_filled_beside_a_mask_that_is_added": (filled_beside_a_mask_that_is_added, with_kept_keys, {}),
     **{
         f"a_safe_softmax-{where}-{number}": (safe_attention, partial(inputs, torch.float32, where, number), {})

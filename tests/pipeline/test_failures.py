@@ -146,6 +146,45 @@ def inserts_what_cannot_be_computed(graph: GraphView, rewrite: Rewriter) -> None
     rewrite.insert(aten.mm.default, node, before=graph.output)
 
 
+def forgets_an_operand(graph: GraphView, rewrite: Rewriter) -> None:
+    """Adds nothing to a value; its fake value would be that of the operand."""
+    for node in graph.find(aten.sin):
+        rewrite.replace(node, aten.add.Tensor, node.args[0])
+
+
+def forgets_an_operand_in_an_update(graph: GraphView, rewrite: Rewriter) -> None:
+    """Changes a call that no longer fits, and says that its value is the same."""
+    for node in graph.find(aten.sin):
+        rewrite.update(node, target=aten.add.Tensor, respelled=True)
+
+
+def forgets_an_operand_of_a_function(graph: GraphView, rewrite: Rewriter) -> None:
+    """Calls a function of torch instead of an operator."""
+    for node in graph.find(aten.sin):
+        rewrite.replace(node, torch.add, node.args[0])
+
+
+def adopts_a_bad_call(graph: GraphView, rewrite: Rewriter) -> None:
+    """Makes a node with torch.fx, and lets the rewriter record it."""
+    node = first_sine(graph.graph)
+    with graph.graph.inserting_before(node):
+        new = graph.graph.call_function(aten.add.Tensor, (node.args[0],))
+    rewrite.adopt(new)
+    rewrite.replace(node, new)
+
+
+def gives_too_much(graph: GraphView, rewrite: Rewriter) -> None:
+    """Gives an operator an argument that it does not have."""
+    for node in graph.find(aten.sin):
+        rewrite.replace(node, aten.relu.default, node.args[0], 3)
+
+
+def gives_a_text(graph: GraphView, rewrite: Rewriter) -> None:
+    """Gives a text for a tensor."""
+    for node in graph.find(aten.sin):
+        rewrite.replace(node, aten.add.Tensor, node.args[0], other="one")
+
+
 def swaps_the_graph(graph: GraphView, rewrite: Rewriter) -> None:
     """Gives its module another graph."""
     other = Graph()
@@ -185,6 +224,13 @@ WRONG = {
     changes_the_strides: r"the output 0 was f32\[2, 3\] and is now f32\[2, 3\]\{1, 2\}: strides",
     never_settles: "does not terminate",
     inserts_what_cannot_be_computed: "mm",
+    forgets_an_operand: r"aten.add.Tensor cannot be called with \(f32\[2, 3\]\): the argument 'other' is missing; "
+    r"its schema is aten::add.Tensor\(Tensor self, Tensor other",
+    forgets_an_operand_in_an_update: "the argument 'other' is missing",
+    forgets_an_operand_of_a_function: r"torch.add cannot be called with \(f32\[2, 3\]\): .*'other' is missing",
+    adopts_a_bad_call: "the argument 'other' is missing",
+    gives_too_much: r"relu.default cannot be called with \(f32\[2, 3\], 3\): 1 positional arguments are allowed, 2 were",
+    gives_a_text: r"cannot be called with \(f32\[2, 3\], other='one'\): the argument 'other' takes Tensor",
     swaps_the_graph: "behind the rewriter's back",
     returns_a_graph: "returned a Graph, which is ignored: a pass edits the graph in place",
     yields: "returned a generator, which is ignored",

@@ -1,5 +1,6 @@
 // What happened to the model, for somebody who has never seen this project.
 import { useApp } from "../app";
+import { unfusedAttention } from "../attention";
 import { time } from "../format";
 import type { Graph } from "../schema";
 import { InShort, LongestCard, SavedCard } from "./Cards";
@@ -28,6 +29,11 @@ export function Overview({ graph }: { graph: Graph }) {
       {warnings.map(({ text }) => (
         <p key={text} class="warning" role="note">
           {text}
+        </p>
+      ))}
+      {unfusedAttention(book.runs.filter((run) => run.graph === graph).map((run) => run.pass)).map((reason) => (
+        <p key={reason} class="warning" role="note">
+          {`Attention in this graph is not fused: ${reason}.`}
         </p>
       ))}
       <div class="cards">

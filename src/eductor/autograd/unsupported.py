@@ -79,6 +79,9 @@ def _refuse_inexact_gradient(bound: Bound) -> None:
     if bound.packet in (aten.masked_fill, aten.masked_fill_) and requires_grad(value_of(bound["value"])):
         # Eager sums the selected elements; a trace, whose sizes cannot depend on the mask, sums zeros as well.
         raise Unsupported("the gradient of a masked_fill's value in the profile 'exact': its trace rounds differently")
+    if bound.packet is aten.prod and requires_grad(value_of(bound["self"])):
+        # Eager divides by the elements if none of them is zero; a trace, which cannot look, multiplies the others.
+        raise Unsupported("the gradient of prod in the profile 'exact': its trace rounds differently")
     if bound.packet in _RUNNING_PRODUCTS and any(requires_grad(value_of(x)) for x in bound.arguments.values()):
         if not compat.sums_for_running_products():
             raise Unsupported(

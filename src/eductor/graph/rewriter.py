@@ -6,11 +6,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule, Node, map_arg
 
 from eductor.compat import (
     INHERITED_META,
     FakeTensorMode,
+    OpOverload,
     OpOverloadPacket,
     enable_python_dispatcher,
     has_context_switch,
@@ -19,9 +20,10 @@ from eductor.errors import BadGraph
 from eductor.graph.matches import Event, LimitReached, Match, MatchListener, Rejection
 from eductor.graph.no import No
 from eductor.graph.provenance import PROVENANCE, Provenance, provenance_of, source_line
-from eductor.graph.reading.bind import Bound, bind, bind_call
+from eductor.graph.reading.bind import Bound, bind, bind_call, misfit
 from eductor.graph.snapshot import subgraphs
 from eductor.graph.text.compare import same_value
+from eductor.graph.text.printer import path_of, type_of
 from eductor.graph.values import meta
 from eductor.graph.values.evaluate import evaluate, update
 from eductor.graph.values.fake_cache import run_meta_kernel
@@ -80,6 +82,7 @@ class Rewriter:
 
     def adopt(self, node: Node, *, like: Node | None = None) -> None:
         """Records a node that another tool inserted as created by this rewriter."""
+        self._check_node(node)
         self._register(node, like or self.place or node)
 
     def replace(self, old: Node, op: Any, *args: Any, **kwargs: Any) -> Node:
@@ -125,6 +128,7 @@ class Rewriter:
         self._orphans.update(dict.fromkeys(node.all_input_nodes))
         self.view.removed(node)
         self._set(node, target, args, kwargs)
+        self._check_node(node)
         self.view.added(node)
         if reading is not None and node.op != "output" and not _is_same_call(reading, bind(node)):
             self._dirty[node] = None
@@ -135,6 +139,7 @@ class Rewriter:
         """Changes the form of a call to one that `bind` reads as the same operator and values."""
         self._event("updated", node, "")
         self._set(node, target, args, kwargs)
+        self._check_node(node)
         self.view.respelled(node, reading)
 
     def _set(self, node: Node, target: Any, args: tuple[Any, ...] | None, kwargs: Mapping[str, Any] | None) -> None:
@@ -211,6 +216,8 @@ class Rewriter:
         self._event("updated", self.place or self.view.output, "by hand")
         for node in made:
             self._stamp(node, (node,))
+        for node in (*made, *changed):
+            self._check_node(node)
 
     def rule(self, name: str) -> AbstractContextManager[None]:
         """Attributes the edits inside to the rule of this name: `stage/pass:rule@match`."""
@@ -315,12 +322,39 @@ class Rewriter:
     ) -> Node:
         self._check_limit()
         target = _resolve(op, args, kwargs)
+        self._check_call(target, args, kwargs)
         late = next((n for n in meta.nodes_in((args, kwargs)) if not n < before), None)
         if late is not None:
             raise BadGraph(f"a new {op} in front of {before.name} uses {late.name}, which is defined only after it")
         with self.view.graph.inserting_before(before):
             node = self.view.graph.call_function(target, args, kwargs)
         return self._register(node, like, sources)
+
+    def _check_node(self, node: Node) -> None:
+        if node.op in ("call_function", "call_method"):
+            self._check_call(node.target, node.args, node.kwargs)
+
+    def _check_call(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Raises for a call that does not fit the schema of its operator."""
+        no = misfit(target, args, kwargs)
+        if no is not None and (isinstance(target, OpOverload) or self._is_refused(target, args, kwargs)):
+            raise BadGraph(_told(target, args, kwargs, no))
+
+    def _is_refused(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a function or method that no schema fits raises for these arguments, too: torch's parser takes more."""
+        mode = meta.fake_mode_of(self.view.graph)
+        if mode is None or any(meta.value_of(n) is meta.UNKNOWN for n in meta.nodes_in((args, dict(kwargs)))):
+            return False
+        args, kwargs = map_arg((args, dict(kwargs)), meta.value_of)
+        with mode, enable_python_dispatcher():
+            try:
+                if isinstance(target, str):
+                    getattr(args[0], target)(*args[1:], **kwargs)
+                else:
+                    target(*args, **kwargs)
+            except TypeError:
+                return True
+        return False
 
     def _register(self, node: Node, like: Node, sources: tuple[Node, ...] = ()) -> Node:
         """Gives a new node its metadata, provenance and value, and adds it to the view."""
@@ -434,6 +468,19 @@ def _resolve(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not isinstance(bound, Bound):
         raise BadGraph(f"{op} cannot be called with these arguments: {bound.reason}")
     return bound.op
+
+
+def _told(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], no: No) -> str:
+    """What was given to an operator, and what its schema wants."""
+
+    def typed(value: Any) -> str:
+        values = value if isinstance(value, (list, tuple)) else [value]
+        types = [type_of(meta.value_of(v)) or v.name if isinstance(v, Node) else repr(v) for v in values]
+        return f"[{', '.join(types)}]" if isinstance(value, (list, tuple)) else types[0]
+
+    given = [*map(typed, args), *(f"{k}={typed(v)}" for k, v in kwargs.items())]
+    wanted = f"; its schema is {target._schema}" if isinstance(target, OpOverload) else ""
+    return f"{path_of(target)} cannot be called with ({', '.join(given)}): {no.reason}{wanted}"
 
 
 def _is_same_call(before: Bound | No, after: Bound | No) -> bool:

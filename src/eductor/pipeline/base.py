@@ -93,6 +93,8 @@ class Context:
     """Whether the engine runs graphs that read Python floats from tensors."""
     gradients: tuple[int, ...] = ()
     """In a joint graph, whose last outputs are the gradients: the index of the input of each gradient."""
+    parameters: frozenset[int] = frozenset()
+    """In a joint graph: the indices of the inputs that are parameters of a module, into which gradients accumulate."""
     saved: Mapping[str, str] = field(default_factory=dict)
     """The nodes saved for the backward, by name, each with the form in which it is saved; empty if unchanged."""
 

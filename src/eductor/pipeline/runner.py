@@ -202,7 +202,9 @@ class _Runner:
 
     def _context_of(self, view: GraphView) -> Context:
         """The context; for the body of a higher-order operator, without the facts about the outputs of the whole graph."""
-        return self.context if view is self.view else replace(self.context, gradients=(), saved={})
+        return (
+            self.context if view is self.view else replace(self.context, gradients=(), parameters=frozenset(), saved={})
+        )
 
     def _undo(self, run: PassRun, rewriter: Rewriter, error: Exception, *, can_continue: bool) -> None:
         place = error.node if isinstance(error, ContractBroken) and error.node is not None else rewriter.place

@@ -18,7 +18,7 @@ from torch.fx import Node
 from eductor.compat import OpOverload, OpOverloadPacket, is_dispatched
 from eductor.graph.no import No
 from eductor.graph.reading import spellings
-from eductor.graph.reading.schema import NUMBERS, Parameter, accepts, candidates, code_of, parameters
+from eductor.graph.reading.schema import NUMBERS, Parameter, accepts, candidates, code_of, never_takes, parameters
 from eductor.graph.values.meta import value_of
 
 
@@ -83,6 +83,25 @@ def bind_call(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
         return spelled
     packet, args, kwargs = spelled
     return _match(_overloads(packet), args, kwargs)
+
+
+def misfit(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> No | None:
+    """Why a call does not fit the schema of its operator; None if it may. Only an overload's schema is certain."""
+    if isinstance(target, OpOverload):
+        return _misfit(target, _kinds(args, kwargs))
+    form = _form_of(target)
+    found = bind_call(target, args, kwargs) if isinstance(form, _Direct) else None
+    return found if isinstance(found, No) else None
+
+
+def _kinds(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Kinds:
+    values = [*args, *kwargs.values()]
+    return _Kinds(len(args), tuple(kwargs), tuple([code_of(value_of(v)) for v in values]), True, False)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _misfit(op: OpOverload, kinds: _Kinds) -> No | None:
+    return _Fit(op, kinds, checked=False).misfit()
 
 
 def packets_of(target: Any) -> tuple[OpOverloadPacket, ...] | None:
@@ -242,6 +261,22 @@ class _Fit:
         self._by_name = {p.name: p for p in self._params}
         fits = self._by_position() and self._by_keyword() and self._are_accepted() and self._takes_a_tensor()
         return fits and self._made()
+
+    def misfit(self) -> No | None:
+        """Why a direct call of the overload fails; None if it may succeed."""
+        self._params = parameters(self._op)
+        self._by_name = {p.name: p for p in self._params}
+        fits = self._by_position() and self._by_keyword() and self._may_convert()
+        return fits if isinstance(fits, No) else None
+
+    def _may_convert(self) -> Literal[True] | No:
+        for p in self._params:
+            source = self._sources.get(p.name)
+            if source is None and not p.has_default:
+                return No(f"the argument {p.name!r} is missing")
+            if isinstance(source, int) and never_takes(p, self._kinds.codes[source]):
+                return No(f"the argument {p.name!r} takes {p.kind}")
+        return True
 
     def _by_position(self) -> Literal[True] | No:
         """Assigns positional arguments to the parameters in order, a method's receiver to `self`."""

@@ -165,6 +165,26 @@ def accepts(op: OpOverload, p: Parameter, code: str) -> bool:
     return code in _ACCEPTED.get(p.kind, frozenset())
 
 
+def never_takes(p: Parameter, code: str) -> bool:
+    """Whether even a direct call of the overload refuses a value of this kind; it converts more than eager's parser."""
+    is_list = p.kind.startswith("List[")
+    if code == "N":
+        return not p.optional and (is_list or p.kind in _ACCEPTED) and p.kind != "bool"
+    if not is_list:
+        return (code.startswith("[") and p.kind in _ACCEPTED) or _is_never(p.kind, code)
+    if not code.startswith("["):
+        return code in "sdlmDG" or (code in "Tifbc" and p.broadcast is None)
+    element = p.kind[len("List[") : -1]
+    kind = _element(element)
+    return any(_is_never(kind, c) or (c == "N" and kind == element) for c in code[1:-1])
+
+
+def _is_never(kind: str, code: str) -> bool:
+    """Numbers, dtypes, layouts and memory formats are converted to each other, and tensors to numbers."""
+    refused = "sdlmDG" if kind == "Tensor" else "sDG"
+    return code in refused and code not in _ACCEPTED.get(kind, refused)
+
+
 def _accepts_element(element: str, code: str) -> bool:
     if element.startswith("Optional["):
         return code == "N" or _accepts_element(element[len("Optional[") : -1], code)

@@ -11,7 +11,6 @@ def _row(name: str, reason: str, home: str = _HERE, *, required: bool = False) -
 
 
 ORDER: tuple[Row, ...] = (
-    _row("lay_out_gradients", "first: it looks for products and transpositions as autograd spelled them"),
     _row("without_numbers", "no pass after it meets a number that is read at run time", required=True),
     _row("canonicalize_aten_ir_passes", "before all others, so that they see one spelling"),
     Row("joint_custom_pre_pass", "your passes see the graph as autograd left it"),
@@ -19,6 +18,7 @@ ORDER: tuple[Row, ...] = (
     _row("constant_fold_uniform_value", "constants that autograd created hide more no-ops"),
     Row("joint_custom_pre_pass", "your passes once more, on the cleaned graph"),
     _row("fuse_attention", "before views are merged: it recognizes a backward by autograd's spelling"),
+    _row("lay_out_gradients", "after attention, which recognizes products and transpositions as autograd spelled them"),
     _row("pass_patterns", "patterns are written for cleaned graphs"),
     _row("bmm_to_mm", "batched products that attention did not fuse can be padded as plain ones"),
     _row("stabilize_scaled_softmax", "after attention, whose softmax it would hide"),

@@ -8,7 +8,7 @@ import torch
 from torch.fx import Node
 
 from eductor.graph import Bound, GraphView, No, Rewriter, is_row_major, known_equal, value_of
-from eductor.passes.joint.gradients import gradients_of, operand_of, swaps_rows_and_columns
+from eductor.passes.joint.gradients import accumulated_gradients, operand_of, swaps_rows_and_columns
 from eductor.pipeline.base import Context, f32, graph_pass
 
 aten = torch.ops.aten
@@ -23,14 +23,14 @@ aten = torch.ops.aten
     ),
 )
 def drop_transposed_gradient_copies(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
-    """Drops copies of gradients that are transposed, and transposed back before they leave the graph.
+    """Drops copies of parameters' gradients that are transposed, and transposed back before they leave the graph.
 
-    A pass that computes a value in another way makes them: it keeps the strides of the old value, on which no caller of
-    a gradient depends.
+    A pass that computes a value in another way makes them: it keeps the strides of the old value. A gradient that
+    accumulates into a parameter gets the strides of the parameter; only `torch.autograd.grad` shows what they were.
 
     It pays always: a copy less for each such gradient, and strides as those of its parameter.
     """
-    for gradient, given in gradients_of(graph, context).items():
+    for gradient, given in accumulated_gradients(graph, context).items():
         if not swaps_rows_and_columns(gradient) or operand_of(gradient).target is not aten.view.default:
             continue
         for node in graph.candidates([gradient]):
@@ -62,7 +62,7 @@ def _transposed_copy(graph: GraphView, gradient: Node, given: Node) -> tuple[Nod
     return source, [*batches, columns, rows]
 
 
-@drop_transposed_gradient_copies.example(context={"gradients": (0,)})
+@drop_transposed_gradient_copies.example(context={"gradients": (0,), "parameters": {0}})
 def gradient_of_a_key(
     k: torch.Tensor = f32(2, 3, 4, 5), x: torch.Tensor = f32(6, 4, 5)
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -70,7 +70,9 @@ def gradient_of_a_key(
     return x * 2, copy.view(2, 3, 5, 4).transpose(-1, -2)
 
 
-@drop_transposed_gradient_copies.refuses("read by more than the gradient", context={"gradients": (0,)})
+@drop_transposed_gradient_copies.refuses(
+    "read by more than the gradient", context={"gradients": (0,), "parameters": {0}}
+)
 def copy_that_is_summed(
     k: torch.Tensor = f32(2, 3, 4, 5), x: torch.Tensor = f32(6, 4, 5)
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -21,8 +21,10 @@ def fuse_attention(graph: GraphView, rewrite: Rewriter, context: Context) -> Non
     The search begins at the softmax, whole or decomposed, and goes up to the product of query and key and down to the
     product with the value, through scales, masks, casts, views and dropout in any order. The scores are never
     materialized, so memory grows with the length of the sequence, not with its square. A query that sees no key has
-    eager's result, NaN or the mean of the values. As in torch's own attention, numbers must be finite: a masked one that
-    is not still reaches the result, and gradients show only a part of the NaN that eager's would.
+    eager's result, NaN or the mean of the values, and so have the gradients. As in torch's own attention, the numbers of
+    query, key and value must be finite: a masked one that is not still reaches the result, and gradients show only a part
+    of the NaN that eager's would. On a CPU, attention with dropout or with fewer than 16 keys is left as it is: torch has
+    no kernel for the one, and that for the other hides NaN.
 
     It pays more the longer the sequences are: in time, and above all in memory of training.
     """

@@ -12,13 +12,17 @@ from eductor.pipeline.base import Context
 aten = torch.ops.aten
 
 
-def gradients_of(graph: GraphView, context: Context) -> dict[Node, Node]:
-    """The input that each gradient belongs to. Gradients are the last outputs of a joint graph."""
+def accumulated_gradients(graph: GraphView, context: Context) -> dict[Node, Node]:
+    """The parameter that each gradient accumulates into, which gives it the strides of the parameter.
+
+    The gradient of any other input may be read as it is: by a hook, or by the backward of what computed the input.
+    Gradients are the last outputs of a joint graph.
+    """
     outputs = results_of(graph.module)
     inputs = graph.graph.find_nodes(op="placeholder")
     wanted = context.gradients
-    pairs = zip(outputs[len(outputs) - len(wanted) :], (inputs[i] for i in wanted), strict=True)
-    return {gradient: given for gradient, given in pairs if isinstance(gradient, Node)}
+    pairs = zip(outputs[len(outputs) - len(wanted) :], wanted, strict=True)
+    return {g: inputs[i] for g, i in pairs if isinstance(g, Node) and i in context.parameters}
 
 
 def swaps_rows_and_columns(node: Node) -> bool:

@@ -6,7 +6,7 @@ import torch
 from torch.fx import Node
 
 from eductor.graph import GraphView, No, Rewriter, is_row_major, value_of
-from eductor.passes.joint.gradients import gradients_of, operand_of, swaps_rows_and_columns
+from eductor.passes.joint.gradients import accumulated_gradients, operand_of, swaps_rows_and_columns
 from eductor.pipeline.base import Context, f32, graph_pass
 
 aten = torch.ops.aten
@@ -14,13 +14,15 @@ aten = torch.ops.aten
 
 @graph_pass(stage="joint", numerics="reassociates", restrides=True)
 def lay_out_gradients(graph: GraphView, rewrite: Rewriter, context: Context) -> None:
-    """Computes products transposed whose transpositions are gradients.
+    """Computes products transposed whose transpositions are gradients of parameters.
+
+    Gradients of other inputs keep eager's strides; those of parameters show others only to `torch.autograd.grad`.
 
     It pays where weights are stacked for a batched product: a gradient with other strides than its parameter is copied
     when it is accumulated, one parameter after the other. A transposed product costs nothing: the transposed factors are
     multiplied in the other order.
     """
-    gradients = gradients_of(graph, context)
+    gradients = accumulated_gradients(graph, context)
     turned = {
         node: None
         for gradient, given in gradients.items()
@@ -66,14 +68,14 @@ def _swapped(rewrite: Rewriter, node: Node, before: Node) -> Node:
     return rewrite.insert(aten.permute.default, node, [0, 2, 1], before=before)
 
 
-@lay_out_gradients.example(context={"gradients": (0,)})
+@lay_out_gradients.example(context={"gradients": (0,), "parameters": {0}})
 def gradient_of_a_batch_of_weights(
     w: torch.Tensor = f32(2, 5, 4), x: torch.Tensor = f32(2, 3, 4), tangent: torch.Tensor = f32(2, 3, 5)
 ) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.bmm(x, w.mT), torch.bmm(x.mT, tangent).mT
 
 
-@lay_out_gradients.refuses("its product is read as it is", context={"gradients": (0,)})
+@lay_out_gradients.refuses("its product is read as it is", context={"gradients": (0,), "parameters": {0}})
 def product_that_is_summed(
     w: torch.Tensor = f32(2, 5, 4), x: torch.Tensor = f32(2, 3, 4), tangent: torch.Tensor = f32(2, 3, 5)
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -81,7 +83,7 @@ def product_that_is_summed(
     return product.sum(), product.mT
 
 
-@lay_out_gradients.refuses("it is read by more than gradients", context={"gradients": (0,)})
+@lay_out_gradients.refuses("it is read by more than gradients", context={"gradients": (0,), "parameters": {0}})
 def gradient_that_is_summed(
     w: torch.Tensor = f32(2, 5, 4), x: torch.Tensor = f32(2, 3, 4), tangent: torch.Tensor = f32(2, 3, 5)
 ) -> tuple[torch.Tensor, torch.Tensor]:

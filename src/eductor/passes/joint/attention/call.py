@@ -18,6 +18,7 @@ from eductor.passes.joint.attention.kernels import OneKernel, may_hide_nan
 from eductor.passes.joint.attention.masks import Bias, Groups
 from eductor.passes.joint.attention.operands import Shaping
 from eductor.passes.joint.attention.program import Slot
+from eductor.passes.joint.attention.unseen_rows import with_gradients
 
 aten = torch.ops.aten
 
@@ -58,8 +59,10 @@ class Fused:
     """How rows without a key are handled: there are none (seen), they are corrected in the result (found), marked in the
     bias so that the kernel gives eager's result, or settled before the call, which gives their queries no gradient."""
     unseen: float | None
-    """The factor of the result where a row has no score at all: NaN as in eager, 0 for a safe softmax. None if there is no
-    such row, or if the kernel itself gives NaN."""
+    """The result where a row has no score at all: NaN as in eager, 0 for a safe softmax. None if there is no such row, or if
+    the kernel itself gives NaN, in the gradients, too."""
+    may_add_inf: bool
+    """Whether a mask that is added may hide a row, so that its scores get gradients."""
     is_causal: bool
     dropout: float
     hides_nan: bool
@@ -80,12 +83,16 @@ class Fused:
             shaping(inputs, sizes, self.groups).to(self.dtype) for shaping in (self.query, self.key, self.value)
         )
         bias = self.bias(inputs, sizes, self.groups) if self.bias else None
-        top = share = None
-        if bias is not None and self.rows != "seen":
+        unseen = share = None
+        if self.bias is not None and bias is not None and self.rows != "seen":
             with torch.no_grad():
                 top = bias.amax(-1, keepdim=True)
+                unseen = None if self.unseen is None else top == -math.inf
+            if unseen is not None and self.unseen != 0:
+                added = unseen & self.bias.added(inputs, sizes, self.groups) if self.may_add_inf else None
+                query, key, value, bias = with_gradients(unseen, added, (query, key, value, bias))
             if self.rows == "marked":
-                bias, share = _marked(_widened(bias, key.shape[-2]), top, is_safe=self.unseen == 0)
+                bias, share = _marked(_widened(bias, key.shape[-2]), top, is_replaced=self.unseen is not None)
             elif self.rows == "settled":
                 # A fully masked row has equal weights, whatever its scores are: the sum absorbs them.
                 query = query * (top > _LOST)
@@ -103,8 +110,8 @@ class Fused:
             )
         if share is not None and out.requires_grad:
             out.register_hook(partial(_multiplied, share))
-        if top is not None and self.unseen is not None:
-            out = out * torch.where(top == -math.inf, self.unseen, 1.0).to(out.dtype)
+        if unseen is not None:
+            out = torch.where(unseen, 0.0 if self.unseen is None else self.unseen, out)
         if self.hides_nan:
             out = out + _nan_rows(query, key, self.has_groups).to(out.dtype)
         return self._shaped(out.to(self.result), inputs)
@@ -132,16 +139,17 @@ def _widened(bias: torch.Tensor, keys: Any) -> torch.Tensor:
     return bias if known_equal(bias.shape[-1], keys) else bias.expand(-1, -1, -1, keys)
 
 
-def _marked(bias: torch.Tensor, top: torch.Tensor, *, is_safe: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def _marked(bias: torch.Tensor, top: torch.Tensor, *, is_replaced: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """A bias with which a kernel gives eager's result for fully masked rows too, and a factor of their gradients.
 
     If finite numbers mask a row, the keys with the largest share it equally: the sum absorbs their scores. The kernel's sum
     of exponentials absorbs the logarithm of their count in turn: its backward takes each of their weights for 1, so that
-    the gradient must be divided by the count. If -inf masks a row, the difference is NaN, as in eager.
+    the gradient must be divided by the count. If -inf masks a row, the difference is NaN, as in eager, or, where the result
+    is replaced, 0.
     """
     with torch.no_grad():
         shifted = bias - torch.where(top.abs() > _FAR, top, 0.0)
-        if is_safe:
+        if is_replaced:
             shifted = torch.where(top == -math.inf, 0.0, shifted)
         is_hidden = (top <= _LOST) & (top > -math.inf)
         are_equal = bias == top
@@ -204,7 +212,7 @@ def fused(
     # With dropout, the backward of a CUDA kernel gives NaN for marked rows.
     can_mark = not found.masks.fills and not found.dropout if training else is_cuda
     marks = is_hidden and found.dtype != torch.float16 and can_mark
-    unseen = 0.0 if found.softmax.is_safe else None if marks else math.nan
+    unseen = 0.0 if found.softmax.is_safe else None if marks and not (training and found.masks.replaces) else math.nan
     settles = is_hidden and (training or wide != found.dtype)
     product = value_at(found.weights.product)
     is_shaped, steps = _steps(graph, found, after, inputs)
@@ -217,6 +225,7 @@ def fused(
         bias,
         "marked" if marks else "settled" if settles else "found" if hides else "seen",
         unseen if hides else None,
+        found.masks.may_add_inf,
         found.masks.is_causal,
         found.dropout,
         may_hide_nan(value_at(found.key.node).device, found.axes.size(found.groups[3])),

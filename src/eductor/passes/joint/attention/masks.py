@@ -69,6 +69,16 @@ class Bias:
         assert bias is not None
         return bias
 
+    def added(self, values: Sequence[Any], sizes: Sequence[Any], groups: Groups) -> Any:
+        """The scores that no condition replaced, with four dimensions; True for all of them."""
+        found: Any = True
+        for term in self.terms:
+            if isinstance(term, Term) and term.value is not None:
+                mask = spread_out(values[term.mask], term.spread, sizes, groups)
+                kept = mask if term.keeps else mask.logical_not()
+                found = found & kept
+        return found
+
     def _lowest(self, value: float) -> float:
         return value if value == _NEVER else torch.finfo(self.dtype).min
 
@@ -81,6 +91,8 @@ class Masks:
     steps: tuple[Scaled | Added | Filled, ...] = ()
     least: float = 0.0
     """A lower bound of the bias."""
+    may_add_inf: bool = False
+    """Whether an added mask may be -inf somewhere."""
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -90,6 +102,11 @@ class Masks:
     def fills(self) -> bool:
         """Whether a finite number replaces scores: unlike an added one, it stops their gradient."""
         return any(isinstance(step, Filled) and step.value != _NEVER for step in self.steps)
+
+    @property
+    def replaces(self) -> bool:
+        """Whether anything replaces scores, which stops their gradient, and with it NaN."""
+        return any(isinstance(step, Filled) for step in self.steps)
 
     def bias(self, slot: Callable[[Node], int], axes: Axes, dtype: torch.dtype) -> Bias | None:
         """The bias in terms of the inputs of a region."""
@@ -130,7 +147,8 @@ def masks_of(graph: GraphView, scores: Scores, axes: Axes, dtype: torch.dtype) -
             return verdict
         low = low * abs(step.factor) if isinstance(step, Scaled) else _lower(graph, step, low, dtype)
         low = rounded(low, dtype)
-    return Masks(steps=steps, least=low)
+    added = [bounds_of(graph, step.mask) for step in steps if isinstance(step, Added)]
+    return Masks(steps=steps, least=low, may_add_inf=any(b is None or b[0] == _NEVER for b in added))
 
 
 def _lower(graph: GraphView, step: Added | Filled, low: float, dtype: torch.dtype) -> float:
