@@ -4,7 +4,8 @@ The graph comes from the passes of the stage `lower`, as a copy that the generat
 compile of the same graph in another process fast. Only this package uses the generator's private API:
 
 - `config`: settings of one compile, and its cache key; `patches` and `lowerings`: our changes to the generator
-- `kernels`: the kernels of a compiled graph; `calls`, `direct_launch`: how it runs; `bounds`: errors of indices
+- `cpp_units`: the C++ kernels of a graph in few files; `kernels`: the kernels of a compiled graph
+- `calls`, `direct_launch`: how it runs; `bounds`: errors of indices
 - `batch_norms`, `empty_norms`, `repeated_cats`: decompositions; `stock`: torch's own pipeline, observed
 """
 

@@ -26,6 +26,7 @@ from unittest.mock import patch
 import torch
 
 from eductor.compat import OpOverload
+from eductor.engines.inductor.cpp_units import bind_in_batch, wait_for_units
 from eductor.engines.inductor.lowerings import our_lowerings
 
 _is_ours: ContextVar[bool] = ContextVar("eductor_is_compiling", default=False)
@@ -65,6 +66,7 @@ class _Installation:
 
     def _install(self) -> None:
         from torch._inductor import graph, ir, lowering, scheduler
+        from torch._inductor.async_compile import AsyncCompile
 
         kernel: Any = ir.FallbackKernel
         create: Any = classmethod(_in_ours(kernel.create.__func__, _create_kernel))
@@ -74,6 +76,8 @@ class _Installation:
             (scheduler.Scheduler, "fusable_weak_dep", _fuse_with_write),
             (lowering, "mutate_to", _write_in_place),
             (graph, "make_fallback", self._make_fallback),
+            (AsyncCompile, "cpp_pybinding", bind_in_batch),
+            (AsyncCompile, "wait", wait_for_units),
         ):
             self._undo.enter_context(patch.object(home, name, _in_ours(getattr(home, name), corrected)))
         cast = torch.ops.prims.convert_element_type.default
