@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -109,7 +109,8 @@ def compile_graph(module: GraphModule, inputs: Sequence[Any], options: Options) 
         flow = Flow.start(options)
         try:
             flow = with_cache(flow, module, inputs)
-            return from_disk(flow, module, inputs) or from_captured(flow, pre_grad(flow, module, inputs))
+            with flow.warmed_up(inputs):
+                return from_disk(flow, module, inputs) or from_captured(flow, pre_grad(flow, module, inputs))
         except Exception as error:
             if isinstance(error, EductorError) and not isinstance(error, (Unsupported, RequiredPassFailed)):
                 raise
@@ -198,6 +199,10 @@ class Flow:
     def skip_passes(self, stage: Stage, module: GraphModule, reason: str) -> None:
         context = Context(stage, self.options, is_inference=False, graph=self.graph)
         skip_steps(self.pipeline.stage(stage), stage, module, context, self.options.instruments, reason)
+
+    def warmed_up(self, inputs: Sequence[Any]) -> AbstractContextManager[None]:
+        """Starts what the engine will wait for, and ends with it."""
+        return self.engine.warmed_up(inputs, self.cache is not None and self.cache.is_warm)
 
     @property
     def wants_details(self) -> bool:

@@ -61,6 +61,11 @@ class CompileCache:
                 question = Question.of(module, inputs, options, pipeline, engine)
         return CompileCache(name, question, not options.instruments, warned_before)
 
+    @property
+    def is_warm(self) -> bool:
+        """Whether there is an entry to resume from."""
+        return self.question is not None and self.reads and Store.default().has(self.question.key)
+
     def resumed(self, resume: Callable[[Entry], Callable[..., Any] | None]) -> Callable[..., Any] | None:
         """What `resume` makes of a cached entry; None if there is none, or it cannot be run."""
         if self.question is None or not self.reads:

@@ -64,6 +64,10 @@ class Store:
             os.utime(path)  # marks it as recently used
         return found
 
+    def has(self, key: str) -> bool:
+        """Whether there is an entry under a key, which may turn out to be damaged."""
+        return self._path(key).exists()
+
     def put(self, key: str, data: Any) -> None:
         """Stores data under a key; warns if the folder cannot be written."""
         body = json.dumps(data, separators=(",", ":")).encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import Any
@@ -19,6 +20,8 @@ from eductor.program.job import Compiled as Compiled
 from eductor.program.job import Job as Job
 from eductor.program.job import Kernel as Kernel
 from eductor.program.job import Run as Run
+
+WarmedUp = Callable[[Sequence[Any], bool], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,9 @@ class Engine:
     lower: Sequence[Row | Pass | str] = ()
     """The passes that prepare its graphs, in order: rows, passes, or names of built-in ones. They run on a copy of each
     graph, which it may edit."""
+    warmed_up: WarmedUp = lambda inputs, is_cached: nullcontext()
+    """A context around the compile of a captured graph, entered before its passes: it starts what the engine will wait for.
+    It gets the graph's inputs, and whether the final graphs are on disk, so that no pass runs."""
 
     def __call__(self, job: Job) -> Compiled:
         made = self.compile(job)
@@ -84,6 +90,7 @@ INDUCTOR = Engine(
     state=inductor.settings,
     takes_numbers=False,
     lower=lower.ORDER,
+    warmed_up=inductor.warmed_up,
 )
 """The engine that compiles with torch's code generator."""
 add_table(lambda fallback_random: INDUCTOR.decompositions(Options(fallback_random=fallback_random)))

@@ -4,6 +4,7 @@ The graph comes from the passes of the stage `lower`, as a copy that the generat
 compile of the same graph in another process fast. Only this package uses the generator's private API:
 
 - `config`: settings of one compile, and its cache key; `patches` and `lowerings`: our changes to the generator
+- `warm_up`: what is started before the passes run: `workers`, `vector_isa`
 - `cpp_units`: the C++ kernels of a graph in few files; `kernels`: the kernels of a compiled graph
 - `calls`, `direct_launch`: how it runs; `bounds`: errors of indices
 - `batch_norms`, `empty_norms`, `repeated_cats`: decompositions; `stock`: torch's own pipeline, observed
@@ -29,6 +30,7 @@ from eductor.engines.inductor.config import configured
 from eductor.engines.inductor.empty_norms import with_empty_means
 from eductor.engines.inductor.kernels import kernels_of
 from eductor.engines.inductor.repeated_cats import with_layouts_of_cats
+from eductor.engines.inductor.warm_up import warmed_up as warmed_up
 from eductor.errors import Unsupported
 from eductor.graph.values.meta import fake_mode_of
 from eductor.program.job import Compiled, Job

@@ -28,6 +28,8 @@ import torch
 from eductor.compat import OpOverload
 from eductor.engines.inductor.cpp_units import bind_in_batch, wait_for_units
 from eductor.engines.inductor.lowerings import our_lowerings
+from eductor.engines.inductor.vector_isa import valid_sets
+from eductor.engines.inductor.workers import generate_awake
 
 _is_ours: ContextVar[bool] = ContextVar("eductor_is_compiling", default=False)
 
@@ -35,12 +37,21 @@ _is_ours: ContextVar[bool] = ContextVar("eductor_is_compiling", default=False)
 @contextmanager
 def active() -> Iterator[None]:
     """Lower graphs of this thread with our operators and patches."""
+    with installed():
+        token = _is_ours.set(True)
+        try:
+            yield
+        finally:
+            _is_ours.reset(token)
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """Keep the patches installed, which leave all compiles outside of `active` as torch's."""
     _installation.enter()
-    token = _is_ours.set(True)
     try:
         yield
     finally:
-        _is_ours.reset(token)
         _installation.leave()
 
 
@@ -65,9 +76,11 @@ class _Installation:
                 self._undo.close()
 
     def _install(self) -> None:
-        from torch._inductor import graph, ir, lowering, scheduler
+        from torch._inductor import compile_fx, cpu_vec_isa, graph, ir, lowering, scheduler
         from torch._inductor.async_compile import AsyncCompile
 
+        search = valid_sets(cpu_vec_isa.valid_vec_isa_list, _is_ours.get)
+        self._undo.enter_context(patch.object(cpu_vec_isa, "valid_vec_isa_list", search))
         kernel: Any = ir.FallbackKernel
         create: Any = classmethod(_in_ours(kernel.create.__func__, _create_kernel))
         self._undo.enter_context(patch.object(kernel, "create", create))
@@ -78,6 +91,7 @@ class _Installation:
             (graph, "make_fallback", self._make_fallback),
             (AsyncCompile, "cpp_pybinding", bind_in_batch),
             (AsyncCompile, "wait", wait_for_units),
+            (compile_fx, "fx_codegen_and_compile", generate_awake),
         ):
             self._undo.enter_context(patch.object(home, name, _in_ours(getattr(home, name), corrected)))
         cast = torch.ops.prims.convert_element_type.default
