@@ -60,6 +60,7 @@ from eductor.pipeline.instruments import RAISED_IN, FlowStage, StageRun, watched
 from eductor.pipeline.pipeline import Pipeline
 from eductor.pipeline.runner import skip_steps
 from eductor.pipeline.structured_trace import Artifacts
+from eductor.program.bodies import calls_bodies
 from eductor.program.job import Compiled, Job, forward_job
 from eductor.program.joint import Joint
 from eductor.program.parts import Parts, Program
@@ -174,6 +175,10 @@ class Flow:
             options = replace(options, instruments=(*options.instruments, Artifacts()))
         name = GraphName(next(_numbers), compile_id())
         return Flow(options, Pipeline.of(options, engine.lower), engine, name, warnings_until_now())
+
+    def without_regions(self) -> Flow:
+        """The flow of a graph whose engine fails on repeated layers that share a body."""
+        return replace(self, options=replace(self.options, regions=False))
 
     def without_tangents(self, undefined: Sequence[int]) -> Flow:
         """The flow of a backward that lacks these tangents; records name its graphs so."""
@@ -327,13 +332,17 @@ def keep(flow: Flow, graph: CapturedGraph, captured: Captured, program: Program)
 def generate(flow: Flow, job: Job) -> Compiled:
     """Lowers a graph and compiles it with the engine; if that fails, warns and falls back to the engine `aten`."""
     role: Role = "backward" if job.is_backward else "forward"
-    flow = flow.without_tangents(job.undefined)
+    flow, lowered = flow.without_tangents(job.undefined), None
     try:
-        return engine(flow, role, lower(flow, role, job))
+        lowered = lower(flow, role, job)
+        return engine(flow, role, lowered)
     except Exception as error:
         message = f"the engine {flow.engine.name!r} failed on the {replace(flow.graph, role=role)}"
         if flow.options.strict:
             raise EductorError(f"{message}: {error!r}") from error
+        if lowered is not None and calls_bodies(lowered.module):
+            _log.info("%s, whose repeated layers share a body (%r): they are compiled one by one", message, error)
+            return generate(flow.without_regions(), job)
         warn(f"{message}, so it runs with the engine 'aten': {error!r}. To see more: {see_more()}")
         return ATEN(job)
 

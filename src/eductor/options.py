@@ -85,6 +85,10 @@ class Options:
     pack_weights: bool = _why(
         "compute what depends on parameters alone once in inference, and again after a write to them", True
     )
+    regions: bool | None = _why(
+        "compile repeated layers once: by default where that costs no run time; True: all that repeats; False: none",
+        None,
+    )
     cache: bool = _why("cache the final graphs on disk: a later process that compiles the same runs no pass", True)
     strict: bool = _why(
         "raise an error instead of a warning if a pass or an engine fails or a construct is not supported", False
@@ -109,6 +113,8 @@ class Options:
         for name in (f.name for f in dataclasses.fields(self) if isinstance(f.default, bool)):
             if not isinstance(getattr(self, name), bool):
                 raise BadOption(f"option {name}={getattr(self, name)!r}: it must be True or False.")
+        if self.regions not in (None, True, False):
+            raise BadOption(f"option regions={self.regions!r}: it must be True, False or None.")
         if not _is_budget(self.memory_budget):
             raise BadOption(
                 f"option memory_budget={self.memory_budget!r}: it must be a number from 0 (save inputs only) to 1 (save "

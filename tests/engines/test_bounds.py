@@ -41,3 +41,17 @@ def test_other_calls_of_the_same_graph_go_on():
                 compiled(x, index)
         else:
             assert torch.equal(compiled(x, index), x[index] + 1)
+
+
+def test_an_index_in_a_layer_that_is_compiled_once():
+    def layers(x, i):
+        for _ in range(4):
+            x = torch.tanh(x @ x.t() @ x) + x[i * 2 - 2]
+        return x
+
+    compiled = eductor.compile(layers, engine="inductor", strict=True, regions=True)
+    x = torch.ones(4, 3)
+    index = torch.tensor([1, 2, 1, 0])
+    with pytest.raises(IndexError, match=f"index 6 .*size 4, in index.*{__file__}"):
+        compiled(x, torch.tensor([1, 2, 1, 4]))
+    assert torch.allclose(layers(x, index), compiled(x, index))

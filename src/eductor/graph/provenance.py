@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import re
+from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from torch.fx import Node
@@ -41,3 +44,18 @@ def _last_line(trace: str) -> str:
     parts = at.removeprefix("File ").split(",")
     number = parts[1].strip().removeprefix("line ") if len(parts) > 1 else "?"
     return f"{parts[0].strip(chr(34))}:{number}: {code}"
+
+
+def module_path(spelled: str) -> str:
+    """The path of a module in the model: `L['self']._modules['h']._modules['0'].attn` is `h.0.attn`."""
+    text = re.sub(r"^[LG]\[(['\"])\w+\1\]", "", spelled)
+    text = re.sub(r"(?:\._modules|\._parameters)?\[(['\"]?)([^\]'\"]*)\1\]", r".\2", text)
+    return re.sub(r"\.(?:_modules|_parameters)\b", "", text).strip(".")
+
+
+def common_module(nodes: Iterable[Node]) -> str:
+    """The path of the innermost module in which most of these nodes were computed; empty if there is none."""
+    stacks = [node.meta["nn_module_stack"].values() for node in nodes if node.meta.get("nn_module_stack")]
+    counts = Counter(str(path) for stack in stacks for path, *_ in stack)
+    most = [path for path, count in counts.items() if 2 * count > len(stacks)]
+    return module_path(max(most, key=len, default=""))

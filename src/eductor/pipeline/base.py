@@ -46,6 +46,8 @@ class Contract:
     """Whether it inserts writes into a functional graph: it runs last, and never in bodies, which must stay functional."""
     restrides: bool = False
     """Whether it may give outputs of the graph other strides, or another storage offset: no caller depends on them."""
+    enters_bodies: bool = True
+    """Whether it also runs on the bodies of higher-order operators."""
 
     def __str__(self) -> str:
         parts = [f"{self.numerics} ({NUMERICS[self.numerics]})"]
@@ -54,6 +56,7 @@ class Contract:
         parts += ["for finite numbers"] if self.finite_only else []
         parts += ["the graph writes in place afterwards"] if self.in_place else []
         parts += ["it may change the strides of outputs"] if self.restrides else []
+        parts += [] if self.enters_bodies else ["not in bodies of operators"]
         return "; ".join(parts)
 
 
@@ -295,7 +298,7 @@ class Pass:
 
     def enters_bodies(self, stage: Stage) -> bool:
         """Whether it also runs on the bodies of higher-order operators, which are functional; inner ones first."""
-        return stage != "pre_grad" and not self.contract.in_place
+        return stage != "pre_grad" and self.contract.enters_bodies and not self.contract.in_place
 
     def run(self, view: GraphView, rewriter: Rewriter, context: Context) -> None:
         """Calls the function with the graph and the rewriter, and with the context if it takes one."""
@@ -379,10 +382,11 @@ def graph_pass(
     finite_only: bool = False,
     in_place: bool = False,
     restrides: bool = False,
+    enters_bodies: bool = True,
     **declared: Any,
 ) -> Callable[[Callable[..., Any]], Pass]:
     """Turns a function of the graph and the rewriter into a pass; keyword-only parameters are its options."""
-    contract = Contract(numerics, words(devices), inference_only, finite_only, in_place, restrides)
+    contract = Contract(numerics, words(devices), inference_only, finite_only, in_place, restrides, enters_bodies)
     return lambda fn: Pass(fn, stages=words(stage), contract=contract, **declared)
 
 

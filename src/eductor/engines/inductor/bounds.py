@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node, map_arg
 
+from eductor.engines.inductor.bodies import flat_calls
 from eductor.graph.provenance import source_line
 from eductor.graph.reading.bind import Bound, bind
 from eductor.graph.values.meta import tensor_of
@@ -81,11 +82,12 @@ def lookups_in(module: GraphModule) -> list[_Lookup]:
     """The lookups of a graph on the CPU."""
     places = {node: i for i, node in enumerate(module.graph.find_nodes(op="placeholder"))}
     found = []
-    for node in module.graph.nodes:
-        for base, dim, index in _indices(node) if node.op == "call_function" else ():
+    node: Any
+    for node, given in flat_calls(module):
+        for base, dim, index in _indices(node):
             if base is None or not base.dim() or base.device.type != "cpu":
                 continue
-            part = _part(index, places) if isinstance(base.shape[dim], int) else None
+            part = _part(index, places, given) if isinstance(base.shape[dim], int) else None
             op = node.target.name().removeprefix("aten::").partition(".")[0]
             found.append(_Lookup(op, source_line(node), dim, base.shape[dim] if part else None, *(part or ())))
     return found
@@ -109,32 +111,37 @@ def _indices(node: Node) -> Iterator[tuple[torch.Tensor | None, int, Node]]:
         yield tensor_of(bound["weight"]), 0, bound["indices"]
 
 
-def _part(index: Node, places: dict[Node, int]) -> tuple[GraphModule, tuple[int, ...]] | None:
-    """The graph that computes an index, and its inputs; None where it depends on more than inputs of integers."""
-    needed, pending = {index}, [index]
-    while pending and len(needed) <= _MOST:
-        node = pending.pop()
-        value = tensor_of(node)
-        if value is None or value.is_floating_point() or node.op not in ("placeholder", "call_function"):
-            return None
-        pending += [n for n in node.all_input_nodes if n not in needed]
-        needed.update(node.all_input_nodes)
-    if pending:
+def _part(
+    index: Node, places: Mapping[Node, int], given: Mapping[Node, Node]
+) -> tuple[GraphModule, tuple[int, ...]] | None:
+    """The graph that computes an index, and its inputs; None where it depends on more than inputs of integers.
+
+    `given` has the operands of the body that the index is in.
+    """
+    index = given.get(index, index)
+    needed = _needed(index, given, {})
+    if needed is None:
         return None
-    graph, copies = Graph(), dict[Node, Node]()
-    for node in sorted(needed):
-        copies[node] = (
-            graph.placeholder(node.name)
-            if node in places
-            else graph.create_node(node.op, node.target, *_copied(node, copies))
-        )
+    graph, inputs = Graph(), [node for node in needed if node in places]
+    copies = {node: graph.placeholder(node.name) for node in inputs}
+    for node in needed:
+        if node not in copies:
+            args, kwargs = map_arg((node.args, dict(node.kwargs)), lambda n: copies[given.get(n, n)])
+            copies[node] = graph.create_node(node.op, node.target, args, kwargs)
     graph.output(copies[index])
-    inputs = tuple(places[node] for node in sorted(needed) if node in places)
-    return GraphModule(torch.nn.Module(), graph), inputs
+    return GraphModule(torch.nn.Module(), graph), tuple(places[node] for node in inputs)
 
 
-def _copied(node: Node, copies: dict[Node, Node]) -> Any:
-    return map_arg((node.args, node.kwargs), copies.__getitem__)
+def _needed(node: Node, given: Mapping[Node, Node], found: dict[Node, None]) -> dict[Node, None] | None:
+    """A node after all that it is computed from; None if these are more than a few, or not only integers."""
+    value = tensor_of(node)
+    if value is None or value.is_floating_point() or node.op not in ("placeholder", "call_function"):
+        return None
+    for operand in (given.get(n, n) for n in node.all_input_nodes):
+        if operand not in found and (_needed(operand, given, found) is None or len(found) >= _MOST):
+            return None
+    found[node] = None
+    return found
 
 
 def _unknown(lookups: Sequence[_Lookup]) -> IndexError:

@@ -5,7 +5,7 @@ compile of the same graph in another process fast. Only this package uses the ge
 
 - `config`: settings of one compile, and its cache key; `patches` and `lowerings`: our changes to the generator
 - `warm_up`: what is started before the passes run: `workers`, `vector_isa`
-- `cpp_units`: the C++ kernels of a graph in few files; `kernels`: the kernels of a compiled graph
+- `bodies`: what repeated layers share; `cpp_units`: the C++ kernels of a graph in few files; `kernels`: the kernels of a compiled graph
 - `calls`, `direct_launch`: how it runs; `bounds`: errors of indices
 - `batch_norms`, `empty_norms`, `repeated_cats`: decompositions; `stock`: torch's own pipeline, observed
 """
@@ -24,6 +24,7 @@ from torch.fx import GraphModule
 
 from eductor.compat import FakeTensorMode, OpOverload
 from eductor.engines.inductor.batch_norms import in_precision_of_parameters
+from eductor.engines.inductor.bodies import prepare_bodies
 from eductor.engines.inductor.bounds import explaining_bounds, lookups_in
 from eductor.engines.inductor.calls import direct_call
 from eductor.engines.inductor.config import configured
@@ -82,6 +83,7 @@ def compile(job: Job) -> Compiled:
     _refuse_unseen_writes(module)
     lookups = lookups_in(module)
     module.graph.output_node().meta["user_visible_output_idxs"] = sorted(job.visible)
+    prepare_bodies(module)
     if job.rounds:
         _mark_roundings(module)
     mode = fake_mode_of(module.graph)
@@ -99,7 +101,7 @@ def compile(job: Job) -> Compiled:
     made = compiled if graphs else direct_call(compiled)  # CUDA graphs are recorded in later calls, which are logged
     call = explaining_bounds(made, lookups)
     run = call if not is_negative else lambda inputs: call(resolve_negative(inputs))
-    kernels = kernels_of(compiled) if job.wants_kernels else ()
+    kernels = kernels_of(compiled, module) if job.wants_kernels else ()
     return Compiled(run, output_strides(compiled, mode), counts_writes=False, kernels=kernels)
 
 

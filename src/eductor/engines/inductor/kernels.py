@@ -6,6 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from torch.fx import GraphModule
+
+from eductor.engines.inductor.bodies import calls_of_bodies
 from eductor.program.job import Kernel
 
 _DEFINITION = re.compile(
@@ -13,12 +16,17 @@ _DEFINITION = re.compile(
 )
 
 
-def kernels_of(compiled: Any) -> list[Kernel]:
-    """The kernels of the graph that was compiled last, with the nodes that the code generator recorded for each."""
+def kernels_of(compiled: Any, module: GraphModule) -> list[Kernel]:
+    """The kernels of the graph that was compiled last, with the nodes that the code generator recorded for each.
+
+    A node in a shared body stands for nodes of all regions.
+    """
     from torch._inductor import debug
 
     noted = debug._inductor_triton_kernel_to_post_grad_node_info
-    found = kernels_in(getattr(compiled, "source_code", None) or "", noted)  # a graph without calls has none
+    shared = dict(calls_of_bodies(module))
+    origins = {key: [name for node in nodes for name in shared.get(node, [node])] for key, nodes in noted.items()}
+    found = kernels_in(getattr(compiled, "source_code", None) or "", origins)  # a graph without calls has none
     noted.clear()
     return found
 

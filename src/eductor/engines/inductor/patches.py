@@ -26,6 +26,7 @@ from unittest.mock import patch
 import torch
 
 from eductor.compat import OpOverload
+from eductor.engines.inductor.bodies import assert_sizes, create_call, start_body
 from eductor.engines.inductor.cpp_units import bind_in_batch, wait_for_units
 from eductor.engines.inductor.lowerings import our_lowerings
 from eductor.engines.inductor.vector_isa import valid_sets
@@ -78,17 +79,21 @@ class _Installation:
     def _install(self) -> None:
         from torch._inductor import compile_fx, cpu_vec_isa, graph, ir, lowering, scheduler
         from torch._inductor.async_compile import AsyncCompile
+        from torch._inductor.codegen import wrapper
 
         search = valid_sets(cpu_vec_isa.valid_vec_isa_list, _is_ours.get)
         self._undo.enter_context(patch.object(cpu_vec_isa, "valid_vec_isa_list", search))
-        kernel: Any = ir.FallbackKernel
-        create: Any = classmethod(_in_ours(kernel.create.__func__, _create_kernel))
-        self._undo.enter_context(patch.object(kernel, "create", create))
+        kernels: Any = ((ir.FallbackKernel, _create_kernel), (ir.InvokeSubgraph, create_call))
+        for kernel, created in kernels:
+            create: Any = classmethod(_in_ours(kernel.create.__func__, created))
+            self._undo.enter_context(patch.object(kernel, "create", create))
         for home, name, corrected in (
             (scheduler.SchedulerNode, "recompute_size_and_body", _recompute_keeping_order),
             (scheduler.Scheduler, "fusable_weak_dep", _fuse_with_write),
             (lowering, "mutate_to", _write_in_place),
             (graph, "make_fallback", self._make_fallback),
+            (graph.SubgraphLowering, "__init__", start_body),
+            (wrapper.SubgraphPythonWrapperCodegen, "codegen_input_size_asserts", assert_sizes),
             (AsyncCompile, "cpp_pybinding", bind_in_batch),
             (AsyncCompile, "wait", wait_for_units),
             (compile_fx, "fx_codegen_and_compile", generate_awake),

@@ -77,7 +77,7 @@ class _Watched:
             self.forward_nodes = len(module.graph.nodes)
         with self.active(role), config.patch(PROVENANCE), self.watcher.stage("engine", role, module) as facts:
             compiled = home.compile_fx_inner(module, inputs, **given)
-            facts.update(engine="inductor", kernels=[kernel.to_json() for kernel in kernels_of(compiled)])
+            facts.update(engine="inductor", kernels=[kernel.to_json() for kernel in kernels_of(compiled, module)])
         return compiled
 
     @contextmanager

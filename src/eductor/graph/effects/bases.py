@@ -30,6 +30,11 @@ def base_node(node: Node) -> Node:
         node = source.all_input_nodes[0]
 
 
+def is_view(node: Node) -> bool:
+    """Whether a value shares memory with an operand of the call that makes it."""
+    return base_node(node) is not node
+
+
 def storage_node(node: Node) -> Node:
     """The node whose tensor a node returns: in-place operators return the operand that they wrote."""
     while isinstance(node.target, OpOverload) and node.target._schema.is_mutable:

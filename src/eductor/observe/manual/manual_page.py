@@ -95,6 +95,7 @@ def _contract(p: Pass, steps: list[Step]) -> list[str]:
         f"- **By default**: {'on' if p.on else 'off'}. {switch}",
     ]
     lines += ["- **Graph**: functional before, may write in place afterwards"] if c.in_place else []
+    lines += [] if c.enters_bodies else ["- **Graphs**: not the bodies of higher-order operators"]
     return [*lines, "- **Outputs**: they may have other strides afterwards"] if c.restrides else lines
 
 

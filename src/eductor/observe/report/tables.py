@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from eductor.graph.provenance import module_path
 from eductor.patterns.pattern_pass import PatternPass
 from eductor.patterns.rules import Handled, Replaced
 from eductor.pipeline import Pass, RulePass
@@ -79,16 +80,9 @@ class Modules(Table):
             return None
         found = list(stack.values())[-1]
         path, kind = found[0], found[1] if len(found) > 1 else ""
-        row = {"path": _path(str(path)), "kind": kind if isinstance(kind, str) else kind.__name__}
+        row = {"path": module_path(str(path)), "kind": kind if isinstance(kind, str) else kind.__name__}
         row["kind"] = row["kind"].rpartition(".")[2]
         return self.place((row["path"], row["kind"]), row)
-
-
-def _path(spelled: str) -> str:
-    """`L['self']._modules['h']._modules['0'].attn` as `h.0.attn`."""
-    text = re.sub(r"^[LG]\[(['\"])\w+\1\]", "", spelled)
-    text = re.sub(r"(?:\._modules|\._parameters)?\[(['\"]?)([^\]'\"]*)\1\]", r".\2", text)
-    return re.sub(r"\.(?:_modules|_parameters)\b", "", text).strip(".")
 
 
 class RuleSources(Table):

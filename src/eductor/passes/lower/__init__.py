@@ -43,7 +43,8 @@ ORDER: tuple[Row, ...] = (
     _row("store_small_masks", "a mask that is expanded for a kernel would be computed in its expanded form"),
     _row(
         "keep_draws_in_order",
-        "last: Inductor orders draws by their data alone, so they are counted when none is added",
+        "Inductor orders draws by their data alone; after it, no pass adds one",
         required=True,
     ),
+    _row("outline_repeated_regions", "last: a body is generated as it is, once for all its calls"),
 )

@@ -1,0 +1,67 @@
+"""Runs of tokens with a period: the same calls again and again, as repeated layers leave them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Calls from `start` to `end` in which each token equals that one `period` calls before."""
+
+    start: int
+    end: int
+    period: int
+
+    @property
+    def saved(self) -> int:
+        """How many calls need not be compiled."""
+        return self.end - self.start - self.period
+
+
+Cut = Callable[[Run], tuple[int, int] | None]
+"""Where to cut a run into regions: its first call, and how many regions follow; None to leave it whole."""
+
+
+def runs_of(tokens: Sequence[int], least: int, cut: Cut) -> Iterator[tuple[Run, int, int]]:
+    """Runs that do not overlap, each the one that saves most between others, with the answer of `cut`.
+
+    An interval of a sorted graph is convex: a call of it as a whole makes no cycle.
+    """
+    import numpy
+
+    codes, pending = numpy.asarray(tokens, dtype=numpy.int64), [(0, len(tokens))]
+    while pending:
+        low, high = pending.pop()
+        run = _best(codes[low:high], low, least)
+        if run is None:
+            continue
+        found = cut(run)
+        start, count = (run.start, 0) if found is None else found
+        end = start + count * run.period if count else run.end
+        if count:
+            yield run, start, count
+        pending += [(low, start), (end, high)]
+
+
+def _best(codes: Any, offset: int, least: int) -> Run | None:
+    """The run that saves most; of those that save about the same, the one with the shortest period."""
+    best: Run | None = None
+    for period in range(least, len(codes) // 2 + 1):
+        for start, end in _equal(codes[:-period] == codes[period:]):
+            run = Run(offset + start, offset + end + period, period)
+            if end - start >= period and (best is None or run.saved > 1.02 * best.saved):
+                best = run
+    return best
+
+
+def _equal(same: Any) -> Iterator[tuple[int, int]]:
+    """The maximal intervals in which a condition holds."""
+    import numpy
+
+    if not same.any():
+        return
+    edges = numpy.flatnonzero(numpy.diff(same, prepend=False, append=False))
+    yield from zip(map(int, edges[::2]), map(int, edges[1::2]), strict=True)

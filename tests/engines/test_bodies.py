@@ -1,0 +1,125 @@
+"""Bodies that repeated regions share go through Inductor once, with the values of the flat graph."""
+
+from __future__ import annotations
+
+import logging
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import nn
+from torch._inductor import metrics
+from torch._inductor.graph import GraphLowering, SubgraphLowering
+
+import eductor
+from eductor.engines import has_code_generator
+from eductor.engines.inductor import bodies
+
+pytestmark = pytest.mark.skipif(not has_code_generator(), reason="Inductor cannot compile here")
+
+
+class Layer(nn.Module):
+    """A product, whose bias gradient is a view of a sum, a norm, and a dropout."""
+
+    def __init__(self, size=8):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(size, size), nn.LayerNorm(size)
+
+    def forward(self, x):
+        return x + nn.functional.dropout(torch.tanh(self.linear(self.norm(x))), 0.5)
+
+
+def layers(count):
+    torch.manual_seed(0)
+    return nn.Sequential(*(Layer() for _ in range(count)))
+
+
+def step(model, compiled, x):
+    torch.manual_seed(1)
+    loss = compiled(x).square().sum()
+    return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
+
+
+def compiled(model, regions, **options):
+    torch._dynamo.reset()
+    return eductor.compile(model, engine="inductor", regions=regions, cache=False, **options)
+
+
+@pytest.fixture
+def lowered():
+    """The kind of each graph and body that is lowered, and which of its inputs count as donated."""
+    seen = []
+
+    def run(lowering, *args):
+        seen.append((type(lowering).__name__, lowering.bw_donated_idxs))
+        return original(lowering, *args)
+
+    original = GraphLowering.run
+    with patch.object(GraphLowering, "run", run):
+        yield seen
+
+
+def test_bodies_give_the_values_of_the_flat_graph(lowered):
+    model, x = layers(4), torch.randn(4, 8)
+    with torch._inductor.config.patch(force_disable_caches=True):
+        expected = step(model, compiled(model, False), x)
+        assert {name for name, _ in lowered} == {GraphLowering.__name__}
+        got = step(model, compiled(model, True, strict=True), x)
+    assert all(map(torch.equal, expected, got))
+    donated = [donated for name, donated in lowered if name == SubgraphLowering.__name__]
+    assert donated
+    assert set(donated) == {None}  # donated inputs are those of the graph around the body
+
+
+def test_the_number_of_kernels_does_not_grow_with_the_layers():
+    kernels = []
+    for count in (4, 7):
+        model = layers(count)
+        metrics.reset()
+        with torch._inductor.config.patch(force_disable_caches=True), torch.no_grad():
+            compiled(model, True, strict=True)(torch.randn(4, 8))
+        kernels.append(metrics.generated_kernel_count)
+    assert 0 < kernels[1] <= kernels[0]
+
+
+def test_kernels_of_a_body_belong_to_the_nodes_of_all_regions():
+    model = layers(3)
+    recorder = eductor.Recorder(keep_graphs=True)
+    step(model, compiled(model, True, instruments=[recorder]), torch.randn(4, 8))
+    engine = next(stage for stage in recorder.stages if stage.name == "engine" and stage.role == "forward")
+    nodes = [name for kernel in engine.facts["kernels"] for name in kernel["nodes"]]
+    assert sum(name.startswith("tanh") for name in nodes) == 3
+
+
+def test_an_engine_that_fails_on_bodies_gets_the_flat_graph(caplog):
+    model, x = layers(3), torch.randn(4, 8)
+    with (
+        patch("eductor.engines.inductor.engine.prepare_bodies", side_effect=fail_on_bodies),
+        caplog.at_level(logging.INFO, logger="eductor"),
+    ):
+        got = step(model, compiled(model, True), x)
+    assert "share a body" in caplog.text
+    expected = step(model, compiled(model, False), x)
+    assert all(map(torch.equal, expected, got))
+
+
+def fail_on_bodies(module):
+    if module.graph.find_nodes(op="call_function", target=bodies.invoke_subgraph):
+        raise NotImplementedError("no bodies today")
+
+
+def test_results_that_share_memory_are_refused():
+    class Results:
+        graph_inputs = {"operand": None}
+
+        def __init__(self, *names):
+            self.graph_outputs = [type("Result", (), {"get_name": lambda self, name=name: name})() for name in names]
+
+    def create(*names):
+        subgraph = type("Body", (), {"graph": Results(*names), "name": "body"})
+        return bodies.create_call(lambda cls, subgraph: "made", None, subgraph)
+
+    assert create("a", "b") == "made"
+    for names in (("a", "a"), ("a", "operand")):
+        with pytest.raises(NotImplementedError, match="share memory"):
+            create(*names)
