@@ -64,6 +64,7 @@ from eductor.program.bodies import calls_bodies
 from eductor.program.job import Compiled, Job, forward_job
 from eductor.program.joint import Joint
 from eductor.program.parts import Parts, Program
+from eductor.progress import shown
 from eductor.verification.verifier import Verifier
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -189,9 +190,11 @@ class Flow:
     def stage(
         self, name: FlowStage, role: Role, module: GraphModule, inputs: Sequence[Any] = ()
     ) -> Iterator[dict[str, Any]]:
-        """Notifies instruments of a stage; yields the dictionary for the facts about its result."""
+        """Notifies instruments of a stage and shows it; yields the dictionary for the facts about its result."""
         run = StageRun(name, replace(self.graph, role=role), module, inputs)
-        with watched(run, self.options.instruments):
+        title = run.title(self.graph.number)
+        # Instruments first: where one of them shows the stage on the terminal, the compile does not.
+        with watched(run, self.options.instruments), shown(title, is_wanted=self.options.progress):
             yield run.facts
 
     def run_passes(self, stage: Stage, role: Role, module: GraphModule, *, is_inference: bool, **facts: Any) -> bool:

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from contextvars import ContextVar
 from pathlib import Path
 
+from eductor.progress import erase
+
 
 class EductorError(Exception):
     """The base of all errors that Eductor raises on purpose."""
@@ -99,6 +101,7 @@ def warn(message: str) -> None:
 
 def warn_uncounted(message: str) -> None:
     """Warns of something beside a compile, at the line of the user's program that is running."""
+    erase()
     for frame, line in traceback.walk_stack(None):
         if _is_users(frame.f_globals.get("__name__", "")):
             registry = frame.f_globals.setdefault("__warningregistry__", {})

@@ -97,6 +97,9 @@ class Options:
         "`each` checks every pass against its contract, by running the graph before and after it", None
     )
     debug: bool = _why("check after each pass that the graph is legal for its stage", False)
+    progress: bool = _why(
+        "on a terminal, say what a compile of more than two seconds is doing; name its stages in the log", True
+    )
     instruments: Sequence[Any] = _why("observers of the passes: timing, recording, your own", ())
     repro_dir: str | os.PathLike[str] | None = _why(
         "where reproducers of failing passes are written; default: a temporary folder", None

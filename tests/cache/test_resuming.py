@@ -215,6 +215,13 @@ def test_another_key_for_whatever_the_graphs_depend_on(store, resumed, change):
     assert resumed() == 1
 
 
+def test_what_is_shown_is_no_part_of_the_key(store, resumed):
+    for progress in (True, False):
+        torch._dynamo.reset()
+        eductor.compile(lambda x: x.relu() + 0, engine="aten", progress=progress)(torch.randn(3))
+    assert resumed() == 1
+
+
 def test_constants_of_a_graph_count(store, resumed):
     def run(number):
         torch._dynamo.reset()

@@ -47,7 +47,7 @@ def compiled_files():
 
 def test_the_kernels_of_a_graph_share_units():
     x = torch.randn(8, 8)
-    with fresh_cache():
+    with fresh_cache(), patch.object(cpp_units, "building") as building:
         result, (code,) = run_and_get_code(eductor.compile(steps, cache=False), x)
         kernels, files = len(re.findall("cpp_pybinding", code)), compiled_files()
     torch._dynamo.reset()
@@ -57,6 +57,7 @@ def test_the_kernels_of_a_graph_share_units():
     assert torch.equal(result, alone)
     assert kernels >= 3
     assert files == 1
+    assert sum(call.args[1] for call in building.call_args_list) == kernels
 
 
 def test_a_process_without_workers_compiles_units_itself():

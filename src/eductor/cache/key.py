@@ -35,6 +35,7 @@ from eductor.version import HOME, __version__
 _ELSEWHERE = (
     "cache",
     "instruments",
+    "progress",
     "repro_dir",
     "strict",
     "engine",

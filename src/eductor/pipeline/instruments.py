@@ -47,6 +47,11 @@ class StageRun:
     facts: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
 
+    def title(self, number: int) -> str:
+        """What runs, for a person: the graph by this number, the stage, and which part of the graph."""
+        role = f" ({self.graph.role})" if self.graph.role in ("forward", "backward") else ""
+        return f"graph {number}, {self.name}{role}"
+
 
 @dataclass
 class PassRun:

@@ -20,6 +20,8 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from eductor.progress import building
+
 _LARGEST, _SMALLEST = 60_000, 10_000  # characters of one unit
 _ENTRY = re.compile(r'extern "C"\s+void\s+kernel\(')
 _INCLUDE = re.compile(r"^#include .*\n", re.M)
@@ -132,6 +134,9 @@ def wait_for_units(wait: Callable[..., Any], compiler: Any, scope: dict[str, Any
     from torch._inductor.codecache import LambdaFuture
 
     submit(compiler)
+    for kernel in scope.values():
+        if isinstance(kernel, LambdaFuture) and kernel.future is not None:
+            building(kernel.future)  # one of Triton
     wait(compiler, scope)  # without worker processes, torch expects no futures
     scope.update({name: value.result() for name, value in scope.items() if isinstance(value, LambdaFuture)})
 
@@ -143,9 +148,17 @@ def submit(compiler: Any) -> None:
     workers = get_compile_threads()
     for unit in _divided(_waiting.pop(compiler, []), workers):
         source = source_of([(kernel.types, kernel.code) for kernel in unit])
-        built = _cache().load_async(source, submit_fn=compiler.submit if workers > 1 else None)
+        start = partial(_start, compiler, len(unit)) if workers > 1 else None
+        built = _cache().load_async(source, submit_fn=start)
         for number, kernel in enumerate(unit):
             kernel.load = partial(_function, built, number)
+
+
+def _start(compiler: Any, kernels: int, build: Callable[[], None]) -> Any:
+    """Let a worker build a unit with so many kernels."""
+    task = compiler.submit(build)
+    building(task, kernels)
+    return task
 
 
 def _function(built: Callable[[], ModuleType], number: int) -> Any:

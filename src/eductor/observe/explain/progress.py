@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass, field
 from typing import TextIO
 
 from eductor.pipeline.instruments import Instrument, Numbering, PassRun, StageRun
-
-CLEAR = "\r\x1b[2K"
+from eductor.progress import Line
 
 
 @dataclass
@@ -19,10 +17,11 @@ class Progress(Instrument):
     _numbering: Numbering = field(default_factory=Numbering)
     _open: list[str] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self._line = Line(self.stream)
+
     def before_stage(self, run: StageRun) -> None:
-        number = self._numbering.number(run.graph, run.module)
-        role = f" ({run.graph.role})" if run.graph.role in ("forward", "backward") else ""
-        self._open.append(f"graph {number}, {run.name}{role}")
+        self._open.append(run.title(self._numbering.number(run.graph, run.module)))
         self.say(self._open[-1])
 
     def after_stage(self, run: StageRun) -> None:
@@ -40,16 +39,15 @@ class Progress(Instrument):
 
     def say(self, text: str) -> None:
         """Shows a text as the current progress; callers may use it between compiles."""
-        if not self._rewrites:
+        if self._rewrites:
+            self._line.show(text)
+        else:
             print(text, file=self.stream, flush=True)
-            return
-        width = shutil.get_terminal_size().columns - 1
-        print(f"{CLEAR}{text[:width]}", end="", file=self.stream, flush=True)
 
     def clear(self) -> None:
         """Clears the progress line."""
         if self._rewrites:
-            print(CLEAR, end="", file=self.stream, flush=True)
+            self._line.clear()
 
     @property
     def _rewrites(self) -> bool:
