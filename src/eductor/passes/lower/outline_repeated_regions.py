@@ -22,8 +22,8 @@ LEAST = 40
 """The calls that must be saved, as bodies and their calls take time to compile, too."""
 MOST_LOST = 0.02
 """The part of a region's estimated time that its cut and its call may cost."""
-CALL = 3e-6
-"""Seconds of the call of a body."""
+CALL, HOST = 3e-6, 2e-5
+"""Seconds of the call of a body, and those that the host takes for a kernel and its memory."""
 WORTH = 10
 """How much a share of the run time counts against the same share of the calls, where a cheaper cut leaves a region out."""
 
@@ -77,11 +77,12 @@ class _Search:
         if device is None:
             return None
         time, most, choices = self._cuts.time(calls, device) or CALL, (run.end - run.start) // run.period, []
+        called = CALL / (time + HOST * self._cuts.kernels(calls))
         for start in range(run.start, run.start + run.period):
             count = (run.end - start) // run.period
             inner = sorted(self._cuts.prices[start + run.period : start + count * run.period : run.period])
             if inner:
-                lost = (inner[len(inner) // 2] / device.bandwidth + CALL) / time
+                lost = inner[len(inner) // 2] / device.bandwidth / time + called
                 choices.append((WORTH * lost + (most - count) / most, lost, start, count))
         _, lost, start, count = min(choices)
         if self._is_forced or lost <= MOST_LOST:

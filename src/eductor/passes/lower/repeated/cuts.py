@@ -82,6 +82,10 @@ class Cuts:
                 seconds += 0.0 if call in self._inside else copy_time(bytes_of(call), device)
         return seconds
 
+    def kernels(self, calls: Iterable[Node]) -> int:
+        """About how many kernels calls are."""
+        return sum(self._is_alone(c) or (self._is_fused[c] and c not in self._inside) for c in calls)
+
     def _add(self, first: int | None, last: int, price: float) -> None:
         """Add a price to all cuts after one call and before or at another one."""
         if first is not None and last > first:
