@@ -8,7 +8,7 @@
 # make manual  writes the pages of the passes, docs/passes, from the code
 # make docs    builds the manual as a site, build/site/index.html
 # make lint    lint, format check, type check
-# make bench   measures, compared to torch: idle passes, observers, ahead-of-time autograd, patterns, calls, kernels, the passes of each stage, the partition, memory budgets, attention and padding
+# make bench   measures, compared to torch: idle passes, observers, ahead-of-time autograd, patterns, calls, kernels, the passes of each stage, the partition, memory budgets, attention, padding and first steps
 
 PYTHON ?= python3
 VENV := .venv
@@ -79,6 +79,7 @@ bench: $(STAMP)
 	$(BIN)/python bench/memory.py
 	$(BIN)/python bench/attention.py
 	$(BIN)/python bench/pad_mm.py
+	$(BIN)/python bench/cold_start.py --only gpt2 --depths 6,24 --rounds 1
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

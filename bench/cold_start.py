@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,7 @@ def first_step(name: str, way: str, device: str, steps: int) -> dict[str, float]
     """The figures of one model, in this process."""
     from torch._inductor import metrics
 
+    warnings.simplefilter("error", eductor.EductorWarning)  # a fallback would be measured
     torch.manual_seed(0)
     made = stack(device, int(name.split()[0])) if name.endswith("layers") else MODELS[name](device)
     model = made[0].to(device, torch.bfloat16 if device == "cuda" and name != "ranking" else torch.float32).train()

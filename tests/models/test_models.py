@@ -67,7 +67,7 @@ def fast_training(name, engine, *, autocast=False, sizes=(2, 2), device="cpu"):
     run = functools.partial(
         train, name, sizes=sizes, optimizer=torch.optim.SGD, rate=0.05, device=device, dropout=on_cpu
     )
-    compile = functools.partial(eductor.compile, engine=engine, fallback_random=True)
+    compile = functools.partial(eductor.compile, engine=engine, fallback_random=True, regions=True)
     dtype = torch.bfloat16 if autocast else torch.float32
 
     def three(seed):

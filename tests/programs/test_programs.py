@@ -80,6 +80,7 @@ def test_program_does_what_it_does_in_eager(program, engine, dynamic):
             verify="each",
             profile="exact" if engine == "aten" else "fast",
             fallback_random=True,
+            regions=True,
             dynamic=True if dynamic else None,
         )
 

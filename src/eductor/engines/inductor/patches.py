@@ -200,11 +200,18 @@ def _write_in_place(mutate_to: Any, changed: Any, value: Any, unsafe_alias: bool
 
 def _round_cast(cast: Any, x: Any, dtype: torch.dtype) -> Any:
     """Keep the rounding of a cast to half precision in kernels that go on in float32."""
-    from torch._inductor.lowering import to_dtype
+    from torch._inductor.lowering import make_pointwise
+    from torch._inductor.virtualized import ops
 
-    if dtype not in (torch.bfloat16, torch.half) or x.get_dtype() not in (torch.float32, torch.float64):
+    given = x.get_dtype()
+    if dtype not in (torch.bfloat16, torch.half) or given not in (torch.float32, torch.float64):
         return cast(x, dtype)
-    return to_dtype(x, dtype, copy=True, use_compute_types=False)
+
+    def rounded(value: Any) -> Any:
+        stored = ops.to_dtype(value, dtype, src_dtype=given, use_compute_types=False)
+        return ops.to_dtype(stored, dtype)  # the kernel goes on in float32
+
+    return make_pointwise(rounded, override_return_dtype=dtype)(x)
 
 
 def _written(op: Any, args: Any, kwargs: Any) -> Iterator[Any]:
