@@ -30,6 +30,7 @@ from eductor.engines.inductor.calls import direct_call
 from eductor.engines.inductor.config import configured
 from eductor.engines.inductor.empty_norms import with_empty_means
 from eductor.engines.inductor.kernels import kernels_of
+from eductor.engines.inductor.patches import emulates_roundings
 from eductor.engines.inductor.repeated_cats import with_layouts_of_cats
 from eductor.engines.inductor.warm_up import warmed_up as warmed_up
 from eductor.errors import Unsupported
@@ -107,6 +108,8 @@ def compile(job: Job) -> Compiled:
 
 def _mark_roundings(module: GraphModule) -> None:
     """Make the lowering round the operands and the result of each operator to half precision, where that is their dtype."""
+    if not emulates_roundings():
+        raise Unsupported("round_intermediates=True with this version of torch")
     for inner in module.modules():
         for node in inner.graph.nodes if isinstance(inner, GraphModule) else ():
             node.meta["low_precision_pointwise_barrier"] = True

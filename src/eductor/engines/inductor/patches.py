@@ -16,6 +16,7 @@ build generated source and time kernels. A backward that is compiled later enter
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -199,19 +200,32 @@ def _write_in_place(mutate_to: Any, changed: Any, value: Any, unsafe_alias: bool
 
 
 def _round_cast(cast: Any, x: Any, dtype: torch.dtype) -> Any:
-    """Keep the rounding of a cast to half precision in kernels that go on in float32."""
-    from torch._inductor.lowering import make_pointwise
-    from torch._inductor.virtualized import ops
+    """Keep the rounding of a cast to half precision in kernels that go on in float32.
 
-    given = x.get_dtype()
+    C++ kernels of older versions of torch forget it where the value is cast up again: there, eager's kernel casts.
+    """
+    from torch._inductor.lowering import fallback_handler, make_pointwise
+    from torch._inductor.virtualized import V, ops
+
+    given, node = x.get_dtype(), V.graph.current_node
     if dtype not in (torch.bfloat16, torch.half) or given not in (torch.float32, torch.float64):
         return cast(x, dtype)
+    if x.get_device().type == "cpu" and not emulates_roundings() and any(u.target is node.target for u in node.users):
+        return fallback_handler(node.target, add_to_fallback_set=False)(x, dtype)
 
     def rounded(value: Any) -> Any:
         stored = ops.to_dtype(value, dtype, src_dtype=given, use_compute_types=False)
         return ops.to_dtype(stored, dtype)  # the kernel goes on in float32
 
     return make_pointwise(rounded, override_return_dtype=dtype)(x)
+
+
+@functools.cache
+def emulates_roundings() -> bool:
+    """Whether torch's code generator can round in kernels as eager does, which version 2.11 cannot."""
+    from torch._inductor import lowering
+
+    return "use_compute_types" in inspect.signature(lowering.to_dtype).parameters
 
 
 def _written(op: Any, args: Any, kwargs: Any) -> Iterator[Any]:
