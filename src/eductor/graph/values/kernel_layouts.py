@@ -133,6 +133,9 @@ _FORMATS: dict[Any, int | None] = {
     aten.channel_shuffle.default: 0,
     aten.glu_backward.default: None,
     aten.log_sigmoid_forward.default: None,
+    aten.mse_loss_backward.default: None,
+    aten.smooth_l1_loss_backward.default: None,
+    aten.huber_loss_backward.default: None,
 }
 """Operators whose result has the memory format of the argument at this place, or is contiguous: None."""
 _PADS = (aten.reflection_pad2d_backward.default, aten.replication_pad2d_backward.default)
