@@ -45,11 +45,12 @@ def assert_same_bits(program, *inputs, **options):
 
 def divisions(a, b):
     floors = a // b, a // 0.1, 1.0 // b, a // INF, torch.div(a, b, rounding_mode="floor")
-    return *floors, a % b, a % 0.1, 5 % b, torch.remainder(a, -3), a % 1
+    truncated = torch.div(a, b, rounding_mode="trunc"), torch.div(a, 0.1, rounding_mode="trunc")
+    return *floors, *truncated, a % b, a % 0.1, 5 % b, torch.remainder(a, -3), a % 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
-def test_floor_divisions_and_remainders(dtype):
+def test_rounded_divisions_and_remainders(dtype):
     numbers = torch.tensor(NUMBERS, dtype=dtype)
     assert_same_bits(divisions, *torch.meshgrid(numbers, numbers, indexing="ij"))
 

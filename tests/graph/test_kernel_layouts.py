@@ -32,3 +32,67 @@ def test_max_unpool2d_keeps_the_memory_format_of_its_input(engine, dynamic, grad
                 result.square().sum().backward()
                 assert source.grad.stride() == source.stride()
             torch.testing.assert_close(second.grad, first.grad)
+
+
+def transposed(x):
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def channels_last(x):
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+INDEX_OF_CHANNELS = torch.tensor([1, 0, 1])
+FUNCTIONS = {
+    "roll": lambda x: x.roll(1, 0),
+    "roll of two dimensions": lambda x: x.roll((1, 2), (1, 3)),
+    "batch norm in evaluation": lambda x: F.batch_norm(x, torch.zeros(4), torch.ones(4)),
+    "batch norm in training": lambda x: F.batch_norm(x, None, None, training=True),
+    "channel_shuffle": lambda x: F.channel_shuffle(x, 2),
+    "reflection_pad": lambda x: F.pad(x, (1, 1, 1, 1), "reflect"),
+    "replication_pad": lambda x: F.pad(x, (1, 1, 1, 1), "replicate"),
+    "glu": lambda x: F.glu(x, 1),
+    "logsigmoid": F.logsigmoid,
+    "mse_loss": lambda x: F.mse_loss(x, torch.zeros(2, 4, 4, 6)),
+    "smooth_l1_loss": lambda x: F.smooth_l1_loss(x, torch.zeros(2, 4, 4, 6)),
+    "huber_loss": lambda x: F.huber_loss(x, torch.zeros(2, 4, 4, 6)),
+    "one_hot": lambda x: F.one_hot((x > 0).long(), 2) * x[..., None],
+    "index_select": lambda x: x.index_select(1, INDEX_OF_CHANNELS),
+}
+
+
+def all_functions(xs):
+    return [function(x) for function, x in zip(FUNCTIONS.values(), xs, strict=True)]
+
+
+CASES = [("aten", laid_out, gradient) for laid_out in (channels_last, transposed) for gradient in (False, True)]
+
+
+@pytest.mark.parametrize(
+    ("engine", "laid_out", "gradient"),
+    [*CASES, ("inductor", channels_last, True), ("inductor", transposed, False)],
+)
+def test_strides_of_results_and_gradients(engine, laid_out, gradient):
+    seen = []
+    for call in (all_functions, eductor.compile(all_functions, engine=engine, strict=True)):
+        torch.manual_seed(0)
+        xs = [laid_out(torch.randn(2, 4, 4, 6)).requires_grad_(gradient) for _ in FUNCTIONS]
+        results = call(xs)
+        if gradient:
+            sum(result.square().sum() for result in results).backward()
+        seen.append([*results, *(x.grad for x in xs if gradient)])
+    for name, expected, got in zip([*FUNCTIONS] * 2, *seen, strict=False):
+        assert got.stride() == expected.stride(), name
+        torch.testing.assert_close(got, expected, msg=name)
+
+
+def test_an_attention_gets_the_kernel_for_its_strides():
+    def attention(x):
+        y = torch.cat([x, x, x], 2).roll(1, -4)  # channels last: no fused kernel takes it
+        return F.scaled_dot_product_attention(y, y, y)
+
+    x = channels_last(torch.randn(2, 3, 4, 4))
+    for profile in ("fast", "exact"):
+        got = eductor.compile(attention, engine="aten", profile=profile)(x)
+        assert got.stride() == attention(x).stride()
+        assert torch.equal(got, attention(x))

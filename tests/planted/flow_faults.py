@@ -1,6 +1,7 @@
 """Faults planted into the flow around the passes: trace, split, backward variants, runtime wrapper.
 
-No pass makes them, so only a comparison of the whole call with eager can see them. Each row replaces one function of the
+No pass makes them, so only a comparison of the whole call with eager can see them; but for one in the pass of the stage
+partition, which a run on made-up inputs cannot reach: what it does depends on what the partitioner chose. Each row replaces one function of the
 flow by a wrong one, and has a program in which that shows.
 """
 
@@ -14,16 +15,20 @@ from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
-from torch.fx import Graph
+from torch.fx import Graph, Node
 
 from eductor import compiler
 from eductor.autograd import runtime
 from eductor.autograd.autograd_step import AutogradStep
+from eductor.engines import ATEN, Engine
 from eductor.partition import prices
+from eductor.passes.partition import compress_saved_values
 from eductor.program.joint import Joint, Signature
 from eductor.program.parts import Parts
 
 aten = torch.ops.aten
+FUSING = Engine("aten as if it fused", ATEN.compile, fuses=True)
+"""Flags are saved in a smaller form only for an engine that fuses what unpacks them."""
 Faulty = AbstractContextManager[Any]
 
 
@@ -174,6 +179,16 @@ def a_dropped_copy_back() -> Faulty:
 @fault("partition", drops_out, f32(64), shows="the gradient of input 0 differs", memory_budget=0)
 def random_numbers_drawn_twice() -> Faulty:
     return patch.object(prices, "may_be_repeated", lambda node: True)
+
+
+@fault("partition", drops_out, f32(1 << 16, 8), shows="partition/compress_saved_values", engine=FUSING)
+def flags_turned_around_in_their_small_form() -> Faulty:
+    right = compress_saved_values._from_bits
+
+    def wrong(call: Callable[..., Node], packed: Node, flags: Node) -> Node:
+        return call(aten.logical_not.default, right(call, packed, flags))
+
+    return patch.object(compress_saved_values, "_from_bits", wrong)
 
 
 # ----------------------------------------------------------------------------------------------------------------- link

@@ -25,7 +25,8 @@ def test_verification_sees_a_fault_of_the_flow(fault, engine):
     assert right.ok, str(right)
     with fault.plant():
         wrong = verified(fault, engine)
-    assert any(fault.shows in difference for difference in wrong.differences), str(wrong)
+    seen = [*wrong.differences, *(finding.address for finding in wrong.findings)]
+    assert any(fault.shows in text for text in seen), str(wrong)
 
 
 def test_faults_cover_the_stages_around_the_passes():

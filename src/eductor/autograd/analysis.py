@@ -18,6 +18,7 @@ from torch.autograd.function import BackwardCFunction
 from eductor import compat
 from eductor.autograd.captured import Captured, Fakes
 from eductor.errors import Unsupported
+from eductor.graph.values.kernel_layouts import KernelLayouts
 from eductor.graph.values.meta import known_equal
 from eductor.program.joint import Analysis, Input, Output, Return
 
@@ -28,7 +29,12 @@ def analyse(captured: Captured, fakes: Fakes) -> Analysis:
     with fakes.mode:
         flat = stand_ins(fakes.values)
         before = [_InputState.of(x) for x in flat]
-        with compat.keeping_dispatch_state(), compat.forgetting_unbacked(fakes.mode), _dispatcher(fakes):
+        with (
+            compat.keeping_dispatch_state(),
+            compat.forgetting_unbacked(fakes.mode),
+            _dispatcher(fakes),
+            KernelLayouts(),
+        ):
             entries = captured.enter(flat)
             outputs = captured.run(entries)
             left = torch.is_grad_enabled()

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Interpreter, Node
 from torch.fx import traceback as fx_traceback
+from torch.utils import _pytree as pytree
 
 from eductor import compat
 from eductor.autograd.gradient_uses import autograd_nodes
@@ -47,6 +48,8 @@ class ForwardRun(Interpreter):
             args, kwargs = self.fetch_args_kwargs_from_env(n)
             if n.target is torch.nn.functional.one_hot:
                 compat.check_one_hot(*args, **kwargs)
+                # The kernel's result is contiguous, in the trace it has the layout of its input.
+                args, kwargs = pytree.tree_map_only(torch.Tensor, torch.Tensor.contiguous, (args, kwargs))
             with _written(kwargs.get("out"), n):
                 result = getattr(self, n.op)(n.target, args, kwargs)
         finally:

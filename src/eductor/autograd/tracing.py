@@ -24,6 +24,7 @@ from eductor.autograd.gradient_uses import gradients_by_use, gradients_in_sum
 from eductor.autograd.output_views import Wanted, views_of
 from eductor.autograd.overlapping_writes import refuse_overlapping_writes
 from eductor.autograd.provenance import ForwardRun, record_inputs
+from eductor.autograd.result_layouts import keep_strides, strides_of_results
 from eductor.autograd.unsupported import is_decomposed, refuse_inexact, refuse_operators
 from eductor.compat import make_fx
 from eductor.graph.effects.bases import base_node, origin_of, storage_node
@@ -61,13 +62,14 @@ def aot_dispatch_autograd_graph(
         refuse_overlapping_writes(traced)
         analysis = analysis.noticing(listed_writes(traced))
         analysis, views = _take_views(traced, analysis)
-        new = NewValues()
+        strides, new = strides_of_results(traced), NewValues()
         # The casts of autocast are in the graph: under autocast, running it again would cast more than eager's kernels do.
         with dispatcher(), torch.no_grad(), compat.without_autocast():
             if may_write(traced) or (later and table and has_symbols([value_of(n) for n in traced.graph.nodes])):
                 traced, new = functionalize(traced, (*primals, *values), table, exact=exact)
             elif later:
                 traced = decompose(traced, table)
+            keep_strides(traced, strides)
     gradients, writes = _finish(traced, analysis, new)
     _set_input_provenance(traced, captured, tangents, len(fakes.values))
     static = captured.static_inputs()

@@ -5,7 +5,6 @@ from torch import nn
 
 ENGINE = "inductor"
 OPTIONS: dict = {}
-OPEN = "the code generator gives the result of batch norm the strides of its input"
 
 
 class Model(nn.Module):

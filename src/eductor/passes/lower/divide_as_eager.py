@@ -1,4 +1,4 @@
-"""Computes floor divisions and remainders of floating-point numbers by eager's formula."""
+"""Computes rounded divisions and remainders of floating-point numbers by eager's formula."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _WIDE = (torch.float32, torch.float64)
 
 @graph_pass(stage="lower", numerics="exact")
 def divide_as_eager(graph: GraphView, rewrite: Rewriter) -> None:
-    """Computes floor divisions and remainders of floating-point numbers by eager's formula.
+    """Computes rounded divisions and remainders of floating-point numbers by eager's formula.
 
-    Eager derives both from the exact `fmod`: 1.0 // 0.1 is 9, as 0.1 is a little more than a tenth. Inductor takes the
-    floor of the rounded quotient, which is 10, and has NaN for infinite divisors.
+    Eager derives floor divisions and remainders from the exact `fmod`: 1.0 // 0.1 is 9, as 0.1 is a little more than a
+    tenth. Inductor takes the floor of the rounded quotient, which is 10, and has NaN for infinite divisors. In half
+    precision eager truncates a quotient that is rounded to half precision, Inductor one in float32.
 
     It pays always: the result is wrong without it.
     """
@@ -29,10 +30,12 @@ def divide_as_eager(graph: GraphView, rewrite: Rewriter) -> None:
         bound, result = graph.bind(node), tensor_of(node)
         if not isinstance(bound, Bound) or result is None:
             rewrite.reject("its result is not one tensor", node)
-        elif bound.packet is aten.div and bound.get("rounding_mode") != "floor":
-            rewrite.reject("it does not round its quotient down", node)
+        elif bound.packet is aten.div and bound.get("rounding_mode") is None:
+            rewrite.reject("it does not round its quotient", node)
         elif not result.is_floating_point():
             rewrite.reject("it divides integers, which is exact", node)
+        elif bound.get("rounding_mode") == "trunc" and result.dtype in _WIDE:
+            rewrite.reject("Inductor truncates quotients in single and double precision as eager does", node)
         else:
             _replace(rewrite, node, bound, result)
 
@@ -41,13 +44,16 @@ def _replace(rewrite: Rewriter, node: Node, bound: Bound, result: torch.Tensor) 
     """Replaces a call by its formula, in float32 if its numbers are narrower."""
     dtype, divisor = result.dtype, tensor_of(bound["other"])
     by_number = divisor is None or (divisor.dim() == 0 and divisor.device.type == "cpu")
-    divides = bound.packet is not aten.remainder
+    divides, truncates = bound.packet is not aten.remainder, bound.get("rounding_mode") == "trunc"
     calls = _Calls(rewrite, node, result, dtype if dtype in _WIDE else torch.float32)
     # Eager divides by a number in float32. By a tensor, it rounds each step to the dtype of the result.
     a = calls.operand(bound["self"], dtype)
     b = calls.operand(bound["other"], calls.wide if divides and by_number else dtype)
     rounded = partial(calls.rounded, dtype=calls.wide if by_number else dtype)
-    value = _floor_division(calls, a, b, rounded) if divides else _remainder(calls, a, b)
+    if truncates:
+        value = calls(aten.trunc.default, rounded(calls(aten.div.Tensor, a, b)))
+    else:
+        value = _floor_division(calls, a, b, rounded) if divides else _remainder(calls, a, b)
     rewrite.replace(node, calls.cast(value, dtype))
 
 
@@ -118,9 +124,19 @@ def remainder(x: torch.Tensor = f32(4), y: torch.Tensor = f32(4)) -> tuple[torch
     return x % y, x % 0.1
 
 
-@divide_as_eager.refuses("does not round its quotient down")
+@divide_as_eager.example
+def truncated_in_half_precision(x: torch.Tensor = f16(4), y: torch.Tensor = f16(4)) -> torch.Tensor:
+    return torch.div(x, y, rounding_mode="trunc")
+
+
+@divide_as_eager.refuses("does not round its quotient")
 def quotient(x: torch.Tensor = f32(4), y: torch.Tensor = f32(4)) -> torch.Tensor:
     return x / y
+
+
+@divide_as_eager.refuses("truncates quotients in single and double precision")
+def truncated_in_float32(x: torch.Tensor = f32(4), y: torch.Tensor = f32(4)) -> torch.Tensor:
+    return torch.div(x, y, rounding_mode="trunc")
 
 
 @divide_as_eager.refuses("divides integers")

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch.fx import Node
 
-from eductor.graph import Bound, GraphView, No, Rewriter, known_equal, value_of
+from eductor.graph import Bound, GraphView, No, Rewriter, known_equal, requires_grad, value_of
 from eductor.graph.reading.pointwise import is_same_function, on, operand_of
+from eductor.passes.functional.layout_safety import may_be_view
 from eductor.pipeline.base import f32, graph_pass
 from eductor.views import SPLITS, concatenated, division
 
@@ -47,7 +48,8 @@ def _apply_once(graph: GraphView, rewrite: Rewriter, cat: Node) -> No | None:
         function = graph.bound(level[0])
         args, kwargs = on(function, value)
         value = rewrite.insert(function.op, *args, before=cat, like=level[0], **kwargs)
-    if not known_equal(tuple(value_of(value).stride()), tuple(value_of(cat).stride())):
+    is_saved = requires_grad(value_of(cat)) and not may_be_view(graph, cat)  # some functions save their result
+    if is_saved or not known_equal(tuple(value_of(value).stride()), tuple(value_of(cat).stride())):
         value = rewrite.insert(aten.clone, value, before=cat, like=cat, memory_format=torch.contiguous_format)
     rewrite.replace(cat, value)
     return None
