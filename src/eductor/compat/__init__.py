@@ -7,6 +7,7 @@ symbols     symbolic and data-dependent sizes
 state       global state that operators depend on
 tracing     the state of a trace, and of a running backward
 dynamo      Dynamo's compiles, their reasons, and its export
+garbage     the garbage collector while a graph is compiled
 """
 
 from torch._dispatch.python import enable_python_dispatcher as enable_python_dispatcher

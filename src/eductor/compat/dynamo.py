@@ -13,11 +13,13 @@ import torch
 from torch._guards import CompileContext, TracingContext, compile_context, tracing
 from torch._logging._internal import trace_log, trace_structured
 
+from eductor.compat.garbage import fewer_collections
+
 
 class CompileState:
     """Dynamo's context of the current compile, to be re-entered when a backward is compiled later.
 
-    It holds Dynamo's compile lock: neither traces nor code generators are thread-safe.
+    It holds Dynamo's compile lock: neither traces nor code generators are thread-safe. Garbage is collected less often.
     """
 
     def __init__(self) -> None:
@@ -30,6 +32,7 @@ class CompileState:
 
         with ExitStack() as stack:
             stack.enter_context(compile_lock)
+            stack.enter_context(fewer_collections())
             if TracingContext.try_get() is not self._tracing:
                 stack.enter_context(tracing(self._tracing))
             if CompileContext.try_get() is not self._compile:
