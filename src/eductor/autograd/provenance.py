@@ -23,7 +23,7 @@ from eductor.graph.effects.node_effects import effect_of
 from eductor.graph.values.evaluate import given_back
 from eductor.graph.values.meta import BACKWARD, CAME_FROM
 
-_INHERITED = ("stack_trace", "nn_module_stack", "source_fn_stack", "custom")
+INHERITED = ("stack_trace", "nn_module_stack", "source_fn_stack", "custom")
 
 
 class ForwardRun(Interpreter):
@@ -98,7 +98,7 @@ class ForwardRun(Interpreter):
 
         def announce(gradients: Any) -> None:
             forward = self.forward_of(number)
-            meta = {} if forward is None else {k: forward.meta[k] for k in _INHERITED if k in forward.meta}
+            meta = {} if forward is None else {k: forward.meta[k] for k in INHERITED if k in forward.meta}
             meta["partitioner_tag"] = BACKWARD
             self._ends.append((compat.last_traced_node(), forward.name if forward is not None else ""))
             fx_traceback.current_meta = numbered(meta, number)
@@ -154,7 +154,7 @@ def record_inputs(
             place.meta["stack_trace"] = node.stack_trace
     for i, result in results.items():
         if result is not None:
-            inherited = {k: result.meta[k] for k in (*_INHERITED, CAME_FROM) if k in result.meta}
+            inherited = {k: result.meta[k] for k in (*INHERITED, CAME_FROM) if k in result.meta}
             placeholders[i].meta.update(inherited)
 
 

@@ -6,6 +6,7 @@ eager's rules and errors. The resulting ATen graph is functionalized afterwards,
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -18,19 +19,24 @@ from torch.fx import traceback as fx_traceback
 from eductor import compat
 from eductor.autograd.analysis import analyse, has_symbols, stand_ins
 from eductor.autograd.captured import Captured, Fakes, contains, keeps_subgraphs, refuse_subclasses
-from eductor.autograd.decompose import decompose, for_autograd
+from eductor.autograd.decompose import Table, decompose, for_autograd
 from eductor.autograd.functionalize import NewValues, functionalize, listed_writes, may_write
 from eductor.autograd.gradient_uses import gradients_by_use, gradients_in_sum
 from eductor.autograd.output_views import Wanted, views_of
 from eductor.autograd.overlapping_writes import refuse_overlapping_writes
 from eductor.autograd.provenance import ForwardRun, record_inputs
 from eductor.autograd.result_layouts import keep_strides, strides_of_results
+from eductor.autograd.shortened import shortened
+from eductor.autograd.stamping import stamped
 from eductor.autograd.unsupported import is_decomposed, refuse_inexact, refuse_operators
 from eductor.compat import make_fx
 from eductor.graph.effects.bases import base_node, origin_of, storage_node
 from eductor.graph.effects.node_effects import effect_of
+from eductor.graph.no import No
 from eductor.graph.values.meta import BACKWARD, output_of, value_of
 from eductor.program.joint import Analysis, Joint, Output, Place, Tangent, Views, Writes
+
+_log = logging.getLogger("eductor")
 
 
 def aot_dispatch_autograd_graph(
@@ -41,9 +47,38 @@ def aot_dispatch_autograd_graph(
     redraws: bool = False,
     exact: bool = False,
 ) -> Joint:
-    """Traces forward and backward of a captured graph together; with `exact`, as eager's kernels compute them."""
+    """Traces forward and backward of a captured graph together; with `exact`, as eager's kernels compute them.
+
+    Layers that repeat are traced a few times, and stamped for the others.
+    """
     refuse_subclasses(captured.module)
     table = dict(decompositions)
+    if exact:
+        return trace_all(captured, fakes, table, redraws=redraws, exact=True)
+    return _traced(captured, fakes, table, redraws=redraws)
+
+
+def _traced(captured: Captured, fakes: Fakes, table: Table, *, redraws: bool) -> Joint:
+    """Traces a few of the layers that repeat, and stamps the others; where this does not do, traces all."""
+    made = _stamped(captured, fakes, table, redraws=redraws)
+    if isinstance(made, Joint):
+        return made
+    _log.debug("layers are not stamped: %s", made)
+    return trace_all(captured, fakes, table, redraws=redraws)
+
+
+def _stamped(captured: Captured, fakes: Fakes, table: Table, *, redraws: bool) -> Joint | No:
+    short = shortened(captured, fakes)
+    if isinstance(short, No):
+        return short
+    try:  # without these layers, there may be others that repeat
+        return stamped(short, _traced(short.captured, short.fakes, table, redraws=redraws), captured, fakes)
+    except Exception as error:  # the trace of all layers raises what the user sees
+        return No(f"the graph with fewer of them raises {error!r}")
+
+
+def trace_all(captured: Captured, fakes: Fakes, table: Table, *, redraws: bool = False, exact: bool = False) -> Joint:
+    """Traces all layers of a captured graph."""
     with compat.tracing_autograd(fakes.mode):
         analysis = analyse(captured, fakes)
         tangents, values = _tangents(analysis)
