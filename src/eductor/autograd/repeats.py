@@ -41,9 +41,10 @@ def find_repeats(graph: Graph) -> Repeats | No:
     run = _longest_run(_forms(calls))
     if run is None:
         return No("no layer repeats")
-    start, period, count = run
+    start, period, end = run
     places = {node: i for i, node in enumerate(calls)}
-    layers = [tuple(calls[start + k * period : start + (k + 1) * period]) for k in range(count)]
+    start += _first_cut(calls[start : start + 3 * period], period)
+    layers = [tuple(calls[i : i + period]) for i in range(start, end - period + 1, period)]
     wired = [_Wiring.of(layer, places) for layer in layers]
     first, last = max(_stretches(wired), key=lambda ends: ends[1] - ends[0])
     if first == 1:
@@ -56,6 +57,16 @@ def find_repeats(graph: Graph) -> Repeats | No:
     if not all(map(_is_read_by, layers, layers[1:])):
         return No("a value of a layer is read elsewhere than in the next one")
     return Repeats(tuple(layers), tuple(w.inputs for w in wired))
+
+
+def _first_cut(calls: Sequence[Node], period: int) -> int:
+    """Where a layer may begin so that no two layers read the same parameter: of three layers, a place in the first."""
+    places = {node: i for i, node in enumerate(calls)}
+    read = {x for node in calls[period : 2 * period] for x in node.all_input_nodes if x.op == "placeholder"}
+    uses = [sorted(places.get(user, -len(calls)) for user in x.users) for x in read]
+    spans = [(found[0], found[-1]) for found in uses if found[-1] - found[0] < period]
+    inside = {i % period for first, last in spans for i in range(first + 1, last + 1)}
+    return next((i for i in range(period) if i not in inside), 0)
 
 
 def _is_read_by(layer: Sequence[Node], following: Sequence[Node]) -> bool:
@@ -104,7 +115,7 @@ def _form(given: Any) -> Any:
 
 
 def _longest_run(forms: Sequence[int]) -> tuple[int, int, int] | None:
-    """Where calls repeat the most: the first call, the calls of a layer, and the number of layers."""
+    """Where calls repeat the most: the first call, the number of calls in a layer, and the end."""
     last: dict[int, int] = {}
     distances: Counter[int] = Counter()
     for i, form in enumerate(forms):
@@ -112,7 +123,7 @@ def _longest_run(forms: Sequence[int]) -> tuple[int, int, int] | None:
             distances[i - last[form]] += 1
         last[form] = i
     runs = [run for period, _ in distances.most_common(_PERIODS) for run in _runs(forms, period)]
-    return max(runs, key=lambda run: ((run[2] - LEAST) * run[1], -run[1]), default=None)
+    return max(runs, key=lambda run: (run[2] - run[0] - LEAST * run[1], -run[1]), default=None)
 
 
 def _runs(forms: Sequence[int], period: int) -> Iterator[tuple[int, int, int]]:
@@ -120,7 +131,7 @@ def _runs(forms: Sequence[int], period: int) -> Iterator[tuple[int, int, int]]:
     for same, group in groupby(map(operator.eq, forms, forms[period:])):
         length = len(list(group))
         if same and length >= (LEAST - 1) * period:
-            yield start, period, length // period + 1
+            yield start, period, start + length + period
         start += length
 
 
