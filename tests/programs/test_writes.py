@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from eductor import Recorder, compile
+from eductor import EductorWarning, Recorder, compile
 from eductor.compiler import compile_graph
 from eductor.graph.values.evaluate import propagate
 from eductor.graph.values.value_comparison import is_bitwise_equal
@@ -184,10 +184,11 @@ def test_a_write_back_does_not_come_before_a_read(program: Callable[..., Any]) -
         assert torch.equal(a, b)
 
 
-def test_a_matrix_is_copied_onto_itself_through_a_copy() -> None:
-    """Eager writes such a copy while it reads; compiled, it is that of the matrix as it was."""
+def test_a_matrix_is_transposed_in_place_as_in_eager() -> None:
+    """Eager writes such a copy while it reads, so the program runs as captured."""
     torch._dynamo.reset()
-    x = torch.arange(16.0).view(4, 4)
-    wanted = x.t().clone()
-    compile(turned, engine="aten", strict=True)(x, torch.zeros(4, 4))
+    x, wanted = (torch.arange(16.0).view(4, 4) for _ in range(2))
+    turned(wanted, torch.zeros(4, 4))
+    with pytest.warns(EductorWarning, match="that it also reads in another place"):
+        compile(turned, engine="aten")(x, torch.zeros(4, 4))
     assert torch.equal(x, wanted)

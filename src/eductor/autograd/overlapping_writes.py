@@ -36,7 +36,7 @@ def _operands(node: Node) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """The tensors that a call writes, and the others that it gets, which may be the same."""
     written = _nodes(written_by(node))
     others = _nodes([node.args, node.kwargs]) if written else []
-    for given in written:
+    for given in (*written, *_masks(node)):
         others.remove(given)
     return _strided(written), _strided(others)
 
@@ -70,7 +70,16 @@ def _overlap(written: torch.Tensor, read: torch.Tensor, target: Any) -> bool:
 
 def _is_elementwise(target: Any) -> bool:
     name = target._schema.name
-    return torch.Tag.pointwise in target.tags or name == "aten::copy_" or name.startswith("aten::_foreach")
+    is_listed = name in ("aten::copy_", "aten::masked_fill_") or name.startswith("aten::_foreach")
+    return torch.Tag.pointwise in target.tags or is_listed
+
+
+def _masks(node: Node) -> list[Node]:
+    """The operands that select elements by flags: their indices are computed before the write."""
+    if node.target is not torch.ops.aten.index_put_.default:
+        return []
+    indices = [(x, tensor_of(x)) for x in _nodes(node.args[1])]
+    return [x for x, value in indices if value is not None and value.dtype in (torch.bool, torch.uint8)]
 
 
 @dataclass(frozen=True)
