@@ -46,6 +46,8 @@ class Job:
     """The engine's own notes, the same for a forward and its backward."""
     wants_kernels: bool = False
     """Whether to report which kernels are made, and from which nodes."""
+    defers: bool = False
+    """Whether the engine may return while kernels are being built: see `Compiled.wait`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ class Compiled:
     """Whether a write-back moves the version counter of the input, as a write by ATen does; None: not known."""
     kernels: Sequence[Kernel] = ()
     """What it runs, in order, where the job asks for it."""
+    wait: Callable[[], None] | None = None
+    """Waits for kernels that are still being built, which must precede the first run; None: there are none."""
 
 
 def forward_job(program: Program) -> Job:
