@@ -134,8 +134,11 @@ def from_captured(flow: Flow, graph: CapturedGraph) -> Callable[..., Any]:
 def from_program(flow: Flow, graph: CapturedGraph, captured: Captured, program: Program) -> Callable[..., Any]:
     """Runs the stages after those whose results are cached."""
     job = forward_job(program)
-    forward = compile_job(partial(generate, flow), job)
-    backward = later_backward(flow, program, forward, job.shared)
+    compiled = compile_job(partial(generate, flow), job)
+    backward = later_backward(flow, program, compiled, job.shared)
+    forward = compiled.built()
+    if forward is not compiled:  # its saved values have other strides
+        backward = later_backward(flow, program, forward, job.shared)
     return linked(flow, graph, captured, program, forward, backward)
 
 
@@ -333,21 +336,39 @@ def keep(flow: Flow, graph: CapturedGraph, captured: Captured, program: Program)
 
 
 def generate(flow: Flow, job: Job) -> Compiled:
-    """Lowers a graph and compiles it with the engine; if that fails, warns and falls back to the engine `aten`."""
-    role: Role = "backward" if job.is_backward else "forward"
+    """Lowers a graph and compiles it with the engine, which may still build its kernels: `Compiled.built` waits for them."""
     flow, lowered = flow.without_tangents(job.undefined), None
     try:
-        lowered = lower(flow, role, job)
-        return engine(flow, role, lowered)
+        lowered = lower(flow, job.role, job)
+        compiled = engine(flow, job.role, lowered)
     except Exception as error:
-        message = f"the engine {flow.engine.name!r} failed on the {replace(flow.graph, role=role)}"
-        if flow.options.strict:
-            raise EductorError(f"{message}: {error!r}") from error
-        if lowered is not None and calls_bodies(lowered.module):
-            _log.info("%s, whose repeated layers share a body (%r): they are compiled one by one", message, error)
-            return generate(flow.without_regions(), job)
-        warn(f"{message}, so it runs with the engine 'aten': {error!r}. To see more: {see_more()}")
-        return ATEN(job)
+        return instead(flow, job, lowered, error)
+    if compiled.wait is None:
+        return compiled
+    return replace(compiled, wait=partial(waited, flow, job, lowered, compiled.wait))
+
+
+def waited(flow: Flow, job: Job, lowered: Job, wait: Callable[[], Any]) -> Compiled | None:
+    """Waits for the kernels of a compiled graph; returns what runs instead if one cannot be built."""
+    with torch.no_grad(), without_autocast():
+        try:
+            with flow.stage("engine", job.role, lowered.module):
+                wait()
+            return None
+        except Exception as error:
+            return replace(instead(flow, job, lowered, error).built(), wait=None)
+
+
+def instead(flow: Flow, job: Job, lowered: Job | None, error: Exception) -> Compiled:
+    """What runs if the engine failed on a graph: its repeated layers one by one, or the engine `aten`, with a warning."""
+    message = f"the engine {flow.engine.name!r} failed on the {replace(flow.graph, role=job.role)}"
+    if flow.options.strict:
+        raise EductorError(f"{message}: {error!r}") from error
+    if lowered is not None and calls_bodies(lowered.module):
+        _log.info("%s, whose repeated layers share a body (%r): they are compiled one by one", message, error)
+        return generate(flow.without_regions(), job)
+    warn(f"{message}, so it runs with the engine 'aten': {error!r}. To see more: {see_more()}")
+    return ATEN(job)
 
 
 def lower(flow: Flow, role: Role, job: Job) -> Job:
@@ -365,15 +386,17 @@ def engine(flow: Flow, role: Role, job: Job) -> Compiled:
     """Compiles a graph with the engine."""
     with flow.stage("engine", role, job.module) as facts:
         facts["engine"] = flow.engine.name
-        mode, rounds = flow.options.mode, flow.options.round_intermediates
-        compiled = flow.engine(replace(job, mode=mode, rounds=rounds, wants_kernels=flow.wants_details))
-        if flow.wants_details:
+        options, details = flow.options, flow.wants_details
+        settings: dict[str, Any] = {"mode": options.mode, "rounds": options.round_intermediates}
+        # An instrument sees one stage after the other, each with all its time.
+        compiled = flow.engine(replace(job, **settings, wants_kernels=details, defers=not options.instruments))
+        if details:
             facts["kernels"] = [kernel.to_json() for kernel in compiled.kernels]
         return compiled
 
 
 def later_backward(flow: Flow, program: Program, forward: Compiled, shared: dict[str, Any]) -> Backwards | None:
-    """The backward, which the engine compiles on its first call."""
+    """The backward, which the engine compiles on its first call, or while it builds kernels of the forward."""
     functional = program.parts.functional
     prune = partial(pruned, flow, functional) if functional is not None else None
     return deferred_backward(program, forward, partial(generate, flow), prune, shared)

@@ -22,7 +22,7 @@ from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codecache import LambdaFuture
 
 import eductor
-from eductor.engines.inductor.cpp_units import wait_for_units
+from eductor.engines.inductor.pending import wait_or_defer
 from eductor.errors import EductorWarning, warn
 from eductor.observe.explain.progress import Progress
 from eductor.progress import Line, building, screen, shown, stages
@@ -363,7 +363,7 @@ def test_kernels_of_triton_are_counted(terminal, seen):
         task.set_result(None)
 
     with shown("stage"):
-        wait_for_units(wait, AsyncCompile(), scope)
+        wait_or_defer(wait, AsyncCompile(), scope)
     assert scope == {"kernel": "built", "cached": "cached", "x": 3}
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,8 +20,14 @@ from eductor.errors import Unsupported
 from eductor.graph.values.meta import output_of, tensor_of
 from eductor.program.job import Run
 
-CompileBackward = Callable[[GraphModule, Sequence[bool], bool], Run]
+Finish = Callable[[], Run]
+"""Waits for the kernels of a graph, and returns its function."""
+
+CompileBackward = Callable[[GraphModule, Sequence[bool], bool], Finish]
 """Compiles a backward graph for these defined tangents; the flag says that its saved values are needed afterwards."""
+
+Variant = tuple[tuple[bool, ...], bool]
+"""Which tangents are defined, and whether saved values are needed afterwards."""
 
 Prune = Callable[[Sequence[bool]], tuple[GraphModule, list[bool]]]
 """From which tangents are defined to the backward that takes only those, and which gradients it computes."""
@@ -36,14 +44,15 @@ class Backwards:
         self._prune = prune
         self._tangents = tangents
         self._compile = compile
-        self._made: dict[tuple[tuple[bool, ...], bool], Run] = {}
+        self._made: dict[Variant, Run] = {}
+        self._started: dict[Variant, Finish] = {}
         self._lock = threading.RLock()
 
     def __call__(self, defined: tuple[bool, ...], keeps: bool) -> Run:
         run = self._made.get((defined, keeps))
         if run is None:
             with self._lock:
-                run = self._made.get((defined, keeps)) or self._make(defined, keeps)
+                run = self._made.get((defined, keeps)) or self._finished(defined, keeps)
                 self._made[defined, keeps] = run
         return run
 
@@ -51,17 +60,40 @@ class Backwards:
         """Compiles the ordinary variant now."""
         self((True,) * self._tangents, False)
 
-    def _make(self, defined: tuple[bool, ...], keeps: bool) -> Run:
+    def start(self) -> None:
+        """Lowers the variant that is likely to be called first, whose kernels are built until then."""
+        defined = _likely(self._module, self._tangents)
+        with suppress(Exception):  # its first call will raise it again
+            self._started[defined, False] = self._start(defined, False)
+
+    def _finished(self, defined: tuple[bool, ...], keeps: bool) -> Run:
+        finish = self._started.pop((defined, keeps), None) or self._start(defined, keeps)
+        return finish()
+
+    def _start(self, defined: tuple[bool, ...], keeps: bool) -> Finish:
         if all(defined):
             return self._compile(self._module, defined, keeps)
         module, present = self._prune(defined)
-        run = self._compile(module, defined, keeps)
+        return partial(_completed, self._compile(module, defined, keeps), present)
 
-        def call(inputs: list[Any]) -> Sequence[Any]:
-            found = iter(run(inputs))
-            return [next(found) if is_present else None for is_present in present]
 
-        return call
+def _likely(module: GraphModule, tangents: int) -> tuple[bool, ...]:
+    """Which tangents a first call is likely to define: that of the loss, if one output alone is a scalar, otherwise all."""
+    placeholders = module.graph.find_nodes(op="placeholder")
+    values = map(tensor_of, placeholders[len(placeholders) - tangents :])
+    scalars = tuple(value is not None and value.dim() == 0 for value in values)
+    return scalars if sum(scalars) == 1 else (True,) * tangents
+
+
+def _completed(finish: Finish, present: Sequence[bool]) -> Run:
+    """A pruned backward as a function of all gradients, None for those that it does not compute."""
+    run = finish()
+
+    def call(inputs: list[Any]) -> Sequence[Any]:
+        found = iter(run(inputs))
+        return [next(found) if is_present else None for is_present in present]
+
+    return call
 
 
 def without_undefined(module: GraphModule, defined: Sequence[bool]) -> tuple[GraphModule, list[bool]]:

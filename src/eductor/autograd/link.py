@@ -10,7 +10,7 @@ import torch
 from torch.fx import GraphModule
 
 from eductor import compat
-from eductor.autograd.backward_variants import Backwards, Prune, without_undefined
+from eductor.autograd.backward_variants import Backwards, Finish, Prune, without_undefined
 from eductor.autograd.captured import Captured, Pairs
 from eductor.autograd.eager_replay import EagerReplay
 from eductor.autograd.input_overlaps import watching_overlaps
@@ -35,18 +35,25 @@ def deferred_backward(
 ) -> Backwards | None:
     """The backward, compiled when it is first called; at once where sizes are saved, whose guards Dynamo waits for.
 
-    Without `prune`, undefined tangents are pruned from the backward of the program, which must be functional then.
-    `shared` has the engine's notes about the forward.
+    While kernels of the forward are being built, the variant that is likely to be called first is lowered. Without `prune`,
+    undefined tangents are pruned from the backward of the program, which must be functional then. `shared` has the engine's
+    notes about the forward.
     """
-    parts = program.parts
+    parts, strides = program.parts, forward.strides
     if parts.backward is None:
         return None
     state, chosen = compat.CompileState(), prune or partial(without_undefined, parts.backward)
 
-    def compile_backward(module: GraphModule, defined: Sequence[bool], keeps_saved: bool) -> Run:
-        job = backward_job(program, forward, module, defined, keeps_saved=keeps_saved, shared=shared)
+    def compile_backward(module: GraphModule, defined: Sequence[bool], keeps_saved: bool) -> Finish:
+        job = backward_job(program, strides, module, defined, keeps_saved=keeps_saved, shared=shared)
         with state.entered():
-            return compile_job(compile, job).run
+            compiled = compile_job(compile, job)
+
+        def finish() -> Run:
+            with state.entered():
+                return compiled.built().run
+
+        return finish
 
     def pruned(defined: Sequence[bool]) -> tuple[GraphModule, list[bool]]:
         with state.entered(), torch.no_grad(), compat.without_autocast():
@@ -55,6 +62,8 @@ def deferred_backward(
     backwards = Backwards(parts.backward, len(program.signature.tangents), compile_backward, pruned)
     if parts.sizes:
         backwards.prepare()
+    elif forward.wait is not None:
+        backwards.start()
     return backwards
 
 

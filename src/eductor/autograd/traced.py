@@ -88,7 +88,7 @@ def aot_dispatch_autograd(
     with without_autocast():  # its casts are in the graph
         program = traced.program(partition_fn(traced.joint))
     job = forward_job(program)
-    forward = compile_job(compile, job)
+    forward = compile_job(compile, job).built()
     backward = deferred_backward(program, forward, compile, None, job.shared)
     recompile = partial(
         aot_dispatch_autograd,

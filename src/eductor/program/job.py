@@ -16,6 +16,9 @@ from eductor.program.parts import Program
 Run = Callable[[list[Any]], Sequence[Any]]
 """Takes the inputs as a list, which it empties, so that nothing outlives its last use; returns the outputs."""
 
+Strides = Sequence[Sequence[Any] | None]
+"""The strides that an engine chose for the outputs of a graph; None for an output that keeps those of the graph."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -46,6 +49,12 @@ class Job:
     """The engine's own notes, the same for a forward and its backward."""
     wants_kernels: bool = False
     """Whether to report which kernels are made, and from which nodes."""
+    defers: bool = False
+    """Whether the engine may return while kernels are being built: see `Compiled.wait`."""
+
+    @property
+    def role(self) -> Literal["forward", "backward"]:
+        return "backward" if self.is_backward else "forward"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +76,18 @@ class Compiled:
     """A runnable graph, and what the engine knows about it."""
 
     run: Run
-    strides: Sequence[Sequence[Any] | None] | None = None
+    strides: Strides | None = None
     """The strides that it chose for the outputs; None: those of the graph."""
     counts_writes: bool | None = None
     """Whether a write-back moves the version counter of the input, as a write by ATen does; None: not known."""
     kernels: Sequence[Kernel] = ()
     """What it runs, in order, where the job asks for it."""
+    wait: Callable[[], Compiled | None] | None = None
+    """Waits for kernels that are still being built; returns what runs instead if they cannot be. None: there are none."""
+
+    def built(self) -> Compiled:
+        """What runs, when its kernels are there."""
+        return self if self.wait is None else self.wait() or self
 
 
 def forward_job(program: Program) -> Job:
@@ -90,20 +105,20 @@ def forward_job(program: Program) -> Job:
 
 def backward_job(
     program: Program,
-    forward: Compiled,
+    strides: Strides | None,
     module: GraphModule,
     defined: Sequence[bool],
     *,
     keeps_saved: bool,
     shared: dict[str, Any],
 ) -> Job:
-    """A backward graph of a program, which takes the defined tangents."""
+    """A backward graph of a program, which takes the defined tangents; `strides` are those of the compiled forward."""
     parts = program.parts
     sizes, saved = len(parts.sizes), len(parts.sizes) + len(parts.saved)
     destinations = frozenset(range(saved, saved + len(parts.destinations)))
     return Job(
         module,
-        [*_saved_values(program, forward), *_values(module)[saved:]],
+        [*_saved_values(program, strides), *_values(module)[saved:]],
         is_inference=False,
         is_backward=True,
         static=_static(program) | destinations,
@@ -120,13 +135,13 @@ def _values(module: GraphModule) -> list[Any]:
     return [value_of(p) for p in module.graph.find_nodes(op="placeholder")]
 
 
-def _saved_values(program: Program, forward: Compiled) -> list[Any]:
+def _saved_values(program: Program, chosen: Strides | None) -> list[Any]:
     """Fake values of saved sizes and tensors, with the strides that the engine chose for them."""
     parts = program.parts
     assert parts.backward is not None
     values = _values(parts.backward)[: len(parts.sizes) + len(parts.saved)]
     for k, place in enumerate(parts.saved, start=len(parts.sizes)):
-        strides = forward.strides[place.index] if forward.strides is not None and place.source == "output" else None
+        strides = chosen[place.index] if chosen is not None and place.source == "output" else None
         value = values[k]
         if strides is not None and not known_equal(tuple(value.stride()), tuple(strides)):
             with value.fake_mode:

@@ -20,17 +20,18 @@ def direct_call(compiled: Any) -> Run:
     from torch._inductor import debug
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
-    runner = getattr(compiled, "compiled_fn_runner", None)
-    if runner is not None and torch.version.cuda and not hasattr(CachingAutotuner, "_build_fast_launcher"):
-        launch_directly(runner.call.__func__.__globals__, CachingAutotuner, is_observed)
     if not hasattr(compiled, "current_callable"):
         return cast(Run, compiled)
+    runner: Any = getattr(compiled, "compiled_fn_runner", None)
+    launches = runner is not None and torch.version.cuda and not hasattr(CachingAutotuner, "_build_fast_launcher")
     is_settled = False
 
     def run(inputs: list[Any]) -> Sequence[Any]:
         nonlocal is_settled
         if is_settled and not (torch.autograd.profiler._is_profiler_enabled or debug.RECORD_GRAPH_EXECUTION):
             return cast("Sequence[Any]", compiled.current_callable(inputs))
+        if launches and not is_settled:  # only now all its kernels are built
+            launch_directly(runner.call.__func__.__globals__, CachingAutotuner, is_observed)
         results = compiled(inputs)
         is_settled = True
         return cast("Sequence[Any]", results)

@@ -11,7 +11,8 @@ that defines a macro, or takes an argument whose type is unknown here.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache, partial
 from types import ModuleType
@@ -129,35 +130,36 @@ def bind_in_batch(bind: Callable[..., Any], compiler: Any, types: Sequence[str],
     return LambdaFuture(load)
 
 
-def wait_for_units(wait: Callable[..., Any], compiler: Any, scope: dict[str, Any]) -> None:
-    """`AsyncCompile.wait`, which the module calls after its last kernel."""
+def wait_for_units(
+    wait: Callable[..., Any], compiler: Any, scope: dict[str, Any], builds: Mapping[Future[Any], int]
+) -> None:
+    """Wait for the kernels of a module by `AsyncCompile.wait`; `builds` are the tasks that build so many of them each."""
     from torch._inductor.codecache import LambdaFuture
 
-    submit(compiler)
-    for kernel in scope.values():
-        if isinstance(kernel, LambdaFuture) and kernel.future is not None:
-            building(kernel.future)  # one of Triton
+    for task, kernels in builds.items():
+        building(task, kernels)
     wait(compiler, scope)  # without worker processes, torch expects no futures
     scope.update({name: value.result() for name, value in scope.items() if isinstance(value, LambdaFuture)})
 
 
-def submit(compiler: Any) -> None:
-    """Divide the waiting kernels of a module into units, and start to compile them."""
+def submit(compiler: Any) -> dict[Future[Any], int]:
+    """Divide the waiting kernels of a module into units, and build those that are not on disk: tasks of so many kernels."""
     from torch._inductor.async_compile import get_compile_threads
 
-    workers = get_compile_threads()
+    workers, tasks = get_compile_threads(), dict[Future[Any], int]()
     for unit in _divided(_waiting.pop(compiler, []), workers):
         source = source_of([(kernel.types, kernel.code) for kernel in unit])
-        start = partial(_start, compiler, len(unit)) if workers > 1 else None
+        start = partial(_start, compiler, tasks, len(unit)) if workers > 1 else None
         built = _cache().load_async(source, submit_fn=start)
         for number, kernel in enumerate(unit):
             kernel.load = partial(_function, built, number)
+    return tasks
 
 
-def _start(compiler: Any, kernels: int, build: Callable[[], None]) -> Any:
+def _start(compiler: Any, tasks: dict[Future[Any], int], kernels: int, build: Callable[[], None]) -> Any:
     """Let a worker build a unit with so many kernels."""
     task = compiler.submit(build)
-    building(task, kernels)
+    tasks[task] = kernels
     return task
 
 

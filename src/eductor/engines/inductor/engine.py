@@ -6,6 +6,7 @@ compile of the same graph in another process fast. Only this package uses the ge
 - `config`: settings of one compile, and its cache key; `patches` and `lowerings`: our changes to the generator
 - `warm_up`: what is started before the passes run: `workers`, `vector_isa`
 - `bodies`: what repeated layers share; `cpp_units`: the C++ kernels of a graph in few files; `kernels`: the kernels of a compiled graph
+- `pending`: kernels that are still being built when a compile returns
 - `calls`, `direct_launch`: how it runs; `bounds`: errors of indices
 - `batch_norms`, `empty_norms`, `repeated_cats`: decompositions; `stock`: torch's own pipeline, observed
 """
@@ -31,6 +32,7 @@ from eductor.engines.inductor.config import configured
 from eductor.engines.inductor.empty_norms import with_empty_means
 from eductor.engines.inductor.kernels import kernels_of
 from eductor.engines.inductor.patches import emulates_roundings
+from eductor.engines.inductor.pending import pending
 from eductor.engines.inductor.repeated_cats import with_layouts_of_cats
 from eductor.engines.inductor.warm_up import warmed_up as warmed_up
 from eductor.errors import Unsupported
@@ -88,7 +90,7 @@ def compile(job: Job) -> Compiled:
     if job.rounds:
         _mark_roundings(module)
     mode = fake_mode_of(module.graph)
-    with configured(mode, job, graphs=graphs):
+    with configured(mode, job, graphs=graphs), pending(shared["id"], defers=job.defers) as kernels:
         compiled = compile_fx_inner(
             module,
             resolve_negative(list(job.inputs)),
@@ -102,8 +104,14 @@ def compile(job: Job) -> Compiled:
     made = compiled if graphs else direct_call(compiled)  # CUDA graphs are recorded in later calls, which are logged
     call = explaining_bounds(made, lookups)
     run = call if not is_negative else lambda inputs: call(resolve_negative(inputs))
-    kernels = kernels_of(compiled, module) if job.wants_kernels else ()
-    return Compiled(run, output_strides(compiled, mode), counts_writes=False, kernels=kernels)
+    reported = kernels_of(compiled, module) if job.wants_kernels else ()
+
+    def wait() -> None:
+        with configured(mode, job, graphs=graphs):
+            kernels.finish()
+
+    strides, waits = output_strides(compiled, mode), wait if kernels.is_pending else None
+    return Compiled(run, strides, counts_writes=False, kernels=reported, wait=waits)
 
 
 def _mark_roundings(module: GraphModule) -> None:

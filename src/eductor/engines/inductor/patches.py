@@ -28,8 +28,9 @@ import torch
 
 from eductor.compat import OpOverload
 from eductor.engines.inductor.bodies import assert_sizes, create_call, start_body
-from eductor.engines.inductor.cpp_units import bind_in_batch, wait_for_units
+from eductor.engines.inductor.cpp_units import bind_in_batch
 from eductor.engines.inductor.lowerings import our_lowerings
+from eductor.engines.inductor.pending import keep_or_defer, wait_or_defer
 from eductor.engines.inductor.vector_isa import valid_sets
 from eductor.engines.inductor.workers import generate_awake
 
@@ -80,6 +81,7 @@ class _Installation:
     def _install(self) -> None:
         from torch._inductor import compile_fx, cpu_vec_isa, graph, ir, lowering, scheduler
         from torch._inductor.async_compile import AsyncCompile
+        from torch._inductor.codecache import FxGraphCache
         from torch._inductor.codegen import wrapper
 
         search = valid_sets(cpu_vec_isa.valid_vec_isa_list, _is_ours.get)
@@ -96,7 +98,8 @@ class _Installation:
             (graph.SubgraphLowering, "__init__", start_body),
             (wrapper.SubgraphPythonWrapperCodegen, "codegen_input_size_asserts", assert_sizes),
             (AsyncCompile, "cpp_pybinding", bind_in_batch),
-            (AsyncCompile, "wait", wait_for_units),
+            (AsyncCompile, "wait", wait_or_defer),
+            (FxGraphCache, "_save_graph", keep_or_defer),
             (compile_fx, "fx_codegen_and_compile", generate_awake),
         ):
             self._undo.enter_context(patch.object(home, name, _in_ours(getattr(home, name), corrected)))
