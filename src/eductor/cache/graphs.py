@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
-from torch.utils import _pytree as pytree
 
 from eductor.cache.values import (
     NotKept,
@@ -143,7 +142,7 @@ _HOMES = ("torch", "_operator", "math", "builtins")
 def is_known(node: Node) -> bool:
     """Whether a node of a final graph calls a function of values, sizes and numbers that this version of torch determines."""
     target: Any = node.target
-    if not all(map(_is_plain, pytree.tree_leaves((node.args, node.kwargs)))):
+    if not (_is_plain(node.args) and _is_plain(node.kwargs)):
         return False
     if node.op == "call_method":
         return isinstance(getattr(torch.Tensor, target, None), (FunctionType, MethodDescriptorType))
@@ -158,6 +157,11 @@ def is_known(node: Node) -> bool:
 
 
 def _is_plain(argument: Any) -> bool:
+    """Whether an argument, or each part of it, is a value: no function and no module."""
+    if isinstance(argument, (list, tuple)):
+        return all(map(_is_plain, argument))
+    if isinstance(argument, dict):
+        return all(map(_is_plain, argument.values()))
     return isinstance(argument, Node) or not (callable(argument) or isinstance(argument, ModuleType))
 
 
