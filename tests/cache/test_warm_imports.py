@@ -74,7 +74,7 @@ def package(tmp_path, monkeypatch):
     (home / "__init__.py").write_text("")
     (home / "inner" / "code.py").write_text("x = 1")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("torch._inductor.codecache.cache_dir", lambda: str(tmp_path / "kernels"))
+    monkeypatch.setattr("torch._inductor.runtime.cache_dir_utils.cache_dir", lambda: str(tmp_path / "kernels"))
     return home
 
 
@@ -136,7 +136,7 @@ def test_the_hashes_are_those_of_torch(which, tmp_path, monkeypatch):
     if which == "triton_key" and not triton_compat.HAS_TRITON:
         pytest.skip("no Triton here")
     kept = source_keys.key_of_torch if which == "torch_key" else source_keys.key_of_triton
-    monkeypatch.setattr("torch._inductor.codecache.cache_dir", lambda: str(tmp_path))
+    monkeypatch.setattr("torch._inductor.runtime.cache_dir_utils.cache_dir", lambda: str(tmp_path))
     for _ in range(2):
         source_keys._kept.cache_clear()
         assert kept(getattr(home, which)) == getattr(home, which)()

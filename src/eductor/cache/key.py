@@ -27,6 +27,7 @@ from eductor.graph.text.structure import structural_hash
 from eductor.graph.text.symbolic_sizes import spell_size
 from eductor.graph.values.meta import hint_of
 from eductor.graph.values.module_tensors import attribute_at
+from eductor.ops.versions import stated_versions
 from eductor.options import SLOT_OPTIONS, Options
 from eductor.pipeline.pipeline import Pipeline
 from eductor.pipeline.versions import is_ours, spelled, unwrapped
@@ -80,6 +81,7 @@ class Question:
             "torch": compat.global_state(),
             "options": _options(options),
             "engine": _engine(engine, options),
+            "operators": stated_versions(),
             "graph": list(_graph(module)),
             "inputs": [_input(x, fake, symbols) for x, fake in zip(given, fakes.values, strict=True)],
             "static": sorted(captured.static_inputs()),

@@ -19,7 +19,7 @@ from typing import Any
 
 from eductor.errors import BadOption, warn_uncounted
 
-FORMAT = "eductor.cache/1"
+FORMAT = "eductor.cache/2"
 FOLDER, SIZE = "EDUCTOR_CACHE_DIR", "EDUCTOR_CACHE_MIB"
 """Environment variables: the folder of entries, and the limit of their size in MiB; 0 disables the cache."""
 DEFAULT_MIB = 512

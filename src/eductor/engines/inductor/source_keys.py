@@ -38,7 +38,7 @@ def key_of_triton(compute: Callable[[], str]) -> str:
 @functools.cache
 def _kept(package: str, compute: Callable[[], Any]) -> Any:
     """The hash of a package from its file, which is written if it is missing; computed where neither is possible."""
-    from torch._inductor.codecache import cache_dir
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     with suppress(OSError, ValueError, SyntaxError):
         path = Path(cache_dir()) / FOLDER / f"{package}-{_state_of(package)}"
