@@ -38,6 +38,7 @@ def run_everything(pipeline: Pipeline) -> list[str]:
 @pytest.mark.parametrize("step", [s for s in Registry.built_in().steps() if s.is_built_in], ids=lambda s: s.address)
 def test_a_row_says_as_the_declaration_whether_the_pass_is_on(step):
     assert step.on == step.load().on
+    assert step.load().fn.__module__ == step.module  # a pass whose module is not imported is as shipped
 
 
 def test_what_is_printed_is_what_runs(capsys):
