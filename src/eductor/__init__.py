@@ -32,6 +32,7 @@ from eductor.observe.bisect.bisect import bisect as bisect
 from eductor.observe.explain.explain import explain as explain
 from eductor.observe.table import pass_table as pass_table
 from eductor.observe.verify.verify import verify as verify
+from eductor.ops.versions import state_operator_version as state_operator_version
 from eductor.options import Options as Options
 from eductor.partition import Plan as Plan
 from eductor.partition import partition_fn as partition_fn

@@ -18,7 +18,6 @@ from zoo.training import train
 IN_CI = ("gpt2", "recommender")
 NOT_KEPT = {
     "mixtral": "it runs as captured: the gradient of its operator for experts reads sizes from a tensor",
-    "bloom": "its gelu is a torch.autograd.Function",
 }
 """Models whose graphs do not all come from disk, and why."""
 

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import random
 import warnings
 import zlib
 
@@ -95,9 +96,66 @@ def test_files_of_processes_that_died_are_removed(store):
     for path in (old, new):
         path.write_bytes(b"x")
     os.utime(old, (0, 0))
-    store.put("b", 2)
+    Store(store.folder, 1000).put("b", 2)  # so small that each put makes room
     assert not old.exists()
     assert new.exists()
+
+
+@pytest.fixture
+def looked_at(monkeypatch):
+    """The folders that were listed, and the files whose state was asked for."""
+    seen = []
+
+    def watched(original):
+        def watch(place, *args, **kwargs):
+            seen.append(place)
+            return original(place, *args, **kwargs)
+
+        return watch
+
+    for name in ("scandir", "listdir", "stat"):
+        monkeypatch.setattr(os, name, watched(getattr(os, name)))
+    return seen
+
+
+def with_entries(store, count, size=1):
+    """A store with so many entries, of which nothing has been counted."""
+    store.folder.mkdir(parents=True)
+    for i in range(count):
+        (store.folder / f"{i:032}.entry").write_bytes(b"x" * size)
+    return store
+
+
+def test_a_put_looks_at_no_other_entry(store, looked_at):
+    with_entries(store, 20_000)
+    store.put("first", 1)  # there is no count yet, so it looks at all
+    assert len(looked_at) >= 20_000
+    looked_at.clear()
+    for i in range(50):
+        store.put(str(i), i)
+    assert len(looked_at) < 200
+    assert len(store.entries()) == 20_051
+
+
+def test_room_is_made_when_a_part_of_the_limit_was_written(store, looked_at):
+    small = with_entries(Store(store.folder, 1 << 20), 500, size=2048)
+    contents = os.urandom(5000).hex()
+    sizes, looks = [], []
+    for i in range(100):
+        looked_at.clear()
+        small.put(str(i), contents)
+        looks.append(len(looked_at) > 100)
+        sizes.append(sum(stat.st_size for _, stat in small.entries()))
+    assert max(sizes) <= small.limit
+    assert 5 < sum(looks) < 15
+    assert small.get("99") == contents
+
+
+def test_a_process_that_dies_after_counting_only_makes_room_earlier(store):
+    small = with_entries(Store(store.folder, 1 << 20), 3000, size=512)
+    (store.folder / "written").write_bytes(b"." * 64)
+    small.put("a", 1)
+    assert sum(stat.st_size for _, stat in small.entries()) <= small.limit
 
 
 def test_a_folder_that_cannot_be_written_is_warned_of(tmp_path):
@@ -109,12 +167,13 @@ def test_a_folder_that_cannot_be_written_is_warned_of(tmp_path):
 
 def _write_and_read(folder, seed):
     warnings.simplefilter("error")
-    store = Store(folder, 40_000)
+    store = Store(folder, 8_000)
     for i in range(60):
         key = str((i + seed) % 7)
-        store.put(key, key * 4000)
+        contents = random.Random(key).randbytes(1500).hex()
+        store.put(key, contents)
         found = store.get(key)
-        assert found is None or found == key * 4000
+        assert found is None or found == contents
 
 
 def test_many_processes_at_once(store):
@@ -125,6 +184,7 @@ def test_many_processes_at_once(store):
     for worker in workers:
         worker.join(60)
     assert [worker.exitcode for worker in workers] == [0] * 4
+    assert sum(stat.st_size for _, stat in store.entries()) <= 8_000 + 3 * 2_000  # what the others write meanwhile
 
 
 def test_the_command_tells_and_clears(store, capsys):

@@ -35,6 +35,12 @@ def run_everything(pipeline: Pipeline) -> list[str]:
     return [r.address for r in recorder.records]
 
 
+@pytest.mark.parametrize("step", [s for s in Registry.built_in().steps() if s.is_built_in], ids=lambda s: s.address)
+def test_a_row_says_as_the_declaration_whether_the_pass_is_on(step):
+    assert step.on == step.load().on
+    assert step.load().fn.__module__ == step.module  # a pass whose module is not imported is as shipped
+
+
 def test_what_is_printed_is_what_runs(capsys):
     steps = Registry.default().steps()
     assert main(["passes", "--json"]) == 0

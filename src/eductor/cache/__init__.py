@@ -5,9 +5,9 @@
     entry    the final graphs as Python text with the types of their values, and what the runtime around them needs
     store    files named by hashes of keys: written atomically, checked when read, bounded in size
 
-Nothing is unpickled and no text is executed: graphs are parsed, and call only operators of torch and of Eductor. What
-cannot be written this way (operators of other packages, bodies of higher-order operators, data-dependent sizes) is not
-cached. An engine caches its own kernels: it receives the same graphs, and looks them up by these.
+Nothing is unpickled and no text is executed: graphs are parsed, with the bodies of their operators, and call only operators of
+torch, of Eductor, and those that state a version. What cannot be written this way (other operators, data-dependent sizes)
+is not cached. An engine caches its own kernels: it receives the same graphs, and looks them up by these.
 """
 
 from eductor.cache.compile_cache import CompileCache as CompileCache

@@ -15,7 +15,7 @@ from torch.fx import GraphModule
 
 from eductor.cache.entry import Entry, read, write
 from eductor.cache.graphs import graph_from_data, graph_to_data
-from eductor.cache.key import Question
+from eductor.cache.key import Question, is_source_unchanged
 from eductor.cache.store import Store
 from eductor.cache.values import NotKept
 from eductor.engines import Engine
@@ -83,7 +83,7 @@ class CompileCache:
 
     def keep(self, program: Program, packed: Hoisted | None) -> None:
         """Stores a program, unless its compile raised a warning, which a warm start would not repeat."""
-        if self.question is None or warnings_until_now() > self.warned_before:
+        if self.question is None or not _may_keep(self.warned_before):
             return
         with _without_cache_on_failure(self.name):
             entry = Entry.of(program, packed, self.question.guards())
@@ -109,10 +109,15 @@ class CompileCache:
             return known
         warned_before = warnings_until_now()
         module, present = prune()
-        if warnings_until_now() == warned_before:
+        if _may_keep(warned_before):
             with _without_cache_on_failure(self.name):
                 Store.default().put(key, {"graph": graph_to_data(module, symbols), "present": present})
         return module, present
+
+
+def _may_keep(warned_before: int) -> bool:
+    """Whether a compile raised no warning, and ran the passes that its key names."""
+    return warnings_until_now() == warned_before and is_source_unchanged()
 
 
 def _found(key: str, read: Callable[[Any], T]) -> T | None:

@@ -62,8 +62,6 @@ class Entry:
 def write(entry: Entry, symbols: Symbols) -> dict[str, Any]:
     """An entry as plain data; raises `NotKept` if a part cannot be serialized."""
     program = entry.program
-    if program.function_graph is not None:
-        raise NotKept("a torch.autograd.Function")
     return {
         "guards": [symbols.spell(guard) for guard in entry.guards],
         "packing": _to_data(Packing | None, entry.packing, symbols),

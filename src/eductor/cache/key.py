@@ -27,6 +27,7 @@ from eductor.graph.text.structure import structural_hash
 from eductor.graph.text.symbolic_sizes import spell_size
 from eductor.graph.values.meta import hint_of
 from eductor.graph.values.module_tensors import attribute_at
+from eductor.ops.versions import stated_versions
 from eductor.options import SLOT_OPTIONS, Options
 from eductor.pipeline.pipeline import Pipeline
 from eductor.pipeline.versions import is_ours, spelled, unwrapped
@@ -80,6 +81,7 @@ class Question:
             "torch": compat.global_state(),
             "options": _options(options),
             "engine": _engine(engine, options),
+            "operators": stated_versions(),
             "graph": list(_graph(module)),
             "inputs": [_input(x, fake, symbols) for x, fake in zip(given, fakes.values, strict=True)],
             "static": sorted(captured.static_inputs()),
@@ -104,12 +106,21 @@ class Question:
 @functools.cache
 def _versions() -> tuple[str, ...]:
     """The versions of Python, torch and Eductor, with a hash of Eductor's whole source."""
+    torchs = torch.__version__, str(torch.version.git_version)
+    return platform.python_version(), *torchs, __version__, _source()
+
+
+def is_source_unchanged() -> bool:
+    """Whether Eductor's files are still those of the keys: a pass is imported when it first runs."""
+    return _versions()[-1] == _source()
+
+
+def _source() -> str:
     digest = hashlib.sha256()
     for path in sorted(HOME.rglob("*.py")):
         digest.update(str(path.relative_to(HOME)).encode())
         digest.update(path.read_bytes())
-    torchs = torch.__version__, str(torch.version.git_version)
-    return platform.python_version(), *torchs, __version__, digest.hexdigest()
+    return digest.hexdigest()
 
 
 def _check_passes(pipeline: Pipeline) -> None:
@@ -119,7 +130,7 @@ def _check_passes(pipeline: Pipeline) -> None:
     running those passes, so they must not change what it computes.
     """
     for step in pipeline.steps:
-        if step.is_slot:
+        if step.is_slot or step.is_as_shipped:
             continue
         pass_ = step.load()
         if pass_.unversioned:

@@ -1,4 +1,8 @@
-"""Cache entries as files: written atomically, checked when read, the least recently used removed above a size limit."""
+"""Cache entries as files: written atomically, checked when read, the least recently used removed above a size limit.
+
+A put looks at no other entry. It adds its size to a count, and when that reaches a part of the limit, the entries are looked at
+and the count starts again.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +19,21 @@ from typing import Any
 
 from eductor.errors import BadOption, warn_uncounted
 
-FORMAT = "eductor.cache/1"
+FORMAT = "eductor.cache/2"
 FOLDER, SIZE = "EDUCTOR_CACHE_DIR", "EDUCTOR_CACHE_MIB"
 """Environment variables: the folder of entries, and the limit of their size in MiB; 0 disables the cache."""
 DEFAULT_MIB = 512
-_SUFFIX, _UNFINISHED = ".entry", ".unfinished-"
+_SUFFIX, _UNFINISHED, _COUNT = ".entry", ".unfinished-", "written"
+_PART = 16
+"""Entries are removed down to 15/16 of the limit, and looked at again when 1/16 of it has been written."""
 _GIVEN_UP = 3600.0
 """Seconds after which an unfinished file belongs to a dead process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A folder of entries, limited in bytes. Processes may use it concurrently."""
+    """A folder of entries, limited in bytes. Processes may use it concurrently; one may exceed the limit by what others write
+    while it removes entries."""
 
     folder: Path
     limit: int
@@ -78,13 +85,15 @@ class Store:
         path = self._path(key)
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            is_due = self._counted(len(packed))
             with tempfile.NamedTemporaryFile(dir=self.folder, prefix=_UNFINISHED, delete=False) as file:
                 file.write(packed)
             os.replace(file.name, path)
         except OSError as error:
             _ignored(self.folder, f"it cannot be written: {error}")
             return
-        self._make_room()
+        if is_due:
+            self._make_room()
 
     def give_up(self, key: str, reason: str) -> None:
         """Removes the entry of a key, with a warning that gives the reason."""
@@ -108,7 +117,23 @@ class Store:
             path.unlink(missing_ok=True)
         return len(entries)
 
+    def _counted(self, size: int) -> bool:
+        """Adds a size to what was written since room was made; returns whether it is time to make room.
+
+        The count is the length of a file in KiB: processes append to it without a lock, and one that dies cannot damage it.
+        """
+        try:
+            file = os.open(self.folder / _COUNT, os.O_WRONLY | os.O_APPEND)
+        except FileNotFoundError:
+            return True
+        try:
+            os.write(file, b"." * (1 + size // 1024))
+            return os.fstat(file).st_size << 10 > self.limit // _PART
+        finally:
+            os.close(file)
+
     def _make_room(self) -> None:
+        """Removes what dead processes left, and entries down to their part of the limit; starts the count again."""
         for path in self.folder.glob(f"{_UNFINISHED}*"):
             with suppress(OSError):
                 if time.time() - path.stat().st_mtime > _GIVEN_UP:
@@ -116,11 +141,13 @@ class Store:
         entries = self.entries()
         total = sum(stat.st_size for _, stat in entries)
         for path, stat in entries:
-            if total <= self.limit:
+            if total <= self.limit - self.limit // _PART:
                 break
             with suppress(OSError):
                 path.unlink(missing_ok=True)
             total -= stat.st_size
+        with suppress(OSError):
+            (self.folder / _COUNT).write_bytes(b"")
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{_digest(key.encode())[:32]}{_SUFFIX}"

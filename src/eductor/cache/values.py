@@ -106,16 +106,14 @@ def value_from_data(data: Any, symbols: Symbols, mode: FakeTensorMode) -> Any:
         return several if data["list"] else tuple(several)
     dtype, shape, strides, offset, device, requires_grad = data
     shape, strides = ([symbols.read(s) for s in sizes] for sizes in (shape, strides))
-    with mode:
-        if offset == 0:
-            value = torch.empty_strided(shape, strides, dtype=dtype_called(dtype), device=device)
-        else:
-            start = symbols.read(offset)
-            last = (
-                sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if 0 not in shape else 0
-            )
-            whole = torch.empty(start + last + 1, dtype=dtype_called(dtype), device=device)
-            value = whole.as_strided(shape, strides, start)
+    if offset == 0:
+        meta = torch.empty_strided(shape, strides, dtype=dtype_called(dtype), device="meta")
+    else:
+        start = symbols.read(offset)
+        last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if 0 not in shape else 0
+        whole = torch.empty(start + last + 1, dtype=dtype_called(dtype), device="meta")
+        meta = whole.as_strided(shape, strides, start)
+    value = FakeTensor(mode, meta, torch.device(device))  # several times faster than a call in the mode
     return value.requires_grad_() if requires_grad else value
 
 

@@ -64,6 +64,7 @@ from eductor.compat.operators import is_random as is_random
 from eductor.compat.operators import is_transform as is_transform
 from eductor.compat.operators import operator_bindings as operator_bindings
 from eductor.compat.operators import quantized_operators as quantized_operators
+from eductor.compat.operators import register_fake as register_fake
 from eductor.compat.operators import sums_for_running_products as sums_for_running_products
 from eductor.compat.state import DispatchState as DispatchState
 from eductor.compat.state import RandomState as RandomState

@@ -11,10 +11,10 @@ from typing import Any
 from eductor.engines.aten import aten, calls
 from eductor.engines.inductor import engine as inductor  # which imports torch's code generator when it is used
 from eductor.errors import BadOption, EductorError, UnknownName
+from eductor.graph.decomposition_tables import add_table
 from eductor.graph.values.meta import output_of
 from eductor.options import Options
 from eductor.passes import lower
-from eductor.patterns.trace.tracing import add_table
 from eductor.pipeline import Pass, Row
 from eductor.program.job import Compiled as Compiled
 from eductor.program.job import Job as Job

@@ -10,7 +10,7 @@ from torch.fx import Graph, GraphModule, Node, map_arg
 from torch.fx.graph import CodeGen
 from torch.nn import Module
 
-from eductor.compat import calls_of, codegen_of
+from eductor.compat import calls_of, codegen_of, lazy_module
 
 
 def copy_of(graph: Graph) -> Graph:
@@ -70,7 +70,7 @@ class Snapshot:
 
     def module(self, root: GraphModule) -> GraphModule:
         """A new module with the graph and bodies of the snapshot; everything else is taken from the root."""
-        module = GraphModule(root, self.graph())
+        module = lazy_module(root, self.graph())
         for path, then in self._nested.items():
             body, (parent, _, name) = attribute_or_none(root, path), path.rpartition(".")
             if isinstance(body, GraphModule):

@@ -7,7 +7,10 @@ from typing import Any
 
 import torch
 
+from eductor.compat import register_fake
+
 Function = Callable[..., Any]
+_LIBRARY = torch.library.Library("eductor", "FRAGMENT")
 
 
 def define(
@@ -20,10 +23,9 @@ def define(
 ) -> Any:
     """Defines `eductor::schema`. An operator without a `fake` of its own computes fake values as it computes real ones."""
     name = schema.partition("(")[0]
-    address = f"eductor::{name}"
-    torch.library.define(address, schema.removeprefix(name), tags=(torch.Tag.pt2_compliant_tag, *tags))
-    torch.library.impl(address, "CompositeExplicitAutograd", compute)
+    _LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag, *tags))
+    _LIBRARY.impl(name, compute, "CompositeExplicitAutograd")
     if on_cuda is not None:
-        torch.library.impl(address, "CUDA", on_cuda)
-    torch.library.register_fake(address, fake or compute)
+        _LIBRARY.impl(name, on_cuda, "CUDA")
+    register_fake(_LIBRARY, name, fake or compute)
     return getattr(torch.ops.eductor, name)

@@ -40,7 +40,7 @@ class Pipeline:
         enable, disable = list(enable), list(disable)
         _check_names([*enable, *disable], steps)
         _check_droppable(steps, disable)
-        on = [s for s in steps if s.is_slot or _is_any(s, enable) or s.load().on]
+        on = [s for s in steps if s.is_slot or _is_any(s, enable) or s.on]
         return Pipeline(tuple(s for s in on if not _is_any(s, disable)))
 
     @staticmethod
@@ -167,13 +167,14 @@ class Pipeline:
         return Pipeline(tuple(new))
 
     def cache_key(self) -> str:
-        """A hash of the name, place, version, contract and options of every pass."""
+        """A hash of the name and place of every pass; and of its version, contract and options, if it is not as in the package."""
         parts = []
         for step in self.steps:
-            if not step.is_slot:
-                p = step.load()
-                said = (p.version, p.contract, spelled(p.when), sorted(p.options.items()), step.limit)
-                parts.append(f"{step.address} {said!r}")
+            if p := step.pass_:
+                said = (p.version, p.contract, spelled(p.when), sorted(p.options.items()))
+                parts.append(f"{step.address} {step.limit} {said!r}")
+            elif not step.is_slot:
+                parts.append(f"{step.address} {step.limit}")
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
     def run(self, stage: Stage, module: GraphModule, context: Context, instruments: Sequence[Instrument] = ()) -> bool:

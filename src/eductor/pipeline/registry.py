@@ -26,6 +26,8 @@ class Row:
     pass_: Pass | None = None
     required: bool = False
     """Whether the engine requires the pass."""
+    on: bool = True
+    """Whether the pass runs unasked. A row of a module repeats what the declaration there says: a compile imports no pass to ask."""
 
     @property
     def is_slot(self) -> bool:
@@ -33,7 +35,8 @@ class Row:
 
     def step(self, stage: Stage) -> Step:
         source = "engine" if self.pass_ is not None else "eductor"
-        return Step(stage, self.name, 1, self.reason, source, self.pass_, self.module, required=self.required)
+        on = self.on if self.pass_ is None else self.pass_.on
+        return Step(stage, self.name, 1, self.reason, source, self.pass_, self.module, required=self.required, on=on)
 
 
 _built_in: dict[Stage, tuple[Row, ...]] = {}

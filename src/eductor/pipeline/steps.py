@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import itertools
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
@@ -40,6 +41,8 @@ class Step:
     """The limit of the pass's matches; None for all."""
     required: bool = False
     """Whether the engine requires it: it cannot be dropped or limited."""
+    on: bool = True
+    """Whether the pass runs unasked."""
 
     @property
     def address(self) -> str:
@@ -52,6 +55,11 @@ class Step:
     @property
     def is_built_in(self) -> bool:
         return bool(self.module)
+
+    @property
+    def is_as_shipped(self) -> bool:
+        """Whether it is a built-in pass to which nobody can have added a rule, as its module is not imported."""
+        return self.is_built_in and self.pass_ is None and self.module not in sys.modules
 
     def load(self) -> Pass:
         """The pass; a built-in one is imported on first use."""
@@ -94,7 +102,7 @@ class Extra:
         p = self.pass_
         wants = [f"after {a}" for a in p.after] + [f"before {b}" for b in p.before] + ([f"in {p.slot}"] * bool(p.slot))
         reason = f"asked for by {self.source}" + (f": {', '.join(wants)}" if wants else "")
-        return Step(stage, p.name, 1, reason, self.source, p, slot=slot)
+        return Step(stage, p.name, 1, reason, self.source, p, slot=slot, on=p.on)
 
 
 def place(stage: Stage, steps: Iterable[Step], extras: Sequence[Extra]) -> list[Step]:

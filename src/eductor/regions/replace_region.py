@@ -15,11 +15,11 @@ from torch.fx import GraphModule, Node
 
 from eductor.compat import sort_key
 from eductor.graph import GraphView, No, Rewriter, tensor_of
+from eductor.graph.decomposition_tables import Table
 from eductor.graph.values.meta import is_backward
 from eductor.patterns.compile.forms import PatternForm
 from eductor.patterns.match.match import Match, is_spare
 from eductor.patterns.replace.paste import Piece, paste
-from eductor.patterns.trace.tracing import Table
 from eductor.regions.congruence import Congruence, holds_tensors
 from eductor.regions.retrace import Retrace, is_traced
 

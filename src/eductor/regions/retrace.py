@@ -13,8 +13,9 @@ from torch.fx import Node
 
 from eductor.compat import FakeTensorMode, has_inductor_table, without_autocast
 from eductor.graph import GraphView, value_of
+from eductor.graph.decomposition_tables import Table, tables
 from eductor.graph.values.meta import fake_mode_of, is_backward
-from eductor.patterns.trace.tracing import TRACED, Table, aten_graph, tables
+from eductor.patterns.trace.tracing import TRACED, aten_graph
 from eductor.regions.congruence import Reference
 
 

@@ -20,17 +20,19 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from logging import DEBUG
 from threading import Lock
 from typing import Any
 from unittest.mock import patch
 
 import torch
 
-from eductor.compat import OpOverload
+from eductor.compat import OpOverload, is_traced
 from eductor.engines.inductor.bodies import assert_sizes, create_call, start_body
 from eductor.engines.inductor.cpp_units import bind_in_batch
 from eductor.engines.inductor.lowerings import our_lowerings
 from eductor.engines.inductor.pending import keep_or_defer, wait_or_defer
+from eductor.engines.inductor.source_keys import key_of_torch, key_of_triton
 from eductor.engines.inductor.vector_isa import valid_sets
 from eductor.engines.inductor.workers import generate_awake
 
@@ -79,10 +81,11 @@ class _Installation:
                 self._undo.close()
 
     def _install(self) -> None:
-        from torch._inductor import compile_fx, cpu_vec_isa, graph, ir, lowering, scheduler
+        from torch._inductor import codecache, compile_fx, cpu_vec_isa, graph, ir, lowering, scheduler
         from torch._inductor.async_compile import AsyncCompile
         from torch._inductor.codecache import FxGraphCache
         from torch._inductor.codegen import wrapper
+        from torch._inductor.runtime import triton_compat
 
         search = valid_sets(cpu_vec_isa.valid_vec_isa_list, _is_ours.get)
         self._undo.enter_context(patch.object(cpu_vec_isa, "valid_vec_isa_list", search))
@@ -101,6 +104,9 @@ class _Installation:
             (AsyncCompile, "wait", wait_or_defer),
             (FxGraphCache, "_save_graph", keep_or_defer),
             (compile_fx, "fx_codegen_and_compile", generate_awake),
+            (codecache, "torch_key", key_of_torch),
+            (triton_compat, "triton_key", key_of_triton),
+            (codecache.FxGraphCachePickler, "debug_lines", _described_if_logged),
         ):
             self._undo.enter_context(patch.object(home, name, _in_ours(getattr(home, name), corrected)))
         cast = torch.ops.prims.convert_element_type.default
@@ -200,6 +206,13 @@ def _write_in_place(mutate_to: Any, changed: Any, value: Any, unsafe_alias: bool
         ir.MutationLayoutSHOULDREMOVE.realize_into(value, place)
         return changed
     return mutate_to(changed, value, unsafe_alias)
+
+
+def _described_if_logged(describe: Any, pickler: Any, details: Any) -> list[str]:
+    """Describe the parts of a graph's key only where a log or torch's structured trace shows them."""
+    from torch._inductor.codecache import log
+
+    return describe(pickler, details) if log.isEnabledFor(DEBUG) or is_traced() else []
 
 
 def _round_cast(cast: Any, x: Any, dtype: torch.dtype) -> Any:

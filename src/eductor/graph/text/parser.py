@@ -59,6 +59,7 @@ class _Reader:
     def __init__(self, graph: Graph, homes: Collection[str] | None) -> None:
         self.graph = graph
         self._homes = homes
+        self._found: dict[str, Any] = {}
         self.names: dict[str, Node] = {}
 
     def line(self, line: ast.stmt) -> None:
@@ -114,7 +115,10 @@ class _Reader:
     def _find(self, path: list[str] | None) -> Any:
         if path is None or (self._homes is not None and path[0] not in self._homes):
             return None
-        return printer.find(".".join(path))
+        name = ".".join(path)
+        if name not in self._found:
+            self._found[name] = printer.find(name)
+        return self._found[name]
 
 
 def _attribute_of_self(e: ast.expr) -> str | None:

@@ -6,8 +6,8 @@ _HERE = "eductor.passes.joint"
 _FUNCTIONAL = "eductor.passes.functional"
 
 
-def _row(name: str, reason: str, home: str = _HERE, *, required: bool = False) -> Row:
-    return Row(name, reason, f"{home}.{name}", required=required)
+def _row(name: str, reason: str, home: str = _HERE, *, required: bool = False, on: bool = True) -> Row:
+    return Row(name, reason, f"{home}.{name}", required=required, on=on)
 
 
 ORDER: tuple[Row, ...] = (
@@ -21,7 +21,7 @@ ORDER: tuple[Row, ...] = (
     _row("lay_out_gradients", "after attention, which recognizes products and transpositions as autograd spelled them"),
     _row("pass_patterns", "patterns are written for cleaned graphs"),
     _row("bmm_to_mm", "batched products that attention did not fuse can be padded as plain ones"),
-    _row("stabilize_scaled_softmax", "after attention, whose softmax it would hide"),
+    _row("stabilize_scaled_softmax", "after attention, whose softmax it would hide", on=False),
     _row("pad_mm", "after every pass that matches products, which it would hide"),
     _row("replace_random_passes", "late, so that the passes before it see plain random operators"),
     Row("joint_custom_post_pass", "your passes see the stage's result"),

@@ -7,12 +7,12 @@ _FUNCTIONAL = "eductor.passes.functional"
 _ANY = "eductor.passes"
 
 
-def _row(name: str, reason: str, home: str = _HERE) -> Row:
-    return Row(name, reason, f"{home}.{name}")
+def _row(name: str, reason: str, home: str = _HERE, *, on: bool = True) -> Row:
+    return Row(name, reason, f"{home}.{name}", on=on)
 
 
-def _concat(name: str, reason: str) -> Row:
-    return Row(name, reason, "eductor.passes.concats.claims")
+def _concat(name: str, reason: str, *, on: bool = True) -> Row:
+    return Row(name, reason, "eductor.passes.concats.claims", on=on)
 
 
 POST_GRAD_FUSIONS: tuple[Row, ...] = (
@@ -20,12 +20,13 @@ POST_GRAD_FUSIONS: tuple[Row, ...] = (
         "normalization_aten_pass",
         "the fusions after it match normalized splits and cats",
         "eductor.passes.normalization",
+        on=False,
     ),
-    _concat("split_cat_aten_pass", "concats of unchanged pieces"),
-    _concat("select_cat_aten_pass", "concats of selected rows and columns"),
-    _concat("unbind_stack_aten_pass", "stacks of selected rows and columns"),
-    _concat("move_view_after_cat_aten_pass", "concats of reshaped pieces, which the fusions before it leave"),
-    _row("decompose_mem_bound_mm", "memory-bound products that the passes before it left"),
+    _concat("split_cat_aten_pass", "concats of unchanged pieces", on=False),
+    _concat("select_cat_aten_pass", "concats of selected rows and columns", on=False),
+    _concat("unbind_stack_aten_pass", "stacks of selected rows and columns", on=False),
+    _concat("move_view_after_cat_aten_pass", "concats of reshaped pieces, which the fusions before it leave", on=False),
+    _row("decompose_mem_bound_mm", "memory-bound products that the passes before it left", on=False),
 )
 """Fusions that are off by default; `enable` names those to run."""
 
@@ -37,7 +38,7 @@ ORDER: tuple[Row, ...] = (
     _row("eliminate_dead_code", "dead users block rewrites of values with a single user"),
     _row("reorder_for_locality", "before all rewrites, so that the order they choose stays"),
     Row("post_grad_custom_pre_pass", "your passes see the graph as the partitioner left it"),
-    _row("grouped_gemm_pass", "before batching, which would stack the input that all products share"),
+    _row("grouped_gemm_pass", "before batching, which would stack the input that all products share", on=False),
     _row(
         "concat_linear_woq_int4",
         "for weights held by the graph; weights of the model are packed before autograd",
@@ -48,7 +49,7 @@ ORDER: tuple[Row, ...] = (
     _row("remove_assert_ops", "a check is one more user, which blocks the patterns"),
     _row("pass_patterns", "after no-ops are removed, which separate the calls of its patterns"),
     _row("partial_reduction_reuse", "first of the patterns that may round differently, since it saves reads"),
-    _row("prepare_softmax", "opt-in: no later pass matches the parts of a softmax"),
+    _row("prepare_softmax", "opt-in: no later pass matches the parts of a softmax", on=False),
     _row("cut_padded_mm", "products as `pad_mm` left them, before biases are split off"),
     _row("addmm_activation", "before biases are split off their products"),
     _row("unfuse_bias_add", "before sums are fused: none of the sums that it creates is a candidate there"),
@@ -58,6 +59,7 @@ ORDER: tuple[Row, ...] = (
         "B2B_GEMM_PASS",
         "opt-in: last of the passes that match products, after the others placed the biases",
         f"{_HERE}.b2b_gemm_pass",
+        on=False,
     ),
     Row("micro_pipeline_tp_pass", "slot for distributed training: products have their final form"),
     Row("fuse_ddp_communication", "slot for distributed training: after all passes that move what is sent"),

@@ -6,12 +6,12 @@ _INT4 = "eductor.passes.concat_linear_woq_int4"
 _NORMALIZATION = "eductor.passes.normalization"
 
 
-def _row(name: str, reason: str, module: str = "") -> Row:
-    return Row(name, reason, f"eductor.passes.pre_grad.{module or name}")
+def _row(name: str, reason: str, module: str = "", *, on: bool = True) -> Row:
+    return Row(name, reason, f"eductor.passes.pre_grad.{module or name}", on=on)
 
 
-def _concat(name: str, reason: str) -> Row:
-    return Row(name, reason, "eductor.passes.concats.claims")
+def _concat(name: str, reason: str, *, on: bool = True) -> Row:
+    return Row(name, reason, "eductor.passes.concats.claims", on=on)
 
 
 ORDER: tuple[Row, ...] = (
@@ -24,7 +24,7 @@ ORDER: tuple[Row, ...] = (
     Row("normalization_pass_aten", "one operator for each kind of split, cat and reshape", _NORMALIZATION),
     _row("normalize_node_kwargs_pass", "one call form for all that follows", "call_spellings"),
     _row("remove_noop_pass", "a no-op hides the calls before and after it from each other"),
-    _row("relu_nan_to_num", "before relus are batched or moved"),
+    _row("relu_nan_to_num", "before relus are batched or moved", on=False),
     # Fewer splits, so that batching sees of which tensor each piece is.
     _row("remove_split_with_size_one_pass", "the piece is the tensor itself", "splits"),
     _row("merge_splits_pass", "pieces of pieces are pieces of one tensor", "splits"),
@@ -54,16 +54,25 @@ ORDER: tuple[Row, ...] = (
     _concat("fuse_chunk_reshape_unsqueeze_concat_pass", "stacks of reshaped chunks, as the step before spells them"),
     _concat("move_reshape_out_of_split_stack_pass", "runs of them among other operands"),
     # By request.
-    _concat("fuse_split_getitem_squeeze_cat", "runs that the steps before leave"),
-    _row("use_triton_dot_compress", "before the compressions in it are rewritten alone"),
-    _row("use_triton_lce_replace_simple_LCE", "the plainest form first", "linear_compressions"),
-    _row("use_triton_lce_replace_normal_LCE", "with bias, reshapes and relu", "linear_compressions"),
-    _row("use_matmul_fuse_lce_replace_first_LCE", "compressions that share an input, before each is rewritten alone"),
-    _row("use_matmul_lce_replace_normal_LCE", "the remaining compressions", "linear_compressions"),
-    _row("linear_permute_fusion", "after the compressions, which contain such permutations", "transposed_products"),
-    _row("permute_linear_fusion", "the same on the other side", "transposed_products"),
-    _row("permute_matmul_fusion", "the same for matrix products", "transposed_products"),
-    _row("einsum_to_pointwise_pass", "the remaining products"),
+    _concat("fuse_split_getitem_squeeze_cat", "runs that the steps before leave", on=False),
+    _row("use_triton_dot_compress", "before the compressions in it are rewritten alone", on=False),
+    _row("use_triton_lce_replace_simple_LCE", "the plainest form first", "linear_compressions", on=False),
+    _row("use_triton_lce_replace_normal_LCE", "with bias, reshapes and relu", "linear_compressions", on=False),
+    _row(
+        "use_matmul_fuse_lce_replace_first_LCE",
+        "compressions that share an input, before each is rewritten alone",
+        on=False,
+    ),
+    _row("use_matmul_lce_replace_normal_LCE", "the remaining compressions", "linear_compressions", on=False),
+    _row(
+        "linear_permute_fusion",
+        "after the compressions, which contain such permutations",
+        "transposed_products",
+        on=False,
+    ),
+    _row("permute_linear_fusion", "the same on the other side", "transposed_products", on=False),
+    _row("permute_matmul_fusion", "the same for matrix products", "transposed_products", on=False),
+    _row("einsum_to_pointwise_pass", "the remaining products", on=False),
     # Mathematics.
     _row("sink_cat_after_pointwise", "the remaining cats are final"),
     _row("fuse_conv_bn", "in inference: the weights are folded once", "batch_norms"),

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 
 from eductor.errors import BadPattern
+from eductor.graph.decomposition_tables import tables
 from eductor.patterns.compile.index import Variant
 from eductor.patterns.language.pattern import AnyOf, Pattern, listing
 from eductor.patterns.trace.store import HOME, store
-from eductor.patterns.trace.tracing import SearchInputs, pattern_of, tables
+from eductor.patterns.trace.tracing import SearchInputs, pattern_of
 
 
 @dataclass(eq=False)

@@ -20,6 +20,7 @@ from eductor.compat import FakeTensorMode, ShapeEnv, make_fx
 from eductor.errors import BadPattern
 from eductor.graph import dialect_of, requires_grad, update
 from eductor.graph.capture import functional
+from eductor.graph.decomposition_tables import Table
 from eductor.graph.values.kernel_layouts import with_kernel_layouts
 from eductor.patterns.language.pattern import Outputs, Pattern
 from eductor.patterns.trace.trace_comparison import TRACED as TRACED
@@ -34,10 +35,6 @@ class Known:
     size: torch.SymInt | torch.SymFloat
 
 
-Table = Mapping[Any, Callable[..., Any]]
-Maker = Callable[[bool], Table]
-_makers: list[Maker] = []
-"""The decomposition tables of engines: a search function is traced with each of them."""
 TANGENT = "tangents_"
 """How the gradients of results are called in a pattern of forward and backward, numbered from 1."""
 
@@ -111,21 +108,6 @@ def _example(i: int, given: Any) -> Any:
     if isinstance(given, TensorSpec):
         return given.make(i)
     return given() if callable(given) and not isinstance(given, torch.Tensor) else given
-
-
-def add_table(make: Maker) -> None:
-    """Registers a decomposition table: search functions are traced with it, too. An engine of the package adds its own; `make` takes `fallback_random`."""
-    _makers.append(make)
-
-
-def tables(dialect: str, *, fallback_random: bool = False) -> Iterator[Table]:
-    """The decompositions with which the graphs of a stage may have been traced. Only a trace asks: none is made before."""
-    yield {}
-    for make in _makers if dialect == "aten" else ():
-        try:
-            yield make(fallback_random)
-        except ImportError:  # it needs packages that nothing else here needs
-            continue
 
 
 def pattern_of(
