@@ -168,8 +168,8 @@ def accepts(op: OpOverload, p: Parameter, code: str) -> bool:
 def never_takes(p: Parameter, code: str) -> bool:
     """Whether even a direct call of the overload refuses a value of this kind; it converts more than eager's parser."""
     is_list = p.kind.startswith("List[")
-    if code == "N":
-        return not p.optional and (is_list or p.kind in _ACCEPTED) and p.kind != "bool"
+    if code == "N":  # an undefined tensor, as gradients of attention take for masks
+        return not p.optional and (is_list or p.kind in _ACCEPTED) and p.kind not in ("bool", "Tensor")
     if not is_list:
         return (code.startswith("[") and p.kind in _ACCEPTED) or _is_never(p.kind, code)
     if not code.startswith("["):
