@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 FAST: dict[str, tuple[str, ...]] = {
-    "progress": ("progress/test_line.py", "progress/test_stages.py"),
+    "progress": ("progress/test_line.py", "progress/test_shown_stages.py"),
     "errors": ("behaviour/test_errors.py",),
     "compat": ("test_compat.py",),
     "version": ("test_api.py",),
