@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import eductor
+from eductor.cache import Store
 from programs.comparing import differences, observe
 from programs.test_programs import PROGRAMS
 
@@ -21,8 +22,21 @@ def runs():
             yield pytest.param(program, True, id=f"{program.name}-dynamic", marks=marks)
 
 
+@pytest.fixture
+def kept(store, monkeypatch):
+    """The graphs that were stored; a backward for some of the tangents has an entry of its own, even if its graph has none."""
+    found, put = [], Store.put
+
+    def keep(self, key, data):
+        found.extend([key] if "present" not in data else [])
+        put(self, key, data)
+
+    monkeypatch.setattr(Store, "put", keep)
+    return found
+
+
 @pytest.mark.parametrize(("program", "dynamic"), runs())
-def test_program_does_what_it_does_in_eager(program, dynamic, store, resumed):
+def test_program_does_what_it_does_in_eager(program, dynamic, kept, resumed):
     def compiled(fn):
         return eductor.compile(fn, engine="aten", profile="exact", dynamic=dynamic)
 
@@ -34,4 +48,4 @@ def test_program_does_what_it_does_in_eager(program, dynamic, store, resumed):
             torch._dynamo.reset()
             got = observe(compiled, program)
     assert not differences(expected, got, exact=program.exact_on_aten, low_precision=program.low_precision)
-    assert bool(resumed()) == bool(store.entries())
+    assert bool(resumed()) == bool(kept)

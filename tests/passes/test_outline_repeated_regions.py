@@ -8,12 +8,15 @@ import pytest
 import torch
 from torch import nn
 from torch._higher_order_ops.scan import scan
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import eductor
 from eductor.engines import ATEN, Engine
 from eductor.graph.effects.bases import base_node
+from eductor.options import Options
 from eductor.passes.lower.repeated.runs import runs_of
-from eductor.pipeline import Recorder
+from eductor.pipeline import Context, Pipeline, Recorder
 from eductor.program.bodies import STANDS_FOR, invoke_subgraph
 
 F = nn.functional
@@ -342,3 +345,25 @@ STEPS = (
     lambda y, w, s, r: torch.where(y > 0, y, s),
     lambda y, w, s, r: y - y.mean(0, keepdim=True),
 )
+
+
+def test_attention_kernels_of_a_gpu_are_shared():
+    """They return numbers and None beside tensors."""
+    flash = torch.ops.aten._scaled_dot_product_flash_attention.default
+
+    def layers(y, *weights):
+        for weight in weights:
+            out = flash(y, y, y, 0.0, True)
+            y = torch.tanh(out[0] @ weight) + y
+            y = y * out[1].unsqueeze(-1)
+        return y
+
+    with FakeTensorMode():
+        given = [torch.empty(2, 4, 16, 8, device="cuda", dtype=torch.half)]
+        given += [torch.empty(8, 8, device="cuda", dtype=torch.half) for _ in range(4)]
+        module = make_fx(layers)(*given)
+    module.graph.eliminate_dead_code()
+    context = Context("lower", Options(strict=True, debug=True, regions=True))
+    assert Pipeline.of(context.options, ["outline_repeated_regions"]).run("lower", module, context)
+    assert len(module.graph.find_nodes(op="call_function", target=invoke_subgraph)) >= 3
+    check_bodies(module)

@@ -43,7 +43,7 @@ def _draws(module: GraphModule, node: Node) -> bool:
     """Whether a node takes numbers from the default generator, by itself or in a subgraph."""
     target = node.target
     if isinstance(target, OpOverload):
-        return torch.Tag.nondeterministic_seeded in target.tags and not _drops_nothing(node)
+        return torch.Tag.nondeterministic_seeded in target.tags and not drops_nothing(node)
     if target is torch.ops.higher_order.run_and_save_rng_state:
         return True
     bodies = (attribute_or_none(module, str(a.target)) for a in node.all_input_nodes if a.op == "get_attr")
@@ -56,7 +56,7 @@ def _draws(module: GraphModule, node: Node) -> bool:
     )
 
 
-def _drops_nothing(node: Node) -> bool:
+def drops_nothing(node: Node) -> bool:
     """Attention without dropout carries the tag, and draws nothing."""
     bound = bind(node)
     return isinstance(bound, Bound) and known_equal(bound.get("dropout_p"), 0.0)

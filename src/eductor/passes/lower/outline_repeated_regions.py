@@ -20,7 +20,7 @@ SHORTEST = 24
 """The calls of the smallest region: the call of a body takes about 3 us, as long as the launch of a small kernel."""
 LEAST = 40
 """The calls that must be saved, as bodies and their calls take time to compile, too."""
-MOST_LOST = 0.02
+MOST_LOST = 0.03
 """The part of a region's estimated time that its cut and its call may cost."""
 CALL, HOST = 3e-6, 2e-5
 """Seconds of the call of a body, and those that the host takes for a kernel and its memory."""
@@ -37,7 +37,7 @@ def outline_repeated_regions(graph: GraphView, rewrite: Rewriter, *, context: Co
     generator and no symbolic size. Its results share no memory with other values: views of them are made outside.
 
     It pays where a layer occurs often: lowering, fusing and generating code take most of the time of a compile. It
-    declines where the cuts and the calls would take more than 2 percent of the estimated run time. The option
+    declines where the cuts and the calls would take more than 3 percent of the estimated run time. The option
     `regions` decides otherwise: False outlines nothing, True whatever repeats.
     """
     if context.options.regions is not False:

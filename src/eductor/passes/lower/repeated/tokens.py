@@ -12,6 +12,7 @@ from torch.fx import Node
 from eductor.compat import OpOverload
 from eductor.graph import effect_of, value_of
 from eductor.ops.random import SEEDED
+from eductor.passes.lower.keep_draws_in_order import drops_nothing
 
 _ALIGNMENT = 16
 """Bytes to which a generated kernel may assume that an operand is aligned, because the first one was."""
@@ -24,7 +25,10 @@ class Types:
         self._known: dict[Node, Hashable] = {}
 
     def of(self, node: Node) -> Hashable:
-        """The dtype, sizes, strides and device of a node's value; None for what is no strided tensor of known sizes."""
+        """The dtype, sizes, strides and device of a node's value; None for what is no strided tensor of known sizes.
+
+        Among several results, some may be numbers or None: kernels of attention return such.
+        """
         if node not in self._known:
             self._known[node] = _type(value_of(node))
         return self._known[node]
@@ -38,7 +42,7 @@ class Types:
 
 def _type(value: Any) -> Hashable:
     if isinstance(value, (tuple, list)):
-        types = tuple(map(_type, value))
+        types = tuple(("constant", x) if x is None or type(x) is int else _type(x) for x in value)
         return None if not types or None in types else types
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.is_complex():
         return None
@@ -58,10 +62,17 @@ def _token(call: Node, types: Types) -> Hashable:
     """The token of a call; None if it cannot be shared."""
     result = types.of(call)
     operands = [types.of(operand) for operand in call.all_input_nodes]
-    is_operator = isinstance(call.target, OpOverload) or call.target is operator.getitem
-    if result is None or None in operands or not is_operator or not effect_of(call).removable:
+    if result is None or None in operands or not _may_be_shared(call):
         return None
     return call.target, *spelled(call, types.of), result
+
+
+def _may_be_shared(call: Node) -> bool:
+    """Whether a call is one of an operator without effects; attention without dropout draws nothing."""
+    if not isinstance(call.target, OpOverload):
+        return call.target is operator.getitem
+    effect = effect_of(call)
+    return (effect._replace(ordered="") if effect.random and drops_nothing(call) else effect).removable
 
 
 def spelled(call: Node, of_node: Callable[[Node], Hashable]) -> tuple[Hashable, ...]:
