@@ -50,18 +50,20 @@ def _best(codes: Any, offset: int, least: int) -> Run | None:
     """The run that saves most; of those that save about the same, the one with the shortest period."""
     best: Run | None = None
     for period in range(least, len(codes) // 2 + 1):
-        for start, end in _equal(codes[:-period] == codes[period:]):
+        for start, end in _intervals(codes[:-period] == codes[period:], period):
             run = Run(offset + start, offset + end + period, period)
-            if end - start >= period and (best is None or run.saved > 1.02 * best.saved):
+            if best is None or run.saved > 1.02 * best.saved:
                 best = run
     return best
 
 
-def _equal(same: Any) -> Iterator[tuple[int, int]]:
-    """The maximal intervals in which a condition holds."""
+def _intervals(flags: Any, least: int) -> Iterator[tuple[int, int]]:
+    """The maximal intervals of so many elements in which all flags are set."""
     import numpy
 
-    if not same.any():
+    if numpy.count_nonzero(flags) < least:
         return
-    edges = numpy.flatnonzero(numpy.diff(same, prepend=False, append=False))
-    yield from zip(map(int, edges[::2]), map(int, edges[1::2]), strict=True)
+    edges = numpy.flatnonzero(numpy.diff(flags, prepend=False, append=False))
+    starts, ends = edges[::2], edges[1::2]
+    long = ends - starts >= least
+    yield from zip(starts[long].tolist(), ends[long].tolist(), strict=True)
