@@ -104,8 +104,8 @@ def left(terminal):
 def test_a_slow_compile_is_shown_and_erased(terminal, seen, slow):
     x = torch.randn(3, requires_grad=True)
     eductor.compile(f, engine=slow)(x).sum().backward()
-    assert any(re.fullmatch(r"eductor: graph \d+, engine \(forward\), 0 s", text) for text in seen())
-    assert any(re.fullmatch(r"eductor: graph \d+, engine \(backward\), \d s", text) for text in seen())
+    assert any(re.fullmatch(r"eductor: graph \d+, engine \(forward\), \d+ s", text) for text in seen())
+    assert any(re.fullmatch(r"eductor: graph \d+, engine \(backward\), \d+ s", text) for text in seen())
     assert left(terminal) == [""]
 
 
