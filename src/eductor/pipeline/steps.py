@@ -58,7 +58,7 @@ class Step:
 
     @property
     def is_as_shipped(self) -> bool:
-        """Whether it is a built-in pass to which nobody can have added a rule, as its module is not imported."""
+        """Whether it is a built-in pass to which no rule can have been added, as its module is not imported."""
         return self.is_built_in and self.pass_ is None and self.module not in sys.modules
 
     def load(self) -> Pass:

@@ -9,7 +9,7 @@ from typing import TextIO
 
 
 def free_terminal() -> TextIO | None:
-    """The terminal of this process, if a line on it is in nobody's way now.
+    """The terminal of this process, if no other output may be on it now.
 
     A notebook replaces `sys.stderr`, and so does `rich` while it draws. Of several processes on one terminal the first one
     writes: not those of `multiprocessing`, and of those of `torchrun` the one of rank 0.

@@ -153,7 +153,7 @@ def _start_anew() -> None:
 
 atexit.register(lambda: _stages.close())
 if hasattr(os, "register_at_fork"):
-    # Nobody forks while the thread writes: the child would inherit a stream that is locked for ever.
+    # No fork while the thread writes: the child would inherit a stream that stays locked.
     os.register_at_fork(
         before=lambda: _stages.changed.acquire(),
         after_in_parent=lambda: _stages.changed.release(),
