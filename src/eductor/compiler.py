@@ -60,7 +60,7 @@ from eductor.pipeline.instruments import RAISED_IN, FlowStage, StageRun, watched
 from eductor.pipeline.pipeline import Pipeline
 from eductor.pipeline.runner import skip_steps
 from eductor.pipeline.structured_trace import Artifacts
-from eductor.program.bodies import calls_bodies
+from eductor.program.bodies import shared_calls
 from eductor.program.job import Compiled, Job, forward_job
 from eductor.program.joint import Joint
 from eductor.program.parts import Parts, Program
@@ -364,7 +364,7 @@ def instead(flow: Flow, job: Job, lowered: Job | None, error: Exception) -> Comp
     message = f"the engine {flow.engine.name!r} failed on the {replace(flow.graph, role=job.role)}"
     if flow.options.strict:
         raise EductorError(f"{message}: {error!r}") from error
-    if lowered is not None and calls_bodies(lowered.module):
+    if lowered is not None and shared_calls(lowered.module):
         _log.info("%s, whose repeated layers share a body (%r): they are compiled one by one", message, error)
         return generate(flow.without_regions(), job)
     warn(f"{message}, so it runs with the engine 'aten': {error!r}. To see more: {see_more()}")

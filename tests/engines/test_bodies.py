@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
@@ -14,6 +15,7 @@ from torch._inductor.graph import GraphLowering, SubgraphLowering
 import eductor
 from eductor.engines import has_code_generator
 from eductor.engines.inductor import bodies
+from eductor.program.bodies import SHARED, shared_calls
 
 pytestmark = pytest.mark.skipif(not has_code_generator(), reason="Inductor cannot compile here")
 
@@ -116,10 +118,39 @@ def test_results_that_share_memory_are_refused():
             self.graph_outputs = [type("Result", (), {"get_name": lambda self, name=name: name})() for name in names]
 
     def create(*names):
-        subgraph = type("Body", (), {"graph": Results(*names), "name": "body"})
+        module = SimpleNamespace(meta={SHARED: True})
+        subgraph = SimpleNamespace(graph=Results(*names), name="body", graph_module=module)
         return bodies.create_call(lambda cls, subgraph: "made", None, subgraph)
 
     assert create("a", "b") == "made"
     for names in (("a", "a"), ("a", "operand")):
         with pytest.raises(NotImplementedError, match="share memory"):
             create(*names)
+
+
+def test_bodies_that_the_user_wrote_are_not_shared_ones():
+    """An engine that fails on them is not asked again for the graph without shared bodies, as it has none."""
+    invoke = torch.ops.higher_order.invoke_subgraph
+    seen = []
+
+    @torch.compiler.nested_compile_region
+    def layer(x, y):
+        return (x * y).tanh()
+
+    def fail(job):
+        if job.module.graph.find_nodes(op="call_function", target=invoke):
+            seen.append(shared_calls(job.module))
+            raise NotImplementedError("no bodies today")
+        return eductor.ATEN(job)
+
+    x = torch.randn(3)
+
+    def fn(x):
+        return layer(layer(x, x * 2), x)
+
+    with pytest.warns(eductor.EductorWarning):
+        got = eductor.compile(fn, engine=fail, cache=False)(x)
+    assert torch.allclose(got, fn(x))
+    torch._dynamo.reset()
+    assert torch.allclose(eductor.compile(fn, engine="inductor", cache=False)(x), fn(x))
+    assert not any(seen)

@@ -8,18 +8,13 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from eductor.graph.effects.bases import is_view
-from eductor.program.bodies import STANDS_FOR, invoke_subgraph
-
-_SHARED = "eductor_shared"
-"""The key, in the metadata of a body's module, that marks it as one."""
+from eductor.program.bodies import SHARED, STANDS_FOR, body_of, invoke_subgraph, shared_calls
 
 
 def prepare_bodies(module: GraphModule) -> None:
-    """Mark the shared bodies of a graph; what one passes to another keeps its strides, or torch would copy it."""
-    for call in module.graph.find_nodes(op="call_function", target=invoke_subgraph):
-        body: GraphModule = getattr(module, str(call.all_input_nodes[0].target))
-        body.meta[_SHARED] = True
-        output = body.graph.output_node()
+    """Let what a shared body passes to another one keep its strides: torch would copy it otherwise."""
+    for call in shared_calls(module):
+        output = body_of(module, call).graph.output_node()
         passed = {item.args[1] for item in call.users if any(map(_reaches_a_call, item.users))}
         output.meta["user_visible_output_idxs"] = sorted(passed.union(output.meta.get("user_visible_output_idxs", ())))
 
@@ -30,10 +25,11 @@ def _reaches_a_call(user: Node) -> bool:
 
 def flat_calls(module: GraphModule) -> Iterator[tuple[Node, Mapping[Node, Node]]]:
     """The calls of a graph and, at each call of a shared body, those in it, with the operands that its inputs are."""
+    shared = set(shared_calls(module))
     for call in _calls(module):
         yield call, {}
-        if call.target is invoke_subgraph:
-            body: GraphModule = getattr(module, str(call.all_input_nodes[0].target))
+        if call in shared:
+            body = body_of(module, call)
             given = dict(zip(body.graph.find_nodes(op="placeholder"), call.all_input_nodes[1:], strict=True))
             yield from ((inner, given) for inner in _calls(body))
 
@@ -51,9 +47,11 @@ def calls_of_bodies(module: GraphModule) -> Iterator[tuple[str, tuple[str, ...]]
 
 
 def create_call(create: Callable[..., Any], cls: Any, subgraph: Any, *operands: Any) -> Any:
-    """Lower the call of a body, unless two of its results share memory: torch would free and reuse it twice."""
+    """Lower the call of a body; fail if results of a shared one share memory, which torch would free and reuse twice."""
     results = create(cls, subgraph, *operands)
     graph = subgraph.graph
+    if SHARED not in subgraph.graph_module.meta:
+        return results
     names = [result.get_name() for result in graph.graph_outputs]
     if len(set(names)) < len(names) or not graph.graph_inputs.keys().isdisjoint(names):
         raise NotImplementedError(f"the results of {subgraph.name} share memory with each other or with its operands")
@@ -71,5 +69,5 @@ def assert_sizes(write: Callable[..., None], wrapper: Any, *args: Any) -> None:
     from torch._inductor.virtualized import V
 
     body: Any = V.graph.module
-    if not body.meta.get(_SHARED):
+    if SHARED not in body.meta:
         write(wrapper, *args)

@@ -13,15 +13,15 @@ from eductor.graph import Rewriter, value_of
 from eductor.graph.provenance import common_module
 from eductor.graph.values.meta import set_value
 from eductor.passes.lower.repeated.region import Operand, Region
-from eductor.program.bodies import STANDS_FOR, invoke_subgraph
+from eductor.program.bodies import SHARED, STANDS_FOR, invoke_subgraph
 
 aten = torch.ops.aten
 
 
 def outline(rewrite: Rewriter, regions: Sequence[Region]) -> None:
     """Replaces each of the regions, which have equal keys, by a call of one body."""
-    regions = [Region(region.calls) for region in regions]  # earlier edits may have replaced their operands
-    module = regions[0].body()
+    module = Region(regions[0].calls).body()  # earlier edits may have replaced operands
+    module.meta[SHARED] = True
     copies = (node for node in module.graph.nodes if node.op == "call_function")
     for copy, *calls in zip(copies, *(region.calls for region in regions), strict=True):
         copy.meta[STANDS_FOR] = tuple(call.name for call in calls)
