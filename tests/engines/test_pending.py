@@ -23,7 +23,7 @@ from eductor.engines import ATEN, INDUCTOR, Engine
 from eductor.engines.inductor import cpp_units, pending
 from eductor.engines.inductor.engine import can_compile
 from eductor.pipeline import Instrument
-from eductor.program.bodies import calls_bodies
+from eductor.program.bodies import shared_calls
 
 needs_compiler = pytest.mark.skipif(not can_compile(), reason="needs a C++ compiler")
 
@@ -36,7 +36,7 @@ def slowly(log, fails="", **settings):
     """An engine that goes on building its kernels, where it may, until somebody waits for them; notes what it does."""
 
     def compile(job):
-        bodies = " with bodies" * calls_bodies(job.module)
+        bodies = " with bodies" * bool(shared_calls(job.module))
         name = f"{job.role}{bodies}{' without ' if job.undefined else ''}{','.join(map(str, job.undefined))}"
         log.append(name)
         if fails == name:
