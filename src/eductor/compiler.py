@@ -37,10 +37,12 @@ from eductor.cache import CompileCache, Entry
 from eductor.compat import CompileState, compile_id, is_traced, without_autocast
 from eductor.engines import ATEN, Engine, choose_engine
 from eductor.errors import EductorError, RequiredPassFailed, Unsupported, see_more, warn, warnings_until_now
+from eductor.graph.no import No
 from eductor.graph.snapshot import copy_of, own_module
 from eductor.graph.values.evaluate import correct_captured
 from eductor.graph.values.meta import requires_grad
 from eductor.graph.values.module_tensors import tensors_of
+from eductor.launches import ReplayedProgram, replayed_program
 from eductor.options import Options
 from eductor.packing import Hoisted, can_pack, hoist
 from eductor.partition import (
@@ -430,10 +432,20 @@ def linked(
     def recompile(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         return from_captured(replace(flow, cache=None), CapturedGraph(module, inputs))
 
-    with flow.stage("link", "captured", graph.module):
-        exact = flow.options.profile == "exact"
-        run = link(captured, graph.inputs, program, forward, backward, recompile=recompile, exact=exact)
+    with flow.stage("link", "captured", graph.module) as facts:
+        exact, launches = flow.options.profile == "exact", replayed(flow, captured, program)
+        if flow.wants_details:
+            facts["launches"] = str(launches) if isinstance(launches, No) else "replayed where it pays"
+        how: dict[str, Any] = {"launches": None if isinstance(launches, No) else launches, "exact": exact}
+        run = link(captured, graph.inputs, program, forward, backward, recompile=recompile, **how)
         return run if graph.packed is None else graph.packed.around(run)
+
+
+def replayed(flow: Flow, captured: Captured, program: Program) -> ReplayedProgram | No:
+    """The program with launches to replay, or why there are none."""
+    if captured.pairs:
+        return No("inputs share memory, and one of them is written")
+    return replayed_program(program, flow.options, str(flow.graph), fuses=flow.engine.fuses)
 
 
 def as_captured(flow: Flow, module: GraphModule, inputs: Sequence[Any], error: Exception) -> Callable[..., Any]:

@@ -14,6 +14,7 @@ Profile = Literal["fast", "exact"]
 Verify = Literal["each"]
 Solver = Literal["cuts", "greedy", "integer"]
 Policy = Literal["priced", "compat"]
+Launches = Literal["auto", "always", "never"]
 BanName = Literal[
     "not_in_allowlist",
     "compute_heavy",
@@ -40,7 +41,15 @@ class Options:
     engine: str | Callable[..., Any] | None = _why(
         "what compiles graphs: a name or a function; default: inductor where it can compile, else aten", None
     )
-    mode: str = _why("what the engine optimizes for; `reduce-overhead` is CUDA graphs", "default")
+    mode: str = _why("what the engine optimizes for; `reduce-overhead` is `launches='always'`", "default")
+    launches: Launches = _why(
+        "whether a GPU replays the launches of a graph as one, with CUDA graphs: `auto`, where measured calls say that it "
+        "pays; `always`, where it is possible; `never`",
+        "auto",
+    )
+    launches_memory: float = _why(
+        "how much more memory a program may take for replayed launches, as a part of its peak without them", 0.05
+    )
     decompositions: Mapping[Any, Any] | None = _why("decompositions used in the trace; default: the engine's", None)
     memory_budget: float | Mapping[str, float] = _why(
         "what may be saved for the backward: from 0 (inputs only) to 1 (no limit), or bytes, at least 1024; for all of "
@@ -106,7 +115,7 @@ class Options:
     )
 
     def __post_init__(self) -> None:
-        for name, kind in (("profile", Profile), ("budget_solver", Solver), ("partition_policy", Policy)):
+        for name, kind in _CHOICES.items():
             if getattr(self, name) not in get_args(kind):
                 raise BadOption(
                     f"option {name}={getattr(self, name)!r}: it must be one of {', '.join(get_args(kind))}."
@@ -118,6 +127,8 @@ class Options:
                 raise BadOption(f"option {name}={getattr(self, name)!r}: it must be True or False.")
         if self.regions not in (None, True, False):
             raise BadOption(f"option regions={self.regions!r}: it must be True, False or None.")
+        if isinstance(self.launches_memory, bool) or not self.launches_memory >= 0:
+            raise BadOption(f"option launches_memory={self.launches_memory!r}: it must be a number, 0 or more.")
         if not _is_budget(self.memory_budget):
             raise BadOption(
                 f"option memory_budget={self.memory_budget!r}: it must be a number from 0 (save inputs only) to 1 (save "
@@ -153,6 +164,11 @@ class Options:
                 "partition_policy='compat', but this is partition_policy='priced'."
             )
 
+    @property
+    def always_replays(self) -> bool:
+        """Whether launches are replayed wherever it is possible."""
+        return self.launches == "always" or (self.mode == "reduce-overhead" and self.launches == "auto")
+
     @classmethod
     def of(cls, given: Mapping[str, Any] | Options | None) -> Options:
         """Options from a dictionary, as `torch.compile(..., options=...)` takes it."""
@@ -165,6 +181,9 @@ class Options:
             if name not in known:
                 raise UnknownName("option", name, known)
         return cls(**(given or {}))
+
+
+_CHOICES = {"profile": Profile, "budget_solver": Solver, "partition_policy": Policy, "launches": Launches}
 
 
 def _is_budget(given: Any) -> bool:

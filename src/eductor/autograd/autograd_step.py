@@ -13,6 +13,7 @@ from eductor import compat
 from eductor.autograd.backward_variants import Backwards
 from eductor.autograd.eager_replay import EagerReplay, Kept
 from eductor.errors import warn
+from eductor.launches import ReplayedProgram
 from eductor.program.job import Run
 from eductor.program.joint import Signature, Tangent
 from eductor.program.parts import Parts, Saved
@@ -33,6 +34,7 @@ class AutogradStep:
         backwards: Backwards,
         replay: EagerReplay | None,
         *,
+        launches: ReplayedProgram | None,
         runs_users_backward: bool,
         exact: bool,
     ) -> None:
@@ -41,6 +43,7 @@ class AutogradStep:
         self._run_forward = forward
         self._backwards = backwards
         self._replay = replay
+        self._launches = launches
         self._runs_users_backward = runs_users_backward
         self._exact = exact
         self._tangents = signature.tangents
@@ -91,6 +94,8 @@ class AutogradStep:
         outputs = self._run_forward(list(args[: self._inputs]))
         returns = tuple(outputs[: self._returns])
         ctx.save_for_backward(*(args[i] if is_input else outputs[i] for is_input, i in self._saved))
+        if self._launches is not None:
+            ctx.launched = outputs[-1]
         ctx.sizes = [args[i] if is_input else outputs[i] for is_input, i in self._sizes]
         ctx.destinations = [args[i] for i in self._parts.destinations]
         ctx.hooked = compat.has_saved_tensors_hooks()
@@ -116,7 +121,11 @@ class AutogradStep:
         ctx.maybe_clear_saved_tensors()  # unless the graph is kept: each is freed after its last reader
         inputs += [_coerced(g, t) for g, t in zip(gradients, self._tangents, strict=True) if g is not None]
         del gradients
-        found = self._backwards(defined, keeps or ctx.hooked)(inputs)
+        keeps = keeps or ctx.hooked
+        run = self._backwards(defined, keeps)
+        if self._launches is not None:
+            run = self._launches.backward(ctx.launched, defined, keeps=keeps, run=run)
+        found = run(inputs)
         result: list[Any] = [None] * self._arguments
         for i, gradient in zip(self._positions, found, strict=True):
             result[i] = gradient

@@ -16,6 +16,7 @@ from eductor.autograd.eager_replay import EagerReplay
 from eductor.autograd.input_overlaps import watching_overlaps
 from eductor.autograd.runtime import assemble
 from eductor.errors import BadGraph, Unsupported, warn
+from eductor.launches import ReplayedProgram
 from eductor.program.job import Compiled, Job, Run, backward_job
 from eductor.program.parts import Program
 
@@ -75,13 +76,14 @@ def link(
     backward: Backwards | None,
     *,
     recompile: Callable[[GraphModule, Sequence[Any]], Callable[..., Any]],
+    launches: ReplayedProgram | None = None,
     exact: bool = False,
 ) -> Callable[..., Any]:
     """The function that the caller gets. `recompile` is for later inputs that overlap in another way than `inputs`."""
     signature, replay = program.signature, None
     if program.replay is not None:
         replay = EagerReplay(captured, signature, program.replay, program.function_graph, by_use=exact)
-    run = assemble(captured, signature, program.parts, forward, backward, replay, exact=exact)
+    run = assemble(captured, signature, program.parts, forward, backward, replay, launches=launches, exact=exact)
     if captured.uncounted_writes:
         run = _counting(run, captured)
     written = captured.written(signature)

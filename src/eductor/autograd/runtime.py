@@ -21,6 +21,7 @@ from eductor.autograd.eager_replay import EagerReplay, has_function
 from eductor.compat import FakeTensor
 from eductor.graph.effects.bases import base_node
 from eductor.graph.values.meta import output_of, tensor_of
+from eductor.launches import ReplayedProgram
 from eductor.program.job import Compiled, Run
 from eductor.program.joint import Signature
 from eductor.program.parts import Parts
@@ -34,17 +35,24 @@ def assemble(
     backwards: Backwards | None,
     replay: EagerReplay | None,
     *,
+    launches: ReplayedProgram | None = None,
     exact: bool,
 ) -> Callable[..., Any]:
     """The function that replaces the captured graph."""
-    call = _without_autocast(forward.run) if compat.any_autocast() else forward.run
+    call, counts_writes = forward.run, forward.counts_writes
+    if launches is not None:
+        call = launches.inference(call) if backwards is None else launches.forward(call)
+        counts_writes = None if counts_writes else counts_writes  # a replay counts none
+    call = _without_autocast(call) if compat.any_autocast() else call
     call = _detaching(call, parts.forward)
     if backwards is not None:
         given = has_function(captured.module)
-        step = AutogradStep(signature, parts, call, backwards, replay, runs_users_backward=given, exact=exact)
+        step = AutogradStep(
+            signature, parts, call, backwards, replay, launches=launches, runs_users_backward=given, exact=exact
+        )
         call = step.as_run()
     call = _in_grad_mode(call, signature, trains=backwards is not None)
-    call = _keeping_versions(call, signature, forward.counts_writes) if signature.writes.forward else call
+    call = _keeping_versions(call, signature, counts_writes) if signature.writes.forward else call
     call = _counting_idle_writes(call, signature)
     finish = _finisher(signature)
     held, spec, flatten = captured.held, captured.spec, captured.flatten
@@ -105,6 +113,8 @@ def _detaching(run: Run, graph: GraphModule) -> Run:
     def call(inputs: list[Any]) -> Sequence[Any]:
         results = list(run(inputs))
         for k, base in views.items():
+            if results[k] is None:  # a replayed forward makes no tensor of what nobody sees
+                continue
             result = results[k] if base in (None, k) else _counting_together(results[k], results[base])
             results[k] = result.detach()
         return results

@@ -23,6 +23,13 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv as ShapeEnv
 from torch.fx.experimental.symbolic_shapes import statically_known_true as statically_known_true
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 
+from eductor.compat.cuda_graphs import CaptureFailed as CaptureFailed
+from eductor.compat.cuda_graphs import CudaGraphs as CudaGraphs
+from eductor.compat.cuda_graphs import copy_all as copy_all
+from eductor.compat.cuda_graphs import form_of as form_of
+from eductor.compat.cuda_graphs import has_inner_overlap as has_inner_overlap
+from eductor.compat.cuda_graphs import is_observed as is_observed
+from eductor.compat.cuda_graphs import is_unsafe_in_cuda_graphs as is_unsafe_in_cuda_graphs
 from eductor.compat.dynamo import RESUMED as RESUMED
 from eductor.compat.dynamo import CompileState as CompileState
 from eductor.compat.dynamo import code_name as code_name

@@ -89,7 +89,7 @@ def device_of(device: torch.device, options: Options | None = None) -> Device:
     engine = options.engine
     fuses = engine != "aten" if engine is None or isinstance(engine, str) else bool(getattr(engine, "fuses", False))
     if device.type == "cuda":
-        return _cuda(device.index, options.mode == "reduce-overhead", fuses, uses_tf32())
+        return _cuda(device.index, options.always_replays, fuses, uses_tf32())
     return _cpu(torch.get_num_threads(), fuses)
 
 

@@ -42,7 +42,7 @@ class Job:
     donated: frozenset[int] = frozenset()
     """Inputs that are dead afterwards: the engine may reuse their memory."""
     mode: str = "default"
-    """`reduce-overhead` asks for CUDA graphs."""
+    """What the engine optimizes for."""
     rounds: bool = False
     """Whether each operator rounds its result to its dtype, as in eager, even within a kernel that computes more precisely."""
     shared: dict[str, Any] = field(default_factory=dict)

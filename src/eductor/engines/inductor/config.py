@@ -22,6 +22,7 @@ _SETTINGS = {
     "use_pre_grad_passes": False,
     "use_joint_graph_passes": False,
     "use_post_grad_passes": False,
+    "triton.cudagraphs": False,  # launches are replayed by a runtime of our own
     "fallback_random": True,  # seeded operators are fused anyway; all others draw what eager draws
 }
 PROVENANCE: dict[str, Any] = {
@@ -32,7 +33,7 @@ PROVENANCE: dict[str, Any] = {
 
 
 @contextmanager
-def configured(mode: FakeTensorMode | None, job: Job, *, graphs: bool) -> Iterator[None]:
+def configured(mode: FakeTensorMode | None, job: Job) -> Iterator[None]:
     """Set everything that torch's code generator reads from its environment, and restore it at the end.
 
     Torch's settings belong to the thread; those of torch 2.11 to the process, where Dynamo's lock serializes compiles.
@@ -41,7 +42,7 @@ def configured(mode: FakeTensorMode | None, job: Job, *, graphs: bool) -> Iterat
     from torch._inductor.virtualized import V
 
     compiler_config: Any = torch.compiler.config
-    settings = {**_SETTINGS, "triton.cudagraphs": graphs, **(PROVENANCE if job.wants_kernels else {})}
+    settings = {**_SETTINGS, **(PROVENANCE if job.wants_kernels else {})}
     # On a GPU it would turn off fused multiply-adds, too; there, `_round_cast` in `patches` is enough.
     settings["emulate_precision_casts"] = not any(x.is_cuda for x in job.inputs if isinstance(x, torch.Tensor))
     with ExitStack() as stack:

@@ -75,13 +75,12 @@ def settings() -> str:
 def compile(job: Job) -> Compiled:
     """Compile a graph to kernels; also returns the strides of its outputs."""
     from torch._inductor.compile_fx import compile_fx_inner
-    from torch._inductor.cudagraph_utils import BoxedDeviceIndex
     from torch._inductor.utils import BoxedBool
 
-    graphs, is_negative = job.mode == "reduce-overhead", has_negative_inputs(job)
+    is_negative = has_negative_inputs(job)
     shared = job.shared
     if not shared:
-        shared.update(id=next(_graph_ids), graphs=BoxedBool(graphs), device=BoxedDeviceIndex(None))
+        shared["id"] = next(_graph_ids)
     module = job.module
     _refuse_unseen_writes(module)
     lookups = lookups_in(module)
@@ -90,7 +89,7 @@ def compile(job: Job) -> Compiled:
     if job.rounds:
         _mark_roundings(module)
     mode = fake_mode_of(module.graph)
-    with configured(mode, job, graphs=graphs), pending(shared["id"], defers=job.defers) as kernels:
+    with configured(mode, job), pending(shared["id"], defers=job.defers) as kernels:
         compiled = compile_fx_inner(
             module,
             resolve_negative(list(job.inputs)),
@@ -98,16 +97,14 @@ def compile(job: Job) -> Compiled:
             is_backward=job.is_backward,
             is_inference=job.is_inference,
             graph_id=shared["id"],
-            cudagraphs=shared["graphs"],
-            boxed_forward_device_index=shared["device"],
+            cudagraphs=BoxedBool(False),
         )
-    made = compiled if graphs else direct_call(compiled)  # CUDA graphs are recorded in later calls, which are logged
-    call = explaining_bounds(made, lookups)
+    call = explaining_bounds(direct_call(compiled), lookups)
     run = call if not is_negative else lambda inputs: call(resolve_negative(inputs))
     reported = kernels_of(compiled, module) if job.wants_kernels else ()
 
     def wait() -> None:
-        with configured(mode, job, graphs=graphs):
+        with configured(mode, job):
             kernels.finish()
 
     strides, waits = output_strides(compiled, mode), wait if kernels.is_pending else None

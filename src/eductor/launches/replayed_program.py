@@ -1,0 +1,208 @@
+"""A program whose calls are replayed where that pays: what each call of its forward and its backward does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from eductor import compat
+from eductor.graph.no import No
+from eductor.launches.buffers import why_no_buffer
+from eductor.launches.decide import MOST_FAILURES, MOST_SHAPES
+from eductor.launches.holds import Lease, Ticket
+from eductor.launches.pool import Pool, pool_of
+from eductor.launches.saved_values import SavedValues
+from eductor.launches.shape import Defined, Shape
+from eductor.launches.take import Take
+from eductor.program.job import Run
+from eductor.program.parts import Parts
+
+_USED = (
+    "Trying to backward through the graph a second time: the values that its forward saved are gone. Call backward with "
+    "retain_graph=True the first time."
+)
+
+
+@dataclass(slots=True)
+class Launched:
+    """One call of a forward, as its backward needs to know it."""
+
+    shape: Shape | None
+    ticket: Ticket | None = None
+
+
+class ReplayedProgram:
+    """The forward and the backwards of one program, run ordinarily or replayed."""
+
+    def __init__(
+        self,
+        title: str,
+        parts: Parts,
+        static: frozenset[int],
+        returns: int,
+        device: torch.device,
+        *,
+        always: bool,
+        share: float,
+    ) -> None:
+        self._title = title
+        self._static = static
+        self._device = device
+        self._always = always
+        self._share = share
+        self._trains = parts.backward is not None
+        self._values = SavedValues(parts, static, returns)
+        self._shapes: dict[tuple[Any, ...], Shape] = {}
+        self._calls = 0
+        self._sizes: list[int] | None = None
+        """Which inputs of the forward are numbers: they choose the shape."""
+
+    @property
+    def _pool(self) -> Pool:
+        return pool_of(self._device)
+
+    def forward(self, run: Run) -> Run:
+        """A forward that returns one more value, the `Launched` of the call."""
+
+        def call(inputs: list[Any]) -> Sequence[Any]:
+            shape, pool = self._shape_of(inputs), self._pool
+            if shape is None or shape.refusal is not None or not self._is_free(pool):
+                return [*run(inputs), Launched(None)]
+            if not pool.lock.acquire(blocking=False):
+                return [*run(inputs), Launched(shape)]
+            try:
+                if self._may_replay(shape, pool, run, inputs):
+                    return self._replayed(shape, pool, inputs)
+                return [*shape.forward.ordinary(run, inputs, pool.device), Launched(shape)]
+            finally:
+                pool.lock.release()
+
+        return call
+
+    def inference(self, run: Run) -> Run:
+        """A forward without a backward."""
+        whole = self.forward(run)
+        return lambda inputs: whole(inputs)[:-1]
+
+    def backward(self, launched: Launched, defined: Defined, *, keeps: bool, run: Run) -> Run:
+        """The backward of one call: replayed, or ordinary on what the call saved."""
+        shape, ticket = launched.shape, launched.ticket
+        if shape is None or (ticket is None and keeps):
+            return run
+        part = shape.backward(defined)
+        if ticket is None:
+            return lambda inputs: part.ordinary(run, inputs, self._pool.device)
+
+        def call(inputs: list[Any]) -> Sequence[Any]:
+            pool = self._pool
+            with pool.lock:
+                if ticket.is_used:
+                    raise RuntimeError(_USED)
+                if not keeps and self._may_replay_backward(shape, pool, defined, ticket, run, inputs):
+                    outputs = part.replay(inputs, pool.device)
+                    inputs.clear()
+                    shape.judge(pool.device)
+                else:
+                    pool.follow()
+                    self._values.restore(inputs, ticket.saved, pool.device)
+                    outputs = [*part.ordinary(run, inputs, pool.device)]
+                ticket.is_used = not keeps
+                return outputs
+
+        return call
+
+    def to_json(self) -> dict[str, Any]:
+        """What was decided for each set of sizes, and how often calls were replayed."""
+        return {"graph": self._title, "shapes": [{"sizes": [*k], **s.to_json()} for k, s in self._shapes.items()]}
+
+    def _shape_of(self, inputs: list[Any]) -> Shape | None:
+        if self._sizes is None:
+            self._sizes = [i for i, x in enumerate(inputs) if not isinstance(x, torch.Tensor)]
+        key = tuple(inputs[i] for i in self._sizes)
+        shape = self._shapes.get(key)
+        if shape is None and len(self._shapes) < MOST_SHAPES:
+            shape = Shape(self._title, trains=self._trains, always=self._always, share=self._share)
+            shape.refuse(why_no_buffer(inputs, self._static, self._device))
+            self._shapes[key] = shape
+        self._calls += 1
+        if shape is not None:
+            shape.calls += 1
+        return shape
+
+    def _is_free(self, pool: Pool) -> bool:
+        """Whether a call may be replayed: nobody captures it or observes its operators."""
+        if pool.obstacle is not None or pool.device.is_capturing() or compat.is_observed():
+            return False
+        return not (self._trains and compat.has_saved_tensors_hooks())
+
+    def _may_replay(self, shape: Shape, pool: Pool, run: Run, inputs: list[Any]) -> bool:
+        """Whether the forward is captured, and what a replay would overwrite is free."""
+        take = shape.forward.take
+        if take is None:
+            return self._captures_forward(shape, pool, run, inputs)
+        if not take.buffers.fit(inputs):
+            shape.start_over("parameters or buffers move in memory, or inputs change their form")
+            return False
+        held = take.obstacles()
+        if held:
+            shape.blocked += 1
+            shape.copy_from_now_on(pool.device, [hold for hold in held if isinstance(hold, Lease)])
+        return not held
+
+    def _captures_forward(self, shape: Shape, pool: Pool, run: Run, inputs: list[Any]) -> bool:
+        if 8 * shape.calls < self._calls:  # a short last batch, sizes that grow
+            return False
+        copied = sum(x.nbytes for i, x in enumerate(inputs) if isinstance(x, torch.Tensor) and i not in self._static)
+        if not pool.can_capture() or not shape.wants_capture(copied):
+            return False
+        how = {"static": self._static, "hidden": self._values.hidden}
+        shape.forward.take = self._capture(shape, pool, run, inputs, copied=shape.copied, **how)
+        return shape.forward.take is not None
+
+    def _may_replay_backward(
+        self, shape: Shape, pool: Pool, defined: Defined, ticket: Ticket, run: Run, inputs: list[Any]
+    ) -> bool:
+        """Whether the backward of a replayed forward is captured, and what a replay would overwrite is free."""
+        forward, part = shape.forward.take, shape.backward(defined)
+        if forward is None or forward.outputs.saved is not ticket.saved or not self._is_free(pool):
+            return False
+        if part.take is None:
+            if not part.is_warm or ticket.saved.tensors is None:
+                return False
+            how = self._values.of_backward(inputs, forward)
+            part.take = self._capture(shape, pool, run, inputs, consumes=[ticket.saved], **how)
+            return part.take is not None
+        if not part.take.buffers.fit(inputs):
+            shape.start_over("parameters or buffers move in memory between a forward and its backward")
+            return False
+        return not part.take.obstacles()
+
+    def _capture(self, shape: Shape, pool: Pool, run: Run, inputs: list[Any], **how: Any) -> Take | None:
+        """A take of a call with these inputs; None, with a refusal, if the capture fails."""
+        before = pool.device.memory()
+        pool.follow()
+        try:
+            take = Take.capture(pool, run, inputs, **how)
+        except (compat.CaptureFailed, RuntimeError) as error:
+            shape.refuse(No(f"the capture failed: {str(error).splitlines()[0]}"))
+            pool.failures += 1
+            if pool.failures == MOST_FAILURES:
+                pool.obstacle = f"{MOST_FAILURES} captures failed"
+            return None
+        shape.captured(pool.device, before)
+        return take
+
+    def _replayed(self, shape: Shape, pool: Pool, inputs: list[Any]) -> list[Any]:
+        take = shape.forward.take
+        assert take is not None
+        outputs = shape.forward.replay(inputs, pool.device)
+        ticket = None
+        if self._trains:
+            ticket = take.outputs.saved.ticket()
+            pool.hand_out([take.outputs.saved])
+        inputs.clear()
+        shape.judge(pool.device)
+        return [*outputs, Launched(shape, ticket)]

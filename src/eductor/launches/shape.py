@@ -1,0 +1,138 @@
+"""The takes of a program for one set of sizes, and what was decided about them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from eductor.graph.no import No
+from eductor.launches.decide import MOST_CAPTURES, Times, fits, worth_capturing, worth_keeping
+from eductor.launches.device import Device
+from eductor.launches.holds import Lease
+from eductor.launches.replayed_graph import ReplayedGraph
+
+_log = logging.getLogger("eductor")
+
+Defined = tuple[bool, ...]
+
+
+class Shape:
+    """The forward of a program and its backwards, one for each set of defined gradients."""
+
+    def __init__(self, title: str, *, trains: bool, always: bool, share: float) -> None:
+        self._title = title
+        self._trains = trains
+        self._always = always
+        self._share = share
+        self.forward = ReplayedGraph(always=always)
+        self.backwards: dict[Defined, ReplayedGraph] = {}
+        self.refusal: No | None = None
+        """Why its calls are ordinary."""
+        self.calls = 0
+        self.blocked = 0
+        """Calls that were ordinary as somebody held what a replay would have overwritten."""
+        self.is_kept = always
+        self.copied: set[int] = set()
+        """The leases of the forward, by number, that were held too long: copied from the capture on."""
+        self._captures = 0
+        self._ordinary: Times | None = None
+        self._before = (0, 0, 0)
+        self._needed = 0
+
+    def backward(self, defined: Defined) -> ReplayedGraph:
+        """The backward for these defined gradients."""
+        if defined not in self.backwards:
+            self.backwards[defined] = ReplayedGraph(always=self._always)
+        return self.backwards[defined]
+
+    def wants_capture(self, copied: int) -> bool:
+        """Whether the next forward shall be captured: all is warm, and it pays. `copied` bytes of inputs have to be copied."""
+        parts = self._parts()
+        if parts is None or not all(part.is_warm for part in parts):
+            return False
+        if self._always:
+            return True
+        times = [part.ordinary_times() for part in parts]
+        if None in times:
+            return False
+        self._ordinary = sum((t for t in times if t is not None), start=Times(0.0, 0.0))
+        self.refuse(worth_capturing(self._ordinary, copied))
+        return self.refusal is None
+
+    def captured(self, device: Device, before: tuple[int, int, int]) -> None:
+        """Notes the memory that a capture has added."""
+        if not self._needed:
+            self._before, self._needed = before, before[0]
+            self._captures += 1
+        after = device.memory()
+        self._needed += max(after[2] - before[2], 0)
+
+    def judge(self, device: Device) -> None:
+        """Ends the trial when all its replays are measured: keeps the takes, or drops them for good."""
+        if self.is_kept:
+            return
+        parts = self._parts()
+        times = [part.replayed_times() for part in parts or ()]
+        if not times or None in times or self._ordinary is None:
+            return
+        replayed = sum((t for t in times if t is not None), start=Times(0.0, 0.0))
+        self.refuse(worth_keeping(self._ordinary, replayed) or fits(self._needed, self._before[1], self._share))
+        if self.refusal is None:
+            self.is_kept = True
+            device.release_cache()
+            _log.info("%s: launches are replayed, %s", self._title, _gain(self._ordinary, replayed))
+
+    def copy_from_now_on(self, device: Device, held: Sequence[Lease]) -> None:
+        """Outputs that were still held when their memory was needed are copied from their next call on, if memory allows."""
+        for lease in held:
+            lease.copy_out(device)
+        own = self.forward.take.outputs.leases if self.forward.take is not None else ()
+        self.copied |= {number for number, lease in enumerate(own) if lease in held}
+        self._needed += sum(lease.size for lease in held)
+        if not self._always:
+            self.refuse(fits(self._needed, self._before[1], self._share))
+
+    def refuse(self, refusal: No | None) -> None:
+        """From now on, calls are ordinary for this reason."""
+        if refusal is None:
+            return
+        self.refusal = refusal
+        self._drop()
+        _log.info("%s: launches are not replayed: %s", self._title, refusal)
+
+    def start_over(self, reason: str) -> None:
+        """Drops the takes, to capture them again when the next calls are measured; after several times, for good."""
+        if self._captures >= MOST_CAPTURES:
+            self.refuse(No(reason))
+        else:
+            self._drop()
+
+    def to_json(self) -> dict[str, Any]:
+        """What was decided, and how calls ran."""
+        parts = {"forward": self.forward, **{f"backward {k}": v for k, (_, v) in enumerate(self.backwards.items())}}
+        return {
+            "state": "ordinary" if self.refusal is not None else "replayed" if self.forward.take else "measured",
+            "reason": None if self.refusal is None else str(self.refusal),
+            "calls": {name: {"ordinary": part.calls, "replayed": part.replays} for name, part in parts.items()},
+            "blocked": self.blocked,
+            "captures": self._captures,
+        }
+
+    def _parts(self) -> list[ReplayedGraph] | None:
+        """The graphs of a step; None if no backward has run yet."""
+        if not self._trains:
+            return [self.forward]
+        if not self.backwards:
+            return None
+        return [self.forward, max(self.backwards.values(), key=lambda part: part.calls + part.replays)]
+
+    def _drop(self) -> None:
+        for part in (*self.backwards.values(), self.forward):
+            part.let_go()
+        self._needed, self.is_kept = 0, self._always
+
+
+def _gain(ordinary: Times, replayed: Times) -> str:
+    before, after = max(ordinary.host, ordinary.elapsed), max(replayed.host, replayed.elapsed)
+    return f"{after * 1e3:.2f} ms a call, ordinarily {before * 1e3:.2f} ms"
