@@ -42,7 +42,7 @@ from eductor.graph.snapshot import copy_of, own_module
 from eductor.graph.values.evaluate import correct_captured
 from eductor.graph.values.meta import requires_grad
 from eductor.graph.values.module_tensors import tensors_of
-from eductor.launches import ReplayedProgram, replayed_program
+from eductor.launches import ReplayedProgram, candidate
 from eductor.options import Options
 from eductor.packing import Hoisted, can_pack, hoist
 from eductor.partition import (
@@ -445,7 +445,7 @@ def replayed(flow: Flow, captured: Captured, program: Program) -> ReplayedProgra
     """The program with launches to replay, or why there are none."""
     if captured.pairs:
         return No("inputs share memory, and one of them is written")
-    return replayed_program(program, flow.options, str(flow.graph), fuses=flow.engine.fuses)
+    return candidate(program, flow.options, str(flow.graph), fuses=flow.engine.fuses)
 
 
 def as_captured(flow: Flow, module: GraphModule, inputs: Sequence[Any], error: Exception) -> Callable[..., Any]:

@@ -27,7 +27,7 @@ def compiled(fn):
 def test_outputs_that_the_caller_keeps_are_never_overwritten(device):
     net = model().requires_grad_(False)
     fast, kept = compiled(net), []
-    for k in range(10):
+    for _ in range(10):
         x = torch.randn(4, 8)
         kept.append((fast(x), net(x)))
     assert device.replays > 7
@@ -39,7 +39,7 @@ def test_training_steps(device):
     net, twin = model(), model()
     fast = compiled(lambda x: net(x).square().mean())
     optimizers = [torch.optim.AdamW(m.parameters()) for m in (net, twin)]
-    for k in range(10):
+    for _ in range(10):
         x = torch.randn(4, 8)
         losses = fast(x), twin(x).square().mean()
         for loss, optimizer in zip(losses, optimizers, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -117,7 +118,7 @@ class CudaGraphs:
         self._immortal.extend(self._graphs)
 
     def same_addresses(self, tensors: list[Any], addresses: list[int | None], positions: list[int]) -> bool:
-        """Whether the tensors at these positions have these addresses."""
+        """Whether the tensors at these positions of a list have the addresses at these positions of another."""
         return bool(torch._C._tensors_data_ptrs_at_indices_equal(tensors, addresses, positions))
 
     def obstacle(self) -> str | None:
@@ -126,7 +127,7 @@ class CudaGraphs:
             return "ROCm"
         if torch.cuda.get_allocator_backend() != "native":
             return f"the allocator {torch.cuda.get_allocator_backend()}"
-        if not torch._C._cuda_cudaCachingAllocator_is_enabled():
+        if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):
             return "an allocator that does not cache"
         return None
 

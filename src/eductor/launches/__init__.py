@@ -12,5 +12,5 @@ The caller sees eager's semantics: what he gets is never overwritten, what he ma
 `replayed_program` is one program with its takes; `decide` says what is captured and what is kept, from measured calls.
 """
 
-from eductor.launches.candidates import replayed_program as replayed_program
+from eductor.launches.candidates import candidate as candidate
 from eductor.launches.replayed_program import ReplayedProgram as ReplayedProgram

@@ -22,7 +22,9 @@ class Buffers:
         self._device = device
         self.values = list(given)
         self._static = sorted(static)
-        self._addresses: list[int | None] = [given[i].data_ptr() for i in self._static]
+        self._addresses: list[int | None] = [None] * len(given)
+        for i in self._static:
+            self._addresses[i] = given[i].data_ptr()
         tensors = {i for i, x in enumerate(given) if isinstance(x, torch.Tensor)}
         self._copied = sorted(tensors - {*self._static, *fixed})
         self._narrowed: dict[int, list[int]] = {}

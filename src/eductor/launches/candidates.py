@@ -13,7 +13,7 @@ from eductor.options import Options
 from eductor.program.parts import Program
 
 
-def replayed_program(program: Program, options: Options, title: str, *, fuses: bool) -> ReplayedProgram | No:
+def candidate(program: Program, options: Options, title: str, *, fuses: bool) -> ReplayedProgram | No:
     """A program with its takes, or why its calls will all be ordinary. `fuses`: its engine makes few launches of many."""
     parts, signature = program.parts, program.signature
     device = _device(parts.forward)

@@ -18,6 +18,8 @@ TRIAL_CALLS = 3
 MOST_SHAPES = 4
 MOST_CAPTURES = 3
 """Captures for one set of sizes: again after addresses have changed."""
+MOST_BLOCKED = 16
+"""Calls in a row that find their memory held, after which it is taken to be held for good."""
 MOST_FAILURES = 3
 """Failed captures in a process, after which nothing more is captured."""
 

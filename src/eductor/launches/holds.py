@@ -21,7 +21,7 @@ _numbers = count()
 class Lease:
     """The storage of outputs: the caller's tensors lie in it, or in a copy of it."""
 
-    __slots__ = ("__weakref__", "_owners", "number", "size", "source", "storage", "streams")
+    __slots__ = ("__weakref__", "_owners", "_references", "number", "size", "source", "storage", "streams")
 
     in_book = True
     """Whether the allocator knows that the memory is taken."""
@@ -34,7 +34,11 @@ class Lease:
         """Its bytes, where callers get copies of them."""
         self.streams: set[Any] = set()
         """Streams on which the caller said that he uses it."""
-        self._owners = 0
+        self._owners = self._references = 0
+
+    def settle(self) -> None:
+        """Takes note of how it looks while nobody holds it."""
+        self._owners, self._references = compat.storage_owners(self.storage), sys.getrefcount(self.storage)
 
     def copy_out(self, device: Device) -> None:
         """From now on, callers get copies."""
@@ -42,10 +46,13 @@ class Lease:
             form = {"nbytes": self.size, "data_ptr": self.storage.data_ptr(), "size": (self.size,), "stride": (1,)}
             plain = {"storage_offset": 0, "dtype": torch.uint8, "device": self.storage.device}
             self.source, self._owners = device.tensor_over(self.storage, form | plain), 1
+            # A storage that a tensor owns has one more reference in some versions of torch.
+            self._references = max(self._references, min(sys.getrefcount(self.storage), self._references + 1))
 
     def is_held(self) -> bool:
         """Whether a tensor of somebody else lies in it, or somebody has the storage itself."""
-        return compat.storage_owners(self.storage) > self._owners or sys.getrefcount(self.storage) > 2
+        owners = compat.storage_owners(self.storage)
+        return owners > self._owners or sys.getrefcount(self.storage) > self._references
 
 
 class Ticket:

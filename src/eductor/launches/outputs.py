@@ -9,7 +9,7 @@ import torch
 
 from eductor import compat
 from eductor.launches.device import Device
-from eductor.launches.holds import SMALL, Lease, Saved
+from eductor.launches.holds import Lease, Saved
 
 
 class Outputs:
@@ -51,9 +51,6 @@ class Outputs:
                     self.leases.append(Lease(value.untyped_storage()))
                 self._pieces.append((k, places[memory], compat.form_of(value)))
         self.saved = Saved(saved, graph)
-        for lease in self.leases:
-            if lease.size <= SMALL:
-                lease.copy_out(device)
 
     def made(self, given: list[Any]) -> list[Any]:
         """The outputs of a replay that was given these inputs."""

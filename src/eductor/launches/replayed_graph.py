@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from eductor.launches.decide import TRIAL_CALLS, WARM_CALLS, Times
 from eductor.launches.device import Device, Seconds
+from eductor.launches.holds import Lease
 from eductor.launches.take import Take
 from eductor.program.job import Run
 
@@ -22,6 +23,8 @@ class ReplayedGraph:
         self._ordinary: list[tuple[float, Seconds]] = []
         self._replayed: list[tuple[float, Seconds]] = []
         self.take: Take | None = None
+        self.copied: set[int] = set()
+        """The leases, by their place, that callers hold for long: a later take copies them from the start."""
         self.calls = 0
         """Ordinary ones."""
         self.replays = 0
@@ -54,6 +57,11 @@ class ReplayedGraph:
     def replayed_times(self) -> Times | None:
         """The median of the replays of its trial; None while it lasts."""
         return _times(self._replayed[1:]) if self.replays > TRIAL_CALLS else None
+
+    def note_copied(self, held: Sequence[Lease]) -> None:
+        """Notes those of its leases that are copied from now on."""
+        leases = self.take.outputs.leases if self.take is not None else ()
+        self.copied |= {place for place, lease in enumerate(leases) if lease in held}
 
     def let_go(self) -> None:
         """Lets go of its take; its next calls are ordinary."""

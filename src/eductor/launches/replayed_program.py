@@ -12,7 +12,7 @@ from eductor import compat
 from eductor.graph.no import No
 from eductor.launches.buffers import why_no_buffer
 from eductor.launches.decide import MOST_FAILURES, MOST_SHAPES
-from eductor.launches.holds import Lease, Ticket
+from eductor.launches.holds import Ticket
 from eductor.launches.pool import Pool, pool_of
 from eductor.launches.saved_values import SavedValues
 from eductor.launches.shape import Defined, Shape
@@ -148,8 +148,7 @@ class ReplayedProgram:
             return False
         held = take.obstacles()
         if held:
-            shape.blocked += 1
-            shape.copy_from_now_on(pool.device, [hold for hold in held if isinstance(hold, Lease)])
+            shape.block(pool.device, held)
         return not held
 
     def _captures_forward(self, shape: Shape, pool: Pool, run: Run, inputs: list[Any]) -> bool:
@@ -159,7 +158,7 @@ class ReplayedProgram:
         if not pool.can_capture() or not shape.wants_capture(copied):
             return False
         how = {"static": self._static, "hidden": self._values.hidden}
-        shape.forward.take = self._capture(shape, pool, run, inputs, copied=shape.copied, **how)
+        shape.forward.take = self._capture(shape, pool, run, inputs, copied=shape.forward.copied, **how)
         return shape.forward.take is not None
 
     def _may_replay_backward(
@@ -173,7 +172,7 @@ class ReplayedProgram:
             if not part.is_warm or ticket.saved.tensors is None:
                 return False
             how = self._values.of_backward(inputs, forward)
-            part.take = self._capture(shape, pool, run, inputs, consumes=[ticket.saved], **how)
+            part.take = self._capture(shape, pool, run, inputs, copied=part.copied, consumes=[ticket.saved], **how)
             return part.take is not None
         if not part.take.buffers.fit(inputs):
             shape.start_over("parameters or buffers move in memory between a forward and its backward")

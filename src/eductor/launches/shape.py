@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from eductor.graph.no import No
-from eductor.launches.decide import MOST_CAPTURES, Times, fits, worth_capturing, worth_keeping
+from eductor.launches.decide import MOST_BLOCKED, MOST_CAPTURES, Times, fits, worth_capturing, worth_keeping
 from eductor.launches.device import Device
-from eductor.launches.holds import Lease
+from eductor.launches.holds import Hold, Lease
 from eductor.launches.replayed_graph import ReplayedGraph
 
 _log = logging.getLogger("eductor")
@@ -29,12 +29,10 @@ class Shape:
         self.backwards: dict[Defined, ReplayedGraph] = {}
         self.refusal: No | None = None
         """Why its calls are ordinary."""
-        self.calls = 0
-        self.blocked = 0
+        self.calls = self.blocked = 0
         """Calls that were ordinary as somebody held what a replay would have overwritten."""
         self.is_kept = always
-        self.copied: set[int] = set()
-        """The leases of the forward, by number, that were held too long: copied from the capture on."""
+        self._blocked_in_a_row = 0
         self._captures = 0
         self._ordinary: Times | None = None
         self._before = (0, 0, 0)
@@ -69,7 +67,8 @@ class Shape:
         self._needed += max(after[2] - before[2], 0)
 
     def judge(self, device: Device) -> None:
-        """Ends the trial when all its replays are measured: keeps the takes, or drops them for good."""
+        """After a replay: ends the trial when all its replays are measured: keeps the takes, or drops them for good."""
+        self._blocked_in_a_row = 0
         if self.is_kept:
             return
         parts = self._parts()
@@ -83,12 +82,21 @@ class Shape:
             device.release_cache()
             _log.info("%s: launches are replayed, %s", self._title, _gain(self._ordinary, replayed))
 
+    def block(self, device: Device, held: Sequence[Hold]) -> None:
+        """Notes a call that is ordinary as these are held; where they are held for good, the takes are captured again."""
+        self.blocked += 1
+        self._blocked_in_a_row += 1
+        if self._blocked_in_a_row >= MOST_BLOCKED:
+            self.start_over("the memory of its outputs is always held by somebody")
+        else:
+            self.copy_from_now_on(device, [h for h in held if isinstance(h, Lease) and h.source is None])
+
     def copy_from_now_on(self, device: Device, held: Sequence[Lease]) -> None:
         """Outputs that were still held when their memory was needed are copied from their next call on, if memory allows."""
         for lease in held:
             lease.copy_out(device)
-        own = self.forward.take.outputs.leases if self.forward.take is not None else ()
-        self.copied |= {number for number, lease in enumerate(own) if lease in held}
+        for part in (self.forward, *self.backwards.values()):
+            part.note_copied(held)
         self._needed += sum(lease.size for lease in held)
         if not self._always:
             self.refuse(fits(self._needed, self._before[1], self._share))
@@ -130,7 +138,7 @@ class Shape:
     def _drop(self) -> None:
         for part in (*self.backwards.values(), self.forward):
             part.let_go()
-        self._needed, self.is_kept = 0, self._always
+        self._needed, self._blocked_in_a_row, self.is_kept = 0, 0, self._always
 
 
 def _gain(ordinary: Times, replayed: Times) -> str:

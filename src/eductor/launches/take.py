@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from eductor.launches.buffers import Buffers
-from eductor.launches.holds import Hold
+from eductor.launches.holds import SMALL, Hold
 from eductor.launches.outputs import Outputs
 from eductor.launches.pool import Pool
 from eductor.program.job import Run
@@ -46,8 +46,10 @@ class Take:
         graph, values = pool.device.capture(run, arguments)
         outputs = Outputs(pool.device, graph, values, buffers.given, hidden)
         del values
-        for number in copied:
-            outputs.leases[number].copy_out(pool.device)
+        for number, lease in enumerate(outputs.leases):
+            lease.settle()
+            if lease.size <= SMALL or number in copied:
+                lease.copy_out(pool.device)
         pool.add([*outputs.leases, outputs.saved])
         return Take(pool, graph, buffers, outputs, knows.union(hold.number for hold in consumes))
 
