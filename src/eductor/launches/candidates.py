@@ -31,8 +31,8 @@ def candidate(program: Program, options: Options, title: str, *, fuses: bool) ->
     moving = sorted(written - signature.static)
     if moving:
         return No(f"input {moving[0]} is written, and is no parameter or buffer")
-    returns, always, share = len(signature.analysis.returns), options.always_replays, options.launches_memory
-    return ReplayedProgram(title, parts, signature.static, returns, device, always=always, share=share)
+    always, share = options.always_replays, options.launches_memory
+    return ReplayedProgram(title, parts, signature, device, always=always, share=share)
 
 
 def _device(module: GraphModule) -> torch.device | None:

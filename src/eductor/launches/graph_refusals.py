@@ -37,7 +37,15 @@ _SYNCHRONIZING = frozenset(
 """ATen operators that wait for the device, read from it, or change what a storage is."""
 
 _NAMESPACES = frozenset({"aten", "prims", "eductor", "inductor", "inductor_prims", "triton_kernel_wrapper"})
-_STRUCTURAL = frozenset({"triton_kernel_wrapper_mutation", "triton_kernel_wrapper_functional", "invoke_subgraph"})
+_STRUCTURAL = frozenset(
+    {
+        "flex_attention",
+        "flex_attention_backward",
+        "invoke_subgraph",
+        "triton_kernel_wrapper_functional",
+        "triton_kernel_wrapper_mutation",
+    }
+)
 """Higher-order operators that launch kernels and do nothing on the host."""
 
 

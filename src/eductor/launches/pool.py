@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from eductor import compat
+from eductor.graph.no import No
 from eductor.launches.device import Device
 from eductor.launches.holds import Hold, Lease, Saved
+
+if TYPE_CHECKING:
+    from eductor.launches.shape import Shape
 
 
 class Pool:
@@ -24,11 +29,32 @@ class Pool:
         self.obstacle = device.obstacle()
         """Why nothing is captured or replayed any more."""
         self.failures = 0
+        self.shapes: weakref.WeakSet[Shape] = weakref.WeakSet()
+        """All programs for all their sizes, with takes or without."""
         self._known: weakref.WeakSet[Hold] = weakref.WeakSet()
         """The memory of the outputs and the saved values of all takes."""
         self._out: list[Hold] = []
         """What was handed out and was held when it was last looked at."""
         self._last_stream: Any = None
+
+    @contextmanager
+    def unless_busy(self) -> Iterator[bool]:
+        """Takes the lock if no other thread has it; yields whether it did."""
+        is_mine = self.lock.acquire(blocking=False)
+        try:
+            yield is_mine
+        finally:
+            if is_mine:
+                self.lock.release()
+
+    def let_go(self, reason: str) -> bool:
+        """Drops all takes, for good, and frees their memory as far as nobody holds it; returns whether there were any."""
+        with self.lock:
+            found = [shape for shape in self.shapes if shape.forward.take is not None]
+            for shape in found:
+                shape.refuse(No(reason))
+            self.device.release_cache()
+        return bool(found)
 
     def book(self) -> frozenset[int]:
         """The numbers of what the allocator will not give to the next capture."""

@@ -18,6 +18,7 @@ from eductor.launches.saved_values import SavedValues
 from eductor.launches.shape import Defined, Shape
 from eductor.launches.take import Take
 from eductor.program.job import Run
+from eductor.program.joint import Signature
 from eductor.program.parts import Parts
 
 _USED = (
@@ -41,20 +42,20 @@ class ReplayedProgram:
         self,
         title: str,
         parts: Parts,
-        static: frozenset[int],
-        returns: int,
+        signature: Signature,
         device: torch.device,
         *,
         always: bool,
         share: float,
     ) -> None:
         self._title = title
-        self._static = static
+        self._static = signature.static
+        self._writes = bool(signature.writes.forward)
         self._device = device
         self._always = always
         self._share = share
         self._trains = parts.backward is not None
-        self._values = SavedValues(parts, static, returns)
+        self._values = SavedValues(parts, signature.static, len(signature.analysis.returns))
         self._shapes: dict[tuple[Any, ...], Shape] = {}
         self._calls = 0
         self._sizes: list[int] | None = None
@@ -71,14 +72,10 @@ class ReplayedProgram:
             shape, pool = self._shape_of(inputs), self._pool
             if shape is None or shape.refusal is not None or not self._is_free(pool):
                 return [*run(inputs), Launched(None)]
-            if not pool.lock.acquire(blocking=False):
-                return [*run(inputs), Launched(shape)]
-            try:
-                if self._may_replay(shape, pool, run, inputs):
+            with pool.unless_busy() as is_mine:
+                if is_mine and self._may_replay(shape, pool, run, inputs):
                     return self._replayed(shape, pool, inputs)
-                return [*shape.forward.ordinary(run, inputs, pool.device), Launched(shape)]
-            finally:
-                pool.lock.release()
+            return [*self._ordinary(shape, pool, run, inputs), Launched(shape)]
 
         return call
 
@@ -98,19 +95,20 @@ class ReplayedProgram:
 
         def call(inputs: list[Any]) -> Sequence[Any]:
             pool = self._pool
+            if ticket.is_used:
+                raise RuntimeError(_USED)
             with pool.lock:
-                if ticket.is_used:
-                    raise RuntimeError(_USED)
                 if not keeps and self._may_replay_backward(shape, pool, defined, ticket, run, inputs):
                     outputs = part.replay(inputs, pool.device)
                     inputs.clear()
+                    ticket.is_used = True
                     shape.judge(pool.device)
-                else:
-                    pool.follow()
-                    self._values.restore(inputs, ticket.saved, pool.device)
-                    outputs = [*part.ordinary(run, inputs, pool.device)]
-                ticket.is_used = not keeps
-                return outputs
+                    return outputs
+                pool.follow()
+            self._values.restore(inputs, ticket.saved, pool.device)
+            ordinary = part.ordinary(run, inputs, pool.device)
+            ticket.is_used = not keeps
+            return ordinary
 
         return call
 
@@ -127,10 +125,21 @@ class ReplayedProgram:
             shape = Shape(self._title, trains=self._trains, always=self._always, share=self._share)
             shape.refuse(why_no_buffer(inputs, self._static, self._device))
             self._shapes[key] = shape
+            self._pool.shapes.add(shape)
         self._calls += 1
         if shape is not None:
             shape.calls += 1
         return shape
+
+    def _ordinary(self, shape: Shape, pool: Pool, run: Run, inputs: list[Any]) -> Sequence[Any]:
+        """Runs the forward as compiled. If it runs out of memory, no take keeps any, and it runs again if it writes nothing."""
+        again = list(inputs)  # which the caller holds, too
+        try:
+            return shape.forward.ordinary(run, inputs, pool.device)
+        except torch.OutOfMemoryError:
+            if not pool.let_go("an ordinary call ran out of memory") or self._writes:
+                raise
+        return run(again)
 
     def _is_free(self, pool: Pool) -> bool:
         """Whether a call may be replayed: nobody captures it or observes its operators."""
@@ -184,7 +193,8 @@ class ReplayedProgram:
         before = pool.device.memory()
         pool.follow()
         try:
-            take = Take.capture(pool, run, inputs, **how)
+            with torch.inference_mode(False), torch.no_grad():  # later calls write to its buffers in any mode
+                take = Take.capture(pool, run, inputs, **how)
         except (compat.CaptureFailed, RuntimeError) as error:
             shape.refuse(No(f"the capture failed: {str(error).splitlines()[0]}"))
             pool.failures += 1
