@@ -36,6 +36,8 @@ from eductor.version import HOME, __version__
 _ELSEWHERE = (
     "cache",
     "instruments",
+    "launches",  # its price is part of the device
+    "launches_memory",
     "progress",
     "repro_dir",
     "strict",

@@ -102,7 +102,7 @@ class ReplayedProgram:
                     outputs = part.replay(inputs, pool.device)
                     inputs.clear()
                     ticket.is_used = True
-                    shape.judge(pool.device)
+                    shape.judge()
                     return outputs
                 pool.follow()
             self._values.restore(inputs, ticket.saved, pool.device)
@@ -166,6 +166,7 @@ class ReplayedProgram:
         copied = sum(x.nbytes for i, x in enumerate(inputs) if isinstance(x, torch.Tensor) and i not in self._static)
         if not pool.can_capture() or not shape.wants_capture(copied):
             return False
+        pool.device.release_cache()  # what ordinary calls have left, which a capture could neither use nor free
         how = {"static": self._static, "hidden": self._values.hidden}
         shape.forward.take = self._capture(shape, pool, run, inputs, copied=shape.forward.copied, **how)
         return shape.forward.take is not None
@@ -213,5 +214,5 @@ class ReplayedProgram:
             ticket = take.outputs.saved.ticket()
             pool.hand_out([take.outputs.saved])
         inputs.clear()
-        shape.judge(pool.device)
+        shape.judge()
         return [*outputs, Launched(shape, ticket)]

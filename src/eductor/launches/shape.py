@@ -66,7 +66,7 @@ class Shape:
         after = device.memory()
         self._needed += max(after[2] - before[2], 0)
 
-    def judge(self, device: Device) -> None:
+    def judge(self) -> None:
         """After a replay: ends the trial when all its replays are measured: keeps the takes, or drops them for good."""
         self._blocked_in_a_row = 0
         if self.is_kept:
@@ -79,7 +79,6 @@ class Shape:
         self.refuse(worth_keeping(self._ordinary, replayed) or fits(self._needed, self._before[1], self._share))
         if self.refusal is None:
             self.is_kept = True
-            device.release_cache()
             _log.info("%s: launches are replayed, %s", self._title, _gain(self._ordinary, replayed))
 
     def block(self, device: Device, held: Sequence[Hold]) -> None:
