@@ -61,6 +61,7 @@ class FakeGraph:
 
     def replay(self):
         self.device.replays += 1
+        self.device.expect_order()
         fresh = self.run([self.device.again(x) for x in self.inputs])
         values = [(block, _bytes(fresh[k]).clone()) for k, block in self.blocks.items()]
         self.device.destroy_all_but(self.spared)
@@ -86,8 +87,11 @@ def _undone(inputs, device):
 
 
 class Stream:
+    def __init__(self):
+        self.awaited = None
+
     def wait_stream(self, other):
-        self.waited = other
+        self.awaited = other
 
 
 class FakeDevice:
@@ -99,7 +103,7 @@ class FakeDevice:
         self.failures = []
         self.capturing = False
         self.used = (0, 2**40, 0)
-        self.current = Stream()
+        self.current, self.last = Stream(), None
 
     def block(self, size):
         made = Block(size)
@@ -120,6 +124,12 @@ class FakeDevice:
         self.graphs -= 1
         if not self.graphs:
             self.destroy_all_but(self.taken())
+
+    def expect_order(self):
+        """A replay follows what was done before in the pool, and is no part of somebody's capture."""
+        assert not self.capturing, "somebody captures"
+        assert self.last in (None, self.current, self.current.awaited), "another stream may still use the pool"
+        self.last = self.current
 
     def kept(self, x):
         """An argument as a captured graph knows it: in the pool by its address alone."""
