@@ -1,12 +1,16 @@
 """A device that captures and replays on the CPU, and breaks what a real one might overwrite.
 
-A capture runs the function and keeps its memory. A replay runs it again on the memory of the same inputs, and fills all
-memory of the pool with NaN that was not taken when the graph was captured: a real allocator may have put its values there.
+A capture runs the function, undoes what it wrote, and places the outputs in memory of the pool. A replay runs it again on
+the same addresses, and fills all memory of the pool with NaN that was free when the graph was captured: a real allocator
+may have put its values there. Memory is taken while a storage over it lives; an address alone takes none.
 """
 
 from __future__ import annotations
 
+import ctypes
 import sys
+import weakref
+from contextlib import contextmanager
 
 import torch
 
@@ -15,20 +19,41 @@ from eductor.launches import candidates, pool
 from eductor.launches.pool import Pool
 
 
+class Block:
+    """Memory of the pool."""
+
+    def __init__(self, size):
+        self.memory = bytearray(max(size, 1))
+        self.address = self.bytes().data_ptr()
+
+    def bytes(self):
+        return torch.frombuffer(self.memory, dtype=torch.uint8)
+
+    def is_taken(self):
+        return sys.getrefcount(self.memory) > 2
+
+    def destroy(self):
+        self.bytes().fill_(255)
+
+
 class FakeGraph:
     def __init__(self, device, run, arguments):
         self.device, self.run = device, run
-        self.inputs = [_kept(x) for x in arguments]
-        before = device.taken()
-        self.outputs = list(run(arguments))
-        self.places = {}
+        given = {x.untyped_storage().data_ptr() for x in arguments if isinstance(x, torch.Tensor)}
+        self.inputs = [device.kept(x) for x in arguments]
+        taken_before = device.taken()
+        with _undone(self.inputs, device):
+            self.outputs = list(run(arguments))
+        placed, self.blocks = {}, {}
         for k, x in enumerate(self.outputs):
-            if isinstance(x, torch.Tensor):
-                storage = x.untyped_storage()
-                device.arena[storage.data_ptr()] = storage
-                self.places[k] = storage.data_ptr()
-        del storage
-        self.spared = (before & device.taken()) | {*self.places.values()}
+            if isinstance(x, torch.Tensor) and (at := x.untyped_storage().data_ptr()) not in given:
+                if at not in placed:
+                    placed[at] = device.block(x.untyped_storage().nbytes()).bytes().untyped_storage()
+                self.blocks[k] = device.arena[placed[at].data_ptr()]
+                self.outputs[k] = device.tensor_over(placed[at], compat.form_of(x))
+        self.spared = (taken_before & device.taken()) | {block.address for block in self.blocks.values()}
+        device.graphs += 1
+        weakref.finalize(self, device.destroyed_graph)
 
     def taken_outputs(self):
         outputs, self.outputs = self.outputs, None
@@ -36,30 +61,37 @@ class FakeGraph:
 
     def replay(self):
         self.device.replays += 1
-        fresh = self.run([_again(x) for x in self.inputs])
-        values = {k: _bytes(fresh[k].untyped_storage()).clone() for k in self.places}
-        for address, storage in self.device.arena.items():
-            if address not in self.spared:
-                _bytes(storage).fill_(255)
-        for k, address in self.places.items():
-            _bytes(self.device.arena[address]).copy_(values[k])
+        self.device.expect_order()
+        fresh = self.run([self.device.again(x) for x in self.inputs])
+        values = [(block, _bytes(fresh[k]).clone()) for k, block in self.blocks.items()]
+        self.device.destroy_all_but(self.spared)
+        for block, value in values:
+            block.bytes()[: len(value)] = value
 
 
-def _kept(x):
-    return (x.untyped_storage(), compat.form_of(x)) if isinstance(x, torch.Tensor) else x
+def _bytes(x):
+    return torch.empty(0, dtype=torch.uint8).set_(x.untyped_storage())
 
 
-def _again(x):
-    return FakeDevice.tensor_over(None, *x) if isinstance(x, tuple) else x
-
-
-def _bytes(storage):
-    return torch.empty(0, dtype=torch.uint8).set_(storage)
+@contextmanager
+def _undone(inputs, device):
+    """What is run inside leaves no trace in its inputs and draws no random numbers."""
+    memory = [_bytes(device.again(x)) for x in inputs if isinstance(x, tuple)]
+    before, drawn = [m.clone() for m in memory], torch.get_rng_state()
+    try:
+        yield
+    finally:
+        for m, content in zip(memory, before, strict=True):
+            m.copy_(content)
+        torch.set_rng_state(drawn)
 
 
 class Stream:
+    def __init__(self):
+        self.awaited = None
+
     def wait_stream(self, other):
-        self.waited = other
+        self.awaited = other
 
 
 class FakeDevice:
@@ -67,23 +99,55 @@ class FakeDevice:
 
     def __init__(self):
         self.arena = {}
-        self.replays = self.captures = 0
+        self.graphs = self.replays = self.captures = 0
         self.failures = []
         self.capturing = False
         self.used = (0, 2**40, 0)
-        self.current = Stream()
+        self.current, self.last = Stream(), None
+
+    def block(self, size):
+        made = Block(size)
+        self.arena[made.address] = made
+        return made
 
     def taken(self):
-        """The addresses of what somebody has, besides this device."""
-        found = set()
-        for address in self.arena:
-            storage = self.arena[address]
-            if compat.storage_owners(storage) or sys.getrefcount(storage) > 3:
-                found.add(address)
-        return found
+        """The addresses of what somebody has, as the book of an allocator knows it."""
+        return {address for address, block in self.arena.items() if block.is_taken()}
+
+    def destroy_all_but(self, addresses):
+        for address, block in self.arena.items():
+            if address not in addresses:
+                block.destroy()
+
+    def destroyed_graph(self):
+        """With its last graph, a pool is given up."""
+        self.graphs -= 1
+        if not self.graphs:
+            self.destroy_all_but(self.taken())
+
+    def expect_order(self):
+        """A replay follows what was done before in the pool, and is no part of somebody's capture."""
+        assert not self.capturing, "somebody captures"
+        assert self.last in (None, self.current, self.current.awaited), "another stream may still use the pool"
+        self.last = self.current
+
+    def kept(self, x):
+        """An argument as a captured graph knows it: in the pool by its address alone."""
+        if not isinstance(x, torch.Tensor):
+            return x
+        storage = x.untyped_storage()
+        return (None if storage.data_ptr() in self.arena else storage, compat.form_of(x))
+
+    def again(self, x):
+        if not isinstance(x, tuple):
+            return x
+        storage, form = x
+        return self.tensor_over(storage or self.unowned(form["data_ptr"], form["nbytes"]), form)
 
     def capture(self, run, arguments):
         if self.failures and (failure := self.failures.pop(0)) is not None:
+            with _undone([self.kept(x) for x in arguments], self):
+                run(arguments)
             raise compat.CaptureFailed(failure)
         self.captures += 1
         graph = FakeGraph(self, run, arguments)
@@ -111,7 +175,8 @@ class FakeDevice:
         return torch.empty(0, dtype=form["dtype"]).set_(storage, form["storage_offset"], form["size"], form["stride"])
 
     def unowned(self, address, size):
-        return self.arena[address]
+        raw = (ctypes.c_char * max(size, 1)).from_address(address)
+        return torch.frombuffer(raw, dtype=torch.uint8).untyped_storage()
 
     def forget(self):
         pass

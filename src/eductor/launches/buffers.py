@@ -28,7 +28,7 @@ class Buffers:
         tensors = {i for i, x in enumerate(given) if isinstance(x, torch.Tensor)}
         self._copied = sorted(tensors - {*self._static, *fixed})
         self._narrowed: dict[int, list[int]] = {}
-        self._fixed = list(fixed)
+        self._borrowed = [*self._static, *fixed]
         for i, value in fixed.items():
             self.values[i] = value
         for i in self._copied:
@@ -41,14 +41,13 @@ class Buffers:
         self._targets = [self._written(i, self.values[i]) for i in self._copied]
         self.size = sum(self.values[i].untyped_storage().nbytes() for i in self._copied)
 
-    @property
     def given(self) -> dict[int, torch.Tensor]:
-        """The memory of the inputs that each call gives."""
+        """The inputs that each call gives, as the graph is captured with them."""
         return {i: self.values[i] for i in (*self._static, *self._copied)}
 
-    def forget_fixed(self) -> None:
-        """Lets go of the inputs that no call gives."""
-        for i in self._fixed:
+    def let_go(self) -> None:
+        """Lets go of the inputs in memory of others, which would see it as held."""
+        for i in self._borrowed:
             self.values[i] = None
 
     def fit(self, given: list[Any]) -> bool:

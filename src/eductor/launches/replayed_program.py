@@ -106,9 +106,9 @@ class ReplayedProgram:
                     return outputs
                 pool.follow()
             self._values.restore(inputs, ticket.saved, pool.device)
-            ordinary = part.ordinary(run, inputs, pool.device)
+            gradients = self._values.own(part.ordinary(run, inputs, pool.device), ticket.saved)
             ticket.is_used = not keeps
-            return ordinary
+            return gradients
 
         return call
 
@@ -179,7 +179,7 @@ class ReplayedProgram:
         if forward is None or forward.outputs.saved is not ticket.saved or not self._is_free(pool):
             return False
         if part.take is None:
-            if not part.is_warm or ticket.saved.tensors is None:
+            if not part.is_warm or ticket.saved.tensors is None or not pool.can_capture():
                 return False
             how = self._values.of_backward(inputs, forward)
             part.take = self._capture(shape, pool, run, inputs, copied=part.copied, consumes=[ticket.saved], **how)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -50,3 +50,13 @@ class SavedValues:
             else:
                 storage = device.unowned(form["data_ptr"], form["nbytes"])
                 inputs[self.hidden[i]] = device.tensor_over(storage, form)
+
+    @staticmethod
+    def own(gradients: Sequence[Any], saved: Saved) -> list[Any]:
+        """The gradients of an ordinary backward. What lies in memory of the forward's take, which an engine may use for
+        them after its last reader, is copied: the next replay writes there."""
+        memory = {form["data_ptr"] for form in saved.forms.values()}
+        return [
+            g.clone() if isinstance(g, torch.Tensor) and g.untyped_storage().data_ptr() in memory else g
+            for g in gradients
+        ]

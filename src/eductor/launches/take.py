@@ -40,11 +40,11 @@ class Take:
         """Captures a compiled graph with the inputs of a call. Only the graph holds the tensors of `fixed` while it runs,
         so that their memory is free after their last use."""
         buffers = Buffers(pool.device, given, static, fixed())
-        arguments = list(buffers.values)
-        buffers.forget_fixed()
+        arguments, memory = list(buffers.values), buffers.given()
+        buffers.let_go()
         knows = pool.book()
         graph, values = pool.device.capture(run, arguments)
-        outputs = Outputs(pool.device, graph, values, buffers.given, hidden)
+        outputs = Outputs(pool.device, graph, values, memory, hidden)
         del values
         for number, lease in enumerate(outputs.leases):
             lease.settle()
