@@ -48,3 +48,12 @@ def test_training_steps(device):
             optimizer.zero_grad()
         torch.testing.assert_close(*losses)
     assert device.replays > 12
+
+
+def test_a_large_output_that_the_caller_resizes(device):
+    fast = compiled(torch.sin)
+    for k in range(6):
+        x = torch.full((300, 300), float(k))
+        y = fast(x)
+        assert torch.equal(y, x.sin())
+        y.resize_(400, 400).fill_(9)
