@@ -8,6 +8,8 @@ from fake_device import installed
 from torch import nn
 
 import eductor
+from eductor.launches.decide import Times
+from eductor.launches.shape import Shape
 
 
 @pytest.fixture
@@ -48,3 +50,27 @@ def test_training_steps(device):
             optimizer.zero_grad()
         torch.testing.assert_close(*losses)
     assert device.replays > 12
+
+
+def test_a_large_output_that_the_caller_resizes(device):
+    fast = compiled(torch.sin)
+    for k in range(6):
+        x = torch.full((300, 300), float(k))
+        y = fast(x)
+        assert torch.equal(y, x.sin())
+        y.resize_(400, 400).fill_(9)
+
+
+def test_an_operator_that_waits_for_the_device(device):
+    fast = compiled(lambda x: torch.linalg.solve(x, x))
+    for _ in range(4):
+        fast(torch.eye(4))
+    assert not device.captures
+
+
+def test_takes_that_do_not_pay_are_dropped(device):
+    shape = Shape("slow", trains=False, always=False, share=0.05)
+    shape._ordinary = Times(1e-3, 1e-3)
+    shape.forward.replays, shape.forward._replayed = 4, [(1e-3, lambda: 1e-3)] * 4
+    shape.judge(device)
+    assert "replayed it takes 1.00 ms" in str(shape.refusal)

@@ -106,6 +106,7 @@ from eductor.compat.tensors import is_wrapper_subclass as is_wrapper_subclass
 from eductor.compat.tensors import made_without_grad_mode as made_without_grad_mode
 from eductor.compat.tensors import memory_format_of as memory_format_of
 from eductor.compat.tensors import must_not_be_written as must_not_be_written
+from eductor.compat.tensors import owns_alone as owns_alone
 from eductor.compat.tensors import plain_strides as plain_strides
 from eductor.compat.tensors import set_versions as set_versions
 from eductor.compat.tensors import storage_owners as storage_owners

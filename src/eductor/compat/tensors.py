@@ -39,6 +39,12 @@ def storage_owners(storage: torch.UntypedStorage) -> int:
     return owners - 1  # without the Python object
 
 
+def owns_alone(storage: torch.UntypedStorage) -> bool:
+    """Whether memory of a GPU is not shared with another process."""
+    has_plain_deleter = getattr(torch._C, "_has_Standard_Deleter", None)  # not in builds without CUDA
+    return has_plain_deleter is None or bool(has_plain_deleter(storage._cdata))
+
+
 def expect_dynamic(value: torch.Tensor, dims: frozenset[int]) -> None:
     """Tells Dynamo that these sizes of a tensor may differ in the next call, as `maybe_mark_dynamic` does."""
     known = getattr(value, "_dynamo_weak_dynamic_indices", ())

@@ -52,9 +52,9 @@ _STRUCTURAL = frozenset(
 def why_not_captured(module: GraphModule, device: torch.device) -> No | None:
     """The first operator or value of a graph that keeps it from being captured on a device."""
     for node in _nodes(module):
-        refusal = _of_target(node) or _of_values(node, device)
-        if refusal is not None:
-            return refusal
+        for refusal in (_of_target(node), _of_values(node, device)):
+            if refusal is not None:
+                return refusal
     return None
 
 

@@ -21,7 +21,7 @@ _numbers = count()
 class Lease:
     """The storage of outputs: the caller's tensors lie in it, or in a copy of it."""
 
-    __slots__ = ("__weakref__", "_owners", "_references", "number", "size", "source", "storage", "streams")
+    __slots__ = ("__weakref__", "_address", "_owners", "_references", "number", "size", "source", "storage", "streams")
 
     in_book = True
     """Whether the allocator knows that the memory is taken."""
@@ -30,6 +30,7 @@ class Lease:
         self.number = next(_numbers)
         self.storage = storage
         self.size = storage.nbytes()
+        self._address = storage.data_ptr()
         self.source: torch.Tensor | None = None
         """Its bytes, where callers get copies of them."""
         self.streams: set[Any] = set()
@@ -53,6 +54,10 @@ class Lease:
         """Whether a tensor of somebody else lies in it, or somebody has the storage itself."""
         owners = compat.storage_owners(self.storage)
         return owners > self._owners or sys.getrefcount(self.storage) > self._references
+
+    def is_whole(self) -> bool:
+        """Whether no caller has resized the storage or sent it to another process."""
+        return self.storage.data_ptr() == self._address and compat.owns_alone(self.storage)
 
 
 class Ticket:

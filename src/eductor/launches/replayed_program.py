@@ -152,8 +152,8 @@ class ReplayedProgram:
         take = shape.forward.take
         if take is None:
             return self._captures_forward(shape, pool, run, inputs)
-        if not take.buffers.fit(inputs):
-            shape.start_over("parameters or buffers move in memory, or inputs change their form")
+        if (reason := take.unfit(inputs)) is not None:
+            shape.start_over(reason)
             return False
         held = take.obstacles()
         if held:
@@ -184,8 +184,8 @@ class ReplayedProgram:
             how = self._values.of_backward(inputs, forward)
             part.take = self._capture(shape, pool, run, inputs, copied=part.copied, consumes=[ticket.saved], **how)
             return part.take is not None
-        if not part.take.buffers.fit(inputs):
-            shape.start_over("parameters or buffers move in memory between a forward and its backward")
+        if (reason := part.take.unfit(inputs)) is not None:
+            shape.start_over(reason)
             return False
         return not part.take.obstacles()
 

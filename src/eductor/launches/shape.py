@@ -76,7 +76,8 @@ class Shape:
         if not times or None in times or self._ordinary is None:
             return
         replayed = sum((t for t in times if t is not None), start=Times(0.0, 0.0))
-        self.refuse(worth_keeping(self._ordinary, replayed) or fits(self._needed, self._before[1], self._share))
+        for refusal in (worth_keeping(self._ordinary, replayed), fits(self._needed, self._before[1], self._share)):
+            self.refuse(refusal)
         if self.refusal is None:
             self.is_kept = True
             _log.info("%s: launches are replayed, %s", self._title, _gain(self._ordinary, replayed))

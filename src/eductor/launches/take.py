@@ -53,6 +53,14 @@ class Take:
         pool.add([*outputs.leases, outputs.saved])
         return Take(pool, graph, buffers, outputs, knows.union(hold.number for hold in consumes))
 
+    def unfit(self, given: list[Any]) -> str | None:
+        """Why it can no longer be replayed for such calls."""
+        if not self.buffers.fit(given):
+            return "parameters or buffers move in memory, or inputs change their form"
+        if not all(lease.is_whole() for lease in self.outputs.leases):
+            return "outputs are resized, or sent to other processes"
+        return None
+
     def obstacles(self) -> list[Hold]:
         """What somebody holds and a replay would overwrite."""
         return self._pool.held(self._knows)
