@@ -76,7 +76,9 @@ _log = logging.getLogger("eductor")
 
 def compile(model: F, *, fullgraph: bool = False, dynamic: bool | None = None, **options: Any) -> F:
     """`torch.compile(model, backend="eductor")` with options as keywords, checked at once."""
-    chosen = checked_backend(Options.of(options))
+    checked = Options.of(options)
+    chosen = checked_backend(checked)
+    choose_engine(checked).load()
     compiled: Any = torch.compile(model, backend=chosen, fullgraph=fullgraph, dynamic=dynamic)
     return cast(F, compiled)
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import eductor
 from eductor.cache.store import Store
+from eductor.cost import device_of
 from eductor.errors import BadGraph
 from eductor.graph.text.symbolic_sizes import read_size
 from eductor.pipeline.base import graph_pass
@@ -46,6 +48,18 @@ def test_a_training_step_runs_no_pass(store, resumed, no_pass, options):
     assert not resumed()
     no_pass()
     assert_same(step(model, x, **options), cold)
+    assert resumed() == 1
+
+
+def test_a_device_is_the_same_in_each_process(resumed, store, monkeypatch):
+    """The order of a set of dtypes changes from process to process, as that of 0 and 8 with the order they were added in."""
+    device = device_of(torch.device("cpu"))
+    kinds = [frozenset(given) for given in ((0, 8), (8, 0))]
+    assert str(kinds[0]) != str(kinds[1])
+    for kind in kinds:
+        torch._dynamo.reset()
+        monkeypatch.setattr("eductor.cache.key.device_of", lambda *_, kind=kind: replace(device, aligned=kind))
+        eductor.compile(torch.sin, engine="aten")(torch.ones(3))
     assert resumed() == 1
 
 

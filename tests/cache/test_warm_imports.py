@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
 
 import eductor
 from eductor.engines.inductor import source_keys
+from eductor.engines.inductor.patches import active
 
 PROGRAM = """
 import json, sys
@@ -141,3 +143,14 @@ def test_the_hashes_are_those_of_torch(which, tmp_path, monkeypatch):
         source_keys._kept.cache_clear()
         assert kept(getattr(home, which)) == getattr(home, which)()
     source_keys._kept.cache_clear()
+
+
+def test_triton_itself_reads_the_hash_that_is_kept():
+    """It asks for it where this process compiles a kernel, even if the kernel is in its cache."""
+    from torch._inductor.runtime import triton_compat
+
+    if not triton_compat.HAS_TRITON:
+        pytest.skip("no Triton here")
+    home = sys.modules[triton_compat.triton_key.__module__]
+    with patch.object(source_keys, "_kept", return_value="kept"), active():
+        assert home.triton_key() == triton_compat.triton_key() == "kept"

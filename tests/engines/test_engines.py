@@ -198,6 +198,21 @@ def test_its_caches_make_a_second_start_warm():
             assert counters["inductor"]["fxgraph_cache_hit"] == expected
 
 
+def test_a_kept_graph_is_never_that_of_a_backward_which_overwrites_what_was_saved():
+    from torch._inductor.utils import fresh_cache
+
+    def program(x, w):
+        return ((x @ w).sin().exp() @ w).sin().exp().sum()
+
+    x, w = leaf(32, 32), leaf(32, 32)
+    with fresh_cache():
+        eductor.compile(program, engine="inductor", strict=True)(x, w).backward()
+        torch._dynamo.reset()
+        loss = eductor.compile(program, engine="inductor", strict=True)(x, w)
+        first = torch.autograd.grad(loss, (x, w), retain_graph=True)
+        assert all(map(torch.equal, first, torch.autograd.grad(loss, (x, w))))
+
+
 def test_seeded_randomness_is_fused_and_the_same_in_forward_and_backward():
     def program(x):
         return torch.nn.functional.dropout(x, 0.5).sum()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -99,6 +101,17 @@ def test_other_engines_start_nothing(engine, wakeups):
     with patch.object(vector_isa, "best", side_effect=AssertionError):
         eductor.compile(torch.sin, engine=engine, cache=False)(torch.ones(3))
     assert not wakeups.called
+
+
+@pytest.mark.parametrize("engine", ["aten", "inductor"])
+def test_the_code_generator_is_imported_where_a_function_is_given(engine):
+    program = f"""
+import sys, torch, eductor
+assert "torch._inductor.compile_fx" not in sys.modules
+eductor.compile(torch.sin, engine={engine!r})
+assert ("torch._inductor.compile_fx" in sys.modules) is {engine == "inductor"}
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_an_engine_warms_up_around_each_compile(tmp_path, monkeypatch):

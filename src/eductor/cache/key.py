@@ -144,7 +144,7 @@ def _check_passes(pipeline: Pipeline) -> None:
 def _devices(values: Sequence[Any], options: Options) -> Iterator[str]:
     devices = sorted({str(x.device) for x in values if isinstance(x, torch.Tensor)} | {"cpu"})
     for name in devices:
-        yield f"{name}: {device_of(torch.device(name), options)}"
+        yield f"{name}: {spelled(device_of(torch.device(name), options))}"
         if name.startswith("cuda"):
             yield str(torch.cuda.get_device_capability(name))
 

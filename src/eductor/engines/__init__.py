@@ -43,6 +43,8 @@ class Engine:
     lower: Sequence[Row | Pass | str] = ()
     """The passes that prepare its graphs, in order: rows, passes, or names of built-in ones. They run on a copy of each
     graph, which it may edit."""
+    load: Callable[[], None] = lambda: None
+    """Imports what its compiles need: `eductor.compile` calls it, so that the first call of the function need not."""
     warmed_up: WarmedUp = lambda inputs, is_cached: nullcontext()
     """A context around the compile of a captured graph, entered before its passes: it starts what the engine will wait for.
     It gets the graph's inputs, and whether the final graphs are on disk, so that no pass runs."""
@@ -90,6 +92,7 @@ INDUCTOR = Engine(
     state=inductor.settings,
     takes_numbers=False,
     lower=lower.ORDER,
+    load=inductor.load,
     warmed_up=inductor.warmed_up,
 )
 """The engine that compiles with torch's code generator."""

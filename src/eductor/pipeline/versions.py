@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import inspect
@@ -73,6 +74,10 @@ def spelled(value: Any, depth: int = 8) -> str:
         return spell(*value.items())
     if isinstance(value, (type, types.ModuleType)):
         return value.__name__
+    if dataclasses.is_dataclass(value):
+        return (
+            f"{type(value).__qualname__}{spell(*(getattr(value, field.name) for field in dataclasses.fields(value)))}"
+        )
     if isinstance(value, types.BuiltinFunctionType):
         return value.__qualname__
     text = repr(value)

@@ -48,7 +48,7 @@ def configured(mode: FakeTensorMode | None, job: Job) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(active())
         stack.enter_context(config.patch(settings))
-        stack.enter_context(compiler_config.patch(cache_key_tag=_cache_key_tag(rounds=job.rounds)))
+        stack.enter_context(compiler_config.patch(cache_key_tag=_cache_key_tag(job)))
         stack.enter_context(V.set_fake_mode(mode))
         if mode is not None:
             stack.enter_context(patch.object(mode, "allow_non_fake_inputs", True))  # constants of the graph are real
@@ -67,9 +67,14 @@ def configured(mode: FakeTensorMode | None, job: Job) -> Iterator[None]:
         yield
 
 
-def _cache_key_tag(*, rounds: bool) -> str:
-    """A part of torch's cache keys that changes with what they do not cover: our lowerings, patches and marks on nodes."""
-    return f"{torch.compiler.config.cache_key_tag}eductor-{_own_version()}{'-rounds' * rounds}"
+def _cache_key_tag(job: Job) -> str:
+    """A part of torch's cache keys that changes with what they do not cover.
+
+    That is our code and marks on nodes, and what is known of inputs and outputs: a backward that keeps what was saved has the
+    graph of one that may overwrite it.
+    """
+    known = f"{job.rounds} {sorted(job.visible)} {sorted(job.donated)} {len(job.written)}"
+    return f"{torch.compiler.config.cache_key_tag}eductor-{_own_version()} {known}"
 
 
 @functools.cache

@@ -34,6 +34,7 @@ from eductor.engines.inductor.kernels import kernels_of
 from eductor.engines.inductor.patches import emulates_roundings
 from eductor.engines.inductor.pending import pending
 from eductor.engines.inductor.repeated_cats import with_layouts_of_cats
+from eductor.engines.inductor.warm_up import load as load
 from eductor.engines.inductor.warm_up import warmed_up as warmed_up
 from eductor.errors import Unsupported
 from eductor.graph.values.meta import fake_mode_of

@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from logging import DEBUG
 from threading import Lock
+from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
@@ -105,10 +107,11 @@ class _Installation:
             (FxGraphCache, "_save_graph", keep_or_defer),
             (compile_fx, "fx_codegen_and_compile", generate_awake),
             (codecache, "torch_key", key_of_torch),
-            (triton_compat, "triton_key", key_of_triton),
             (codecache.FxGraphCachePickler, "debug_lines", _described_if_logged),
         ):
             self._undo.enter_context(patch.object(home, name, _in_ours(getattr(home, name), corrected)))
+        for home in _homes_of_triton_key(triton_compat):
+            self._undo.enter_context(patch.object(home, "triton_key", _in_ours(home.triton_key, key_of_triton)))
         cast = torch.ops.prims.convert_element_type.default
         self._keep(cast)
         lowering.lowerings[cast] = _in_ours(lowering.lowerings[cast], _round_cast)
@@ -137,6 +140,13 @@ class _Installation:
 
 
 _installation = _Installation()
+
+
+def _homes_of_triton_key(imported: ModuleType) -> Iterator[ModuleType]:
+    """Where the hash of Triton's code is looked up: in torch's module, and in Triton's own, for kernels it compiles here."""
+    yield imported
+    if imported.HAS_TRITON:
+        yield sys.modules[imported.triton_key.__module__]
 
 
 def _in_ours(original: Any, corrected: Callable[..., Any]) -> Any:

@@ -15,6 +15,12 @@ from eductor.engines.inductor.patches import installed
 from eductor.engines.inductor.workers import on_gpu, wake_workers
 
 
+def load() -> None:
+    """Import the code generator, as `torch.compile` does where it gets a function."""
+    with suppress(Exception):  # the engine will raise it again
+        from torch._inductor import compile_fx  # noqa: F401
+
+
 @contextmanager
 def warmed_up(inputs: Sequence[Any], is_cached: bool) -> Iterator[None]:
     """Start what the engine needs for graphs with such inputs; at the end the search is over, so that nothing else meets it.
