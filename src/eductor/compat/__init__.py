@@ -108,6 +108,7 @@ from eductor.compat.tracing import has_saved_tensors_hooks as has_saved_tensors_
 from eductor.compat.tracing import keeps_graph as keeps_graph
 from eductor.compat.tracing import last_traced_node as last_traced_node
 from eductor.compat.tracing import sequence_number as sequence_number
+from eductor.compat.tracing import shape_of_last_gradient as shape_of_last_gradient
 from eductor.compat.tracing import taking_real_tensors as taking_real_tensors
 from eductor.compat.tracing import tracing_autograd as tracing_autograd
 from eductor.compat.tracing import without_tracing_context as without_tracing_context
