@@ -95,6 +95,7 @@ from eductor.compat.symbols import symbols_of as symbols_of
 from eductor.compat.symbols import without_new_guards as without_new_guards
 from eductor.compat.tensors import expect_dynamic as expect_dynamic
 from eductor.compat.tensors import is_batched as is_batched
+from eductor.compat.tensors import is_transformed as is_transformed
 from eductor.compat.tensors import is_wrapper_subclass as is_wrapper_subclass
 from eductor.compat.tensors import made_without_grad_mode as made_without_grad_mode
 from eductor.compat.tensors import memory_format_of as memory_format_of
