@@ -126,6 +126,8 @@ _FORMATS: dict[Any, int | None] = {
     aten.native_batch_norm_backward.default: 1,
     aten.batch_norm_backward.default: 1,
     aten.channel_shuffle.default: 0,
+    aten.reflection_pad2d.default: 0,
+    aten.replication_pad2d.default: 0,
     aten.reflection_pad3d.default: 0,
     aten.replication_pad3d.default: 0,
     aten.reflection_pad3d_backward.default: 1,
