@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 import eductor
 
@@ -65,3 +66,22 @@ def test_a_result_that_is_returned_twice_stays_one_tensor():
     first, second = eductor.compile(program, engine="aten", strict=True)(x)
     assert first is second
     assert first.stride() == x.stride()
+
+
+EMPTY = {
+    "a view of what is computed": lambda x: (x - 1).view(0, 2, 12),
+    "a reshape": lambda x: torch.relu(x).reshape(6, 0, 4),
+    "a group norm": lambda x: torch.native_group_norm(x, None, None, 0, 4, 6, 2, 1e-5),
+    "statistics": lambda x: torch.native_group_norm(x.view(2, 4, 0), None, None, 2, 4, 0, 2, 1e-5),
+}
+
+
+def test_results_without_elements_keep_their_strides_on_inductor():
+    def program(x):
+        return [function(x) for function in EMPTY.values()]
+
+    x = torch.empty(0, 4, 6)
+    found = zip(*(tree_leaves(call(x)) for call in (program, eductor.compile(program, strict=True))), strict=True)
+    for expected, got in found:
+        assert got.stride() == expected.stride()
+        torch.testing.assert_close(got, expected, equal_nan=True)

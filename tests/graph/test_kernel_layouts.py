@@ -43,6 +43,7 @@ def channels_last(x):
 
 
 INDEX_OF_CHANNELS = torch.tensor([1, 0, 1])
+SHARES = torch.rand(2, 4, 4, 6, generator=torch.Generator().manual_seed(0))
 FUNCTIONS = {
     "roll": lambda x: x.roll(1, 0),
     "roll of two dimensions": lambda x: x.roll((1, 2), (1, 3)),
@@ -57,6 +58,16 @@ FUNCTIONS = {
     "smooth_l1_loss": lambda x: F.smooth_l1_loss(x, torch.zeros(2, 4, 4, 6)),
     "huber_loss": lambda x: F.huber_loss(x, torch.zeros(2, 4, 4, 6)),
     "one_hot": lambda x: F.one_hot((x > 0).long(), 2) * x[..., None],
+    "angle": lambda x: torch.complex(x, x).angle(),
+    "isin": lambda x: torch.isin(x.detach(), torch.arange(4.0)) * x,
+    "pow": lambda x: 2.0**x,
+    "rrelu in evaluation": F.rrelu,
+    "cross_entropy": lambda x: F.cross_entropy(x, SHARES, reduction="none"),
+    "prod": lambda x: x.prod(1),
+    "prod of all": torch.prod,
+    "interpolate": lambda x: F.interpolate(x, scale_factor=2),
+    "interpolate linearly": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+    "interpolate by cubes": lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"),
     "index_select": lambda x: x.index_select(1, INDEX_OF_CHANNELS),
 }
 
@@ -78,11 +89,55 @@ def test_strides_of_results_and_gradients(engine, laid_out, gradient):
         torch.manual_seed(0)
         xs = [laid_out(torch.randn(2, 4, 4, 6)).requires_grad_(gradient) for _ in FUNCTIONS]
         results = call(xs)
-        if gradient:
-            sum(result.square().sum() for result in results).backward()
-        seen.append([*results, *(x.grad for x in xs if gradient)])
+        losses = [result.square().sum() for result in results]
+        seen.append([*results, *(torch.autograd.grad(sum(losses), xs) if gradient else ())])
     for name, expected, got in zip([*FUNCTIONS] * 2, *seen, strict=False):
         assert got.stride() == expected.stride(), name
+        torch.testing.assert_close(got, expected, msg=name)
+
+
+PAIRS = {
+    "binary_cross_entropy": lambda x, y: F.binary_cross_entropy(x, y, reduction="none"),
+    "copysign": torch.copysign,
+    "copysign of one sign": lambda x, y: torch.copysign(x, y[0, 0, 0, 0]),
+    "floor_divide": lambda x, y: (x.detach() // y.detach()) * x,
+    "heaviside": lambda x, y: torch.heaviside(x.detach(), y.detach()) * x,
+    "ldexp": torch.ldexp,
+    "logaddexp": torch.logaddexp,
+    "logical_and": lambda x, y: torch.logical_and(x.detach(), y[0].detach()) * x,
+    "xlog1py": torch.special.xlog1py,
+    "xlogy": torch.xlogy,
+}
+
+
+def all_pairs(pairs):
+    return [function(x, y) for function, (x, y) in zip(PAIRS.values(), pairs, strict=True)]
+
+
+def plain(x):
+    return x.contiguous()
+
+
+LAYOUTS = [(transposed, plain), (plain, channels_last), (channels_last, transposed)]
+
+
+@pytest.mark.parametrize(("engine", "layouts"), [*(("aten", layouts) for layouts in LAYOUTS), ("inductor", LAYOUTS[0])])
+def test_operands_in_different_layouts(engine, layouts):
+    seen = []
+    for call in (all_pairs, eductor.compile(all_pairs, engine=engine, strict=True)):
+        torch.manual_seed(0)
+        pairs = [[f(torch.rand(2, 4, 4, 6)).requires_grad_() for f in layouts] for _ in PAIRS]
+        results = call(pairs)
+        operands = [x for pair in pairs for x in pair]
+        ones = [torch.ones_like(result) for result in results]
+        gradients = torch.autograd.grad(results, operands, ones, allow_unused=True)
+        seen.append(
+            [(r, *gradients[2 * i : 2 * i + 2]) for i, r in enumerate(results)],
+        )
+    for name, expected, got in zip(PAIRS, *seen, strict=True):
+        for a, b in zip(expected, got, strict=True):
+            assert (a is None) == (b is None), name
+            assert a is None or a.stride() == b.stride(), name
         torch.testing.assert_close(got, expected, msg=name)
 
 

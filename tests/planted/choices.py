@@ -24,7 +24,7 @@ def _applies(host: Host, fault: Fault) -> bool:
 
 def _quick() -> Iterator[tuple[Host, Fault]]:
     """Every kind before autograd, where all of them have victims; gradients once behind it; another kind in each pass."""
-    hosts = all_hosts()
+    hosts = [host for host in all_hosts() if host.can_be_cut]
     first = [host for host in hosts if host.stage == "pre_grad"]
     behind = list({host.step.address: host for host in reversed(hosts) if host.stage != "pre_grad"}.values())
     for i, fault in enumerate(FAULTS.values()):
@@ -41,7 +41,9 @@ QUICK = {(str(host), fault.name): (host, fault) for host, fault in _quick()}
 
 def choices() -> list[object]:
     """All pairs of a program and a fault, as parameters of a test."""
-    pairs = [(host, fault) for host in all_hosts() for fault in FAULTS.values() if _applies(host, fault)]
+    pairs = [
+        (host, fault) for host in all_hosts() if host.can_be_cut for fault in FAULTS.values() if _applies(host, fault)
+    ]
     return [pytest.param(host, fault, id=f"{host}-{fault.name}", marks=_marks(host, fault)) for host, fault in pairs]
 
 

@@ -96,6 +96,11 @@ class Host:
         """A graph that was edited after it was captured cannot come out of a compile."""
         return self.example.prepare is None
 
+    @property
+    def can_be_cut(self) -> bool:
+        """Whether a bisection may leave out matches of the pass: a compile cannot do without a required one."""
+        return not self.step.required
+
     @cached_property
     def calls(self) -> int:
         """How many calls the pass has to see for a match."""
@@ -196,7 +201,14 @@ STANDING_FOR_ALL = (
     "post_grad/eliminate_dead_code",
     "post_grad/remove_noop_ops",
     "post_grad/stable_topological_sort",
-    "lower/call_wide_cats",
+)
+
+
+LEFT_OUT = (
+    "lower/fill_constants",  # a compile makes inputs of constants
+    "lower/keep_draws_in_order",  # the engine of these programs draws as eager does
+    "lower/outline_repeated_regions",  # all nodes of its long examples would be compared for each fault
+    "lower/store_small_masks",  # it is about kernels of a GPU
 )
 
 
@@ -204,11 +216,15 @@ def steps() -> list[Step]:
     """Every pass at each of its places, but for those that run on other devices alone, or may change any result.
 
     Those that are off, or whose examples need options or a context, are left out: a compile does not run them so. Of the many before
-    autograd and after the partition, those that fire on any graph stand for all: the faults are planted into graphs.
+    autograd and in the stage post_grad, those that fire on any graph stand for all: the faults are planted into graphs.
     """
     found = [step for step in Registry.default().steps() if not step.is_slot]
-    found = [s for s in found if s.stage == "joint" or s.address in STANDING_FOR_ALL]
-    found = [s for s in found if s.load().on and not any(e.options or e.context for e in s.load().examples)]
+    found = [s for s in found if s.stage in ("joint", "lower") or s.address in STANDING_FOR_ALL]
+    found = [
+        s
+        for s in found
+        if s.address not in LEFT_OUT and s.load().on and not any(e.options or e.context for e in s.load().examples)
+    ]
     contracts = {step: step.load().contract for step in found}
     return [s for s, c in contracts.items() if "cpu" in (c.devices or ("cpu",)) and c.numerics != "changes"]
 

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from eductor import compat
 from eductor.autograd.cpu_dropout import eagers_dropouts
+from eductor.autograd.masked_writes import gradients_of_masked_writes
 from eductor.compat import OpOverload, make_fx
 from eductor.graph.values.kernel_layouts import with_kernel_layouts
 from eductor.graph.values.meta import metadata_key, output_of, tensor_of, value_of
@@ -114,7 +115,7 @@ def for_autograd(table: Mapping[Any, Callable[..., Any]], *, later: bool, exact:
     """
     rounded = {op: fn for op, fn in eagers_dropouts().items() if op not in table} if exact else {}
     now = {} if later else {op: fn for op, fn in table.items() if not _writes_by_name(op)}
-    return with_kernel_layouts(table, rounded | now)
+    return with_kernel_layouts(table, rounded | gradients_of_masked_writes(exact=exact) | now)
 
 
 def _writes_by_name(op: Any) -> bool:

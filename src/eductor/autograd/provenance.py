@@ -17,6 +17,7 @@ from torch.fx import traceback as fx_traceback
 from torch.utils import _pytree as pytree
 
 from eductor import compat
+from eductor.autograd.gradient_layouts import with_eagers_layout
 from eductor.autograd.gradient_uses import autograd_nodes
 from eductor.errors import Unsupported
 from eductor.graph.effects.node_effects import effect_of
@@ -51,7 +52,7 @@ class ForwardRun(Interpreter):
                 # The kernel's result is contiguous, in the trace it has the layout of its input.
                 args, kwargs = pytree.tree_map_only(torch.Tensor, torch.Tensor.contiguous, (args, kwargs))
             with _written(kwargs.get("out"), n):
-                result = getattr(self, n.op)(n.target, args, kwargs)
+                result = with_eagers_layout(getattr(self, n.op), n.target, args, kwargs)
         finally:
             fx_traceback.current_meta = outer
         came_from(last, n.name)

@@ -102,6 +102,7 @@ from eductor.compat.symbols import symbols_of as symbols_of
 from eductor.compat.symbols import without_new_guards as without_new_guards
 from eductor.compat.tensors import expect_dynamic as expect_dynamic
 from eductor.compat.tensors import is_batched as is_batched
+from eductor.compat.tensors import is_transformed as is_transformed
 from eductor.compat.tensors import is_wrapper_subclass as is_wrapper_subclass
 from eductor.compat.tensors import made_without_grad_mode as made_without_grad_mode
 from eductor.compat.tensors import memory_format_of as memory_format_of
@@ -116,6 +117,7 @@ from eductor.compat.tracing import has_saved_tensors_hooks as has_saved_tensors_
 from eductor.compat.tracing import keeps_graph as keeps_graph
 from eductor.compat.tracing import last_traced_node as last_traced_node
 from eductor.compat.tracing import sequence_number as sequence_number
+from eductor.compat.tracing import shape_of_last_gradient as shape_of_last_gradient
 from eductor.compat.tracing import taking_real_tensors as taking_real_tensors
 from eductor.compat.tracing import tracing_autograd as tracing_autograd
 from eductor.compat.tracing import without_tracing_context as without_tracing_context

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -22,7 +23,18 @@ def without_new_guards(mode: FakeTensorMode) -> AbstractContextManager[None]:
     env = mode.shape_env
     if env is None:
         return nullcontext()
-    return env.error_on_new_guards() if hasattr(env, "error_on_new_guards") else env.suppress_guards()
+    return env.error_on_new_guards() if hasattr(env, "error_on_new_guards") else _refusing_guards(env)
+
+
+@contextmanager
+def _refusing_guards(env: ShapeEnv) -> Iterator[None]:
+    """Raises where torch would check whether its sizes are frozen, which it does before each guard."""
+
+    def refuse(*guard: Any) -> None:
+        raise RuntimeError(f"a guard on symbolic sizes: {guard}")
+
+    with patch.object(env, "_check_frozen", refuse):
+        yield
 
 
 def new_symbol(env: ShapeEnv, name: str, hint: int) -> torch.SymInt:

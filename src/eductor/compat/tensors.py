@@ -62,6 +62,11 @@ def with_history(value: Any) -> Any:
         return leaf.view_as(leaf)
 
 
+def is_transformed(tensor: torch.Tensor) -> bool:
+    """Whether a tensor belongs to a running function transform, such as `torch.func.grad`."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
 def is_wrapper_subclass(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a wrapper subclass (DTensor, nested, quantized)."""
     return type(tensor) is not FakeTensor and bool(is_traceable_wrapper_subclass(tensor))

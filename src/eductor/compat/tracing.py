@@ -67,6 +67,15 @@ def sequence_number() -> int:
     return int(torch._C._autograd._get_sequence_nr())
 
 
+def shape_of_last_gradient() -> tuple[Any, ...] | None:
+    """The shape of the last operand to which the running node of autograd gives a gradient; None if none runs."""
+    running = torch._C._current_autograd_node()
+    if running is None or not running.next_functions:
+        return None
+    function, number = running.next_functions[-1]
+    return None if function is None else tuple(function._input_metadata[number].shape)
+
+
 def keeps_graph() -> bool:
     """Whether the running backward was called with retain_graph."""
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())

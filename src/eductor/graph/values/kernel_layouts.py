@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
 from typing import Any
 
 import torch
 
 from eductor.compat import TorchDispatchMode, memory_format_of
+from eductor.graph.values.operand_layouts import LAYOUTS, inner, is_inner
 
 aten = torch.ops.aten
 Table = Mapping[Any, Callable[..., Any]]
@@ -37,18 +37,20 @@ class KernelLayouts(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _RETURNED and not kwargs:
+        if func in _RETURNED:
             with self:
-                result = _RETURNED[func](*args)
+                result = _RETURNED[func](*args, **(kwargs or {}))
             if result is not NotImplemented:
                 return result
         return func(*args, **(kwargs or {}))
 
 
-def _with_fallback(as_kernel: Callable[..., Any], fallback: Callable[..., Any] | None, *args: Any) -> Any:
+def _with_fallback(
+    as_kernel: Callable[..., Any], fallback: Callable[..., Any] | None, *args: Any, **kwargs: Any
+) -> Any:
     """Applies a kernel's decomposition; where that returns NotImplemented, the fallback, if there is one."""
-    result = as_kernel(*args)
-    return fallback(*args) if result is NotImplemented and fallback is not None else result
+    result = as_kernel(*args, **kwargs)
+    return fallback(*args, **kwargs) if result is NotImplemented and fallback is not None else result
 
 
 def _dropout_backward(gradient: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
@@ -97,18 +99,11 @@ def _pad_backward(op: Any, gradient: torch.Tensor, input: torch.Tensor, padding:
     return planes.view(input.shape).clone(memory_format=memory_format)
 
 
-_is_inner: ContextVar[bool] = ContextVar("eductor_is_inner_call", default=False)
-
-
 def _in_format(op: Any, like: int | None, *args: Any) -> Any:
     """A CPU kernel whose first result has the memory format of the argument `like`, or is contiguous; the fake one's has not."""
-    if _is_inner.get() or args[0].device.type != "cpu":
+    if is_inner() or args[0].device.type != "cpu":
         return NotImplemented
-    token = _is_inner.set(True)
-    try:
-        results = op(*args)
-    finally:
-        _is_inner.reset(token)
+    results = inner(op, *args)
     first, *rest = results if isinstance(results, tuple) else (results,)
     wanted = torch.contiguous_format if like is None else memory_format_of(args[like])
     if isinstance(first, torch.Tensor) and not first.is_contiguous(memory_format=wanted):
@@ -131,6 +126,12 @@ _FORMATS: dict[Any, int | None] = {
     aten.native_batch_norm_backward.default: 1,
     aten.batch_norm_backward.default: 1,
     aten.channel_shuffle.default: 0,
+    aten.reflection_pad2d.default: 0,
+    aten.replication_pad2d.default: 0,
+    aten.reflection_pad3d.default: 0,
+    aten.replication_pad3d.default: 0,
+    aten.reflection_pad3d_backward.default: 1,
+    aten.replication_pad3d_backward.default: 1,
     aten.glu_backward.default: None,
     aten.log_sigmoid_forward.default: None,
     aten.mse_loss_backward.default: None,
@@ -144,5 +145,6 @@ _RETURNED: dict[Any, Callable[..., Any]] = {
     aten.roll.default: _roll,
     **{op: functools.partial(_pad_backward, op) for op in _PADS},
     **{op: functools.partial(_in_format, op, like) for op, like in _FORMATS.items()},
+    **{op: functools.partial(lay_out, op) for op, lay_out in LAYOUTS.items()},
 }
 """Operators whose results may leave the graph directly, so that users see the strides."""

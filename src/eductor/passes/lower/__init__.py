@@ -28,6 +28,7 @@ ORDER: tuple[Row, ...] = (
     ),
     _row("call_wide_cats", "a kernel that reads many inputs takes longer to compile and to launch than a call"),
     _row("compute_empty_means", "Inductor's variance of no elements gives a mean of zero", required=True),
+    _row("make_empty_results", "Inductor gives results without elements other strides", required=True),
     _row("clamp_as_eager", "Inductor gives a zero the sign of the limit", required=True),
     _row("divide_as_eager", "Inductor rounds the quotient of floats before it takes its floor", required=True),
     _row(
