@@ -7,6 +7,7 @@ memory of the pool with NaN that was not taken when the graph was captured: a re
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 
 import torch
 
@@ -20,14 +21,13 @@ class FakeGraph:
         self.device, self.run = device, run
         self.inputs = [_kept(x) for x in arguments]
         before = device.taken()
-        self.outputs = list(run(arguments))
+        with _nothing_happens(arguments):
+            self.outputs = list(run(arguments))
         self.places = {}
         for k, x in enumerate(self.outputs):
             if isinstance(x, torch.Tensor):
-                storage = x.untyped_storage()
-                device.arena[storage.data_ptr()] = storage
-                self.places[k] = storage.data_ptr()
-        del storage
+                self.places[k] = x.data_ptr() - x.element_size() * x.storage_offset()
+                device.arena[self.places[k]] = x.untyped_storage()
         self.spared = (before & device.taken()) | {*self.places.values()}
 
     def taken_outputs(self):
@@ -43,6 +43,20 @@ class FakeGraph:
                 _bytes(storage).fill_(255)
         for k, address in self.places.items():
             _bytes(self.device.arena[address]).copy_(values[k])
+
+
+@contextmanager
+def _nothing_happens(arguments):
+    """What a real capture leaves as it is: written inputs and random numbers. Inputs hold no indices yet."""
+    tensors = [x for x in arguments if isinstance(x, torch.Tensor)]
+    held = {x.untyped_storage(): _bytes(x.untyped_storage()).clone() for x in tensors}
+    for x in tensors:
+        if not x.is_floating_point():
+            _bytes(x.untyped_storage()).zero_()
+    with torch.random.fork_rng(devices=[]):
+        yield
+    for storage, values in held.items():
+        _bytes(storage).copy_(values)
 
 
 def _kept(x):
@@ -108,7 +122,10 @@ class FakeDevice:
         pass
 
     def tensor_over(self, storage, form):
-        return torch.empty(0, dtype=form["dtype"]).set_(storage, form["storage_offset"], form["size"], form["stride"])
+        made = torch.empty(0, dtype=form["dtype"]).set_(storage, form["storage_offset"], form["size"], form["stride"])
+        if not made.is_inference():
+            compat.set_versions([made], [0])
+        return made
 
     def unowned(self, address, size):
         return self.arena[address]
