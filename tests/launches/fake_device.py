@@ -20,20 +20,21 @@ from eductor.launches.pool import Pool
 
 
 class Block:
-    """Memory of the pool."""
+    """Memory of the pool; what it holds of it counts for nobody."""
 
     def __init__(self, size):
-        self.memory = bytearray(max(size, 1))
-        self.address = self.bytes().data_ptr()
-
-    def bytes(self):
-        return torch.frombuffer(self.memory, dtype=torch.uint8)
+        self.storage = torch.UntypedStorage(max(size, 1))
+        self.address = self.storage.data_ptr()
 
     def is_taken(self):
-        return sys.getrefcount(self.memory) > 2
+        return compat.storage_owners(self.storage) > 0 or sys.getrefcount(self.storage) > 2
+
+    def bytes(self):
+        return torch.empty(0, dtype=torch.uint8).set_(self.storage)
 
     def destroy(self):
-        self.bytes().fill_(255)
+        if self.storage.data_ptr() == self.address:  # the caller has not resized it
+            self.bytes().fill_(255)
 
 
 class FakeGraph:
@@ -48,7 +49,7 @@ class FakeGraph:
         for k, x in enumerate(self.outputs):
             if isinstance(x, torch.Tensor) and (at := x.untyped_storage().data_ptr()) not in given:
                 if at not in placed:
-                    placed[at] = device.block(x.untyped_storage().nbytes()).bytes().untyped_storage()
+                    placed[at] = device.block(x.untyped_storage().nbytes()).storage
                 self.blocks[k] = device.arena[placed[at].data_ptr()]
                 self.outputs[k] = device.tensor_over(placed[at], compat.form_of(x))
         self.spared = (taken_before & device.taken()) | {block.address for block in self.blocks.values()}
@@ -75,9 +76,13 @@ def _bytes(x):
 
 @contextmanager
 def _undone(inputs, device):
-    """What is run inside leaves no trace in its inputs and draws no random numbers."""
-    memory = [_bytes(device.again(x)) for x in inputs if isinstance(x, tuple)]
+    """What is run inside leaves no trace in its inputs and draws no random numbers. Inputs hold no indices yet."""
+    tensors = [device.again(x) for x in inputs if isinstance(x, tuple)]
+    memory = [_bytes(x) for x in tensors]
     before, drawn = [m.clone() for m in memory], torch.get_rng_state()
+    for x, m in zip(tensors, memory, strict=True):
+        if not x.is_floating_point():
+            m.zero_()
     try:
         yield
     finally:
@@ -172,7 +177,10 @@ class FakeDevice:
         pass
 
     def tensor_over(self, storage, form):
-        return torch.empty(0, dtype=form["dtype"]).set_(storage, form["storage_offset"], form["size"], form["stride"])
+        made = torch.empty(0, dtype=form["dtype"]).set_(storage, form["storage_offset"], form["size"], form["stride"])
+        if not made.is_inference():
+            compat.set_versions([made], [0])
+        return made
 
     def unowned(self, address, size):
         raw = (ctypes.c_char * max(size, 1)).from_address(address)
