@@ -20,20 +20,21 @@ from eductor.launches.pool import Pool
 
 
 class Block:
-    """Memory of the pool."""
+    """Memory of the pool; what it holds of it counts for nobody."""
 
     def __init__(self, size):
-        self.memory = bytearray(max(size, 1))
-        self.address = self.bytes().data_ptr()
-
-    def bytes(self):
-        return torch.frombuffer(self.memory, dtype=torch.uint8)
+        self.storage = torch.UntypedStorage(max(size, 1))
+        self.address = self.storage.data_ptr()
 
     def is_taken(self):
-        return sys.getrefcount(self.memory) > 2
+        return compat.storage_owners(self.storage) > 0 or sys.getrefcount(self.storage) > 2
+
+    def bytes(self):
+        return torch.empty(0, dtype=torch.uint8).set_(self.storage)
 
     def destroy(self):
-        self.bytes().fill_(255)
+        if self.storage.data_ptr() == self.address:  # the caller has not resized it
+            self.bytes().fill_(255)
 
 
 class FakeGraph:
@@ -48,7 +49,7 @@ class FakeGraph:
         for k, x in enumerate(self.outputs):
             if isinstance(x, torch.Tensor) and (at := x.untyped_storage().data_ptr()) not in given:
                 if at not in placed:
-                    placed[at] = device.block(x.untyped_storage().nbytes()).bytes().untyped_storage()
+                    placed[at] = device.block(x.untyped_storage().nbytes()).storage
                 self.blocks[k] = device.arena[placed[at].data_ptr()]
                 self.outputs[k] = device.tensor_over(placed[at], compat.form_of(x))
         self.spared = (taken_before & device.taken()) | {block.address for block in self.blocks.values()}
