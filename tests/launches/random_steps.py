@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import random
 from itertools import count
 from types import FunctionType, SimpleNamespace
@@ -14,9 +13,8 @@ from greedy_engine import FUSING, GREEDY
 from torch import nn
 
 import eductor
-from eductor.launches import replayed_graph, take
+from eductor.launches import live_programs, replayed_graph, take
 from eductor.launches.pool import Pool, _pools
-from eductor.launches.replayed_program import ReplayedProgram
 
 CPU = torch.device("cpu")
 WIDTH = 6
@@ -287,5 +285,5 @@ def _close(a, b):
 
 def _forget_takes():
     """As if each program had just been compiled."""
-    for program in (o for o in gc.get_objects() if type(o) is ReplayedProgram):
+    for program in live_programs():
         program._shapes, program._calls = {}, 0
