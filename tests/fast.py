@@ -33,6 +33,7 @@ FAST: dict[str, tuple[str, ...]] = {
     "regions": ("regions/test_regions.py",),
     "program": ("partition/test_split.py",),
     "passes": ("passes/test_documented_order.py", "passes/test_remove_noop_ops.py"),
+    "launches": ("launches/test_planted_launches.py", "launches/test_replayed_calls.py"),
     "autograd": ("autograd/test_joint.py",),
     "partition": ("partition/test_max_flow.py", "partition/test_plan.py"),
     "packing": ("test_packing.py",),

@@ -30,6 +30,7 @@ from eductor.errors import UnknownName as UnknownName
 from eductor.errors import Unsupported as Unsupported
 from eductor.observe.bisect.bisect import bisect as bisect
 from eductor.observe.explain.explain import explain as explain
+from eductor.observe.launches import launches_report as launches_report
 from eductor.observe.table import pass_table as pass_table
 from eductor.observe.verify.verify import verify as verify
 from eductor.ops.versions import state_operator_version as state_operator_version

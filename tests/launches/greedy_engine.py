@@ -35,3 +35,5 @@ def _form(x):
 
 
 GREEDY = Engine("greedy", _greedy)
+FUSING = Engine("fusing", _greedy, fuses=True)
+"""The same, which replays launches by default where it pays."""

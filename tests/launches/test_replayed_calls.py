@@ -72,5 +72,5 @@ def test_takes_that_do_not_pay_are_dropped(device):
     shape = Shape("slow", trains=False, always=False, share=0.05)
     shape._ordinary = Times(1e-3, 1e-3)
     shape.forward.replays, shape.forward._replayed = 4, [(1e-3, lambda: 1e-3)] * 4
-    shape.judge(device)
+    shape.judge()
     assert "replayed it takes 1.00 ms" in str(shape.refusal)

@@ -14,3 +14,4 @@ The caller sees eager's semantics: what he gets is never overwritten, what he ma
 
 from eductor.launches.candidates import candidate as candidate
 from eductor.launches.replayed_program import ReplayedProgram as ReplayedProgram
+from eductor.launches.replayed_program import live_programs as live_programs

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import torch
@@ -60,6 +62,7 @@ class ReplayedProgram:
         self._calls = 0
         self._sizes: list[int] | None = None
         """Which inputs of the forward are numbers: they choose the shape."""
+        _live[next(_numbers)] = self
 
     @property
     def _pool(self) -> Pool:
@@ -216,3 +219,12 @@ class ReplayedProgram:
         inputs.clear()
         shape.judge()
         return [*outputs, Launched(shape, ticket)]
+
+
+_numbers = count()
+_live: weakref.WeakValueDictionary[int, ReplayedProgram] = weakref.WeakValueDictionary()
+
+
+def live_programs() -> list[ReplayedProgram]:
+    """The programs that somebody can still call, in the order in which they were compiled."""
+    return list(_live.values())
