@@ -315,3 +315,18 @@ def test_what_is_patched_is_where_it_was():
         )
         for function in patched:
             assert function.__wrapped__.__module__.startswith("torch._inductor")
+
+
+def test_adding_to_elements_in_a_transposed_tile_stays_in_bounds():
+    """The gradient of an interpolation in channels last: its loop reads a tile turned around, and adds by index."""
+
+    def program(x):
+        return torch.nn.functional.interpolate(x * 1, scale_factor=2).sin()
+
+    compiled = eductor.compile(program, engine="inductor", strict=True)
+    found = []
+    for call in (program, compiled):
+        x = torch.linspace(0, 1, 192).view(2, 4, 4, 6).contiguous(memory_format=torch.channels_last).requires_grad_()
+        y = call(x)
+        found.append(torch.autograd.grad(y, x, torch.ones_like(y))[0])
+    torch.testing.assert_close(found[1], found[0])

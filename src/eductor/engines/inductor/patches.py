@@ -86,7 +86,7 @@ class _Installation:
         from torch._inductor import codecache, compile_fx, cpu_vec_isa, graph, ir, lowering, scheduler
         from torch._inductor.async_compile import AsyncCompile
         from torch._inductor.codecache import FxGraphCache
-        from torch._inductor.codegen import wrapper
+        from torch._inductor.codegen import cpp, wrapper
         from torch._inductor.runtime import triton_compat
 
         search = valid_sets(cpu_vec_isa.valid_vec_isa_list, _is_ours.get)
@@ -102,6 +102,7 @@ class _Installation:
             (graph, "make_fallback", self._make_fallback),
             (graph.SubgraphLowering, "__init__", start_body),
             (wrapper.SubgraphPythonWrapperCodegen, "codegen_input_size_asserts", assert_sizes),
+            (cpp.CppTile2DKernel, "store", _store_in_tile),
             (AsyncCompile, "cpp_pybinding", bind_in_batch),
             (AsyncCompile, "wait", wait_or_defer),
             (FxGraphCache, "_save_graph", keep_or_defer),
@@ -175,6 +176,19 @@ def _create_kernel(create: Any, cls: Any, op: Any, /, *args: Any, **kwargs: Any)
         kernel: Any = V.graph.operations[-1]
         kernel.has_side_effects = lambda: True
     return results
+
+
+def _store_in_tile(store: Any, kernel: Any, name: str, index: Any, value: Any, mode: Any = None) -> None:
+    """Add to indexed elements in a transposed tile at the place in the tile, which torch counts twice.
+
+    The index is made a value there, and its row in the tile is added when that is done: not before, too.
+    """
+    from torch._inductor.codegen.cpp import CppVecKernel
+
+    if mode != "atomic_add" or kernel.need_vec_transpose(kernel.rename_indexing(index)):
+        store(kernel, name, index, value, mode)
+    else:
+        CppVecKernel.store(kernel, name, index, value if value.is_vec else kernel.broadcast(value), mode)
 
 
 def _recompute_keeping_order(recompute: Any, node: Any, *args: Any, **kwargs: Any) -> None:
