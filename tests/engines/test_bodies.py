@@ -10,11 +10,14 @@ import pytest
 import torch
 from torch import nn
 from torch._inductor import metrics
+from torch._inductor.codegen.wrapper import SubgraphPythonWrapperCodegen
 from torch._inductor.graph import GraphLowering, SubgraphLowering
+from torch._inductor.virtualized import V
 
 import eductor
 from eductor.engines import has_code_generator
 from eductor.engines.inductor import bodies
+from eductor.engines.inductor.patches import active
 from eductor.program.bodies import SHARED, shared_calls
 
 pytestmark = pytest.mark.skipif(not has_code_generator(), reason="Inductor cannot compile here")
@@ -108,6 +111,28 @@ def test_an_engine_that_fails_on_bodies_gets_the_flat_graph(caplog):
 def fail_on_bodies(module):
     if module.graph.find_nodes(op="call_function", target=bodies.invoke_subgraph):
         raise NotImplementedError("no bodies today")
+
+
+@pytest.mark.parametrize(
+    ("meta", "devices", "indices", "written"),
+    [
+        ({SHARED: True}, {"cuda"}, {0}, []),  # the guard of the graph around it includes its calls
+        ({SHARED: True}, {"cuda", "cpu"}, {0}, [0]),
+        ({SHARED: True}, {"cuda"}, {0, 1}, [0]),
+        ({}, {"cuda"}, {0}, [0]),
+    ],
+)
+def test_a_shared_body_on_the_only_gpu_has_no_guard_of_its_own(meta, devices, indices, written):
+    graph = SimpleNamespace(module=SimpleNamespace(meta=meta), device_types=devices, device_idxs=indices)
+    lines = []
+    wrapper = object.__new__(SubgraphPythonWrapperCodegen)
+    with (
+        patch.object(SubgraphPythonWrapperCodegen, "codegen_device_guard_enter", lambda _, index: lines.append(index)),
+        active(),
+        V.set_graph_handler(graph),
+    ):
+        wrapper.codegen_device_guard_enter(0)
+    assert lines == written
 
 
 def test_results_that_share_memory_are_refused():

@@ -71,3 +71,17 @@ def assert_sizes(write: Callable[..., None], wrapper: Any, *args: Any) -> None:
     body: Any = V.graph.module
     if SHARED not in body.meta:
         write(wrapper, *args)
+
+
+def guard_device(write: Callable[..., None], wrapper: Any, *args: Any, **kwargs: Any) -> None:
+    """Write the begin or the end of a device guard, but not in a shared body where the graph around it holds the guard."""
+    if not _is_guarded():
+        write(wrapper, *args, **kwargs)
+
+
+def _is_guarded() -> bool:
+    """Whether the code is that of a shared body in a graph on one GPU, whose guard includes all calls."""
+    from torch._inductor.virtualized import V
+
+    graph: Any = V.graph
+    return SHARED in graph.module.meta and graph.device_types == {"cuda"} and len(graph.device_idxs) == 1

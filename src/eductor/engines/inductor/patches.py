@@ -30,7 +30,7 @@ from unittest.mock import patch
 import torch
 
 from eductor.compat import OpOverload, is_traced
-from eductor.engines.inductor.bodies import assert_sizes, create_call, start_body
+from eductor.engines.inductor.bodies import assert_sizes, create_call, guard_device, start_body
 from eductor.engines.inductor.cpp_units import bind_in_batch
 from eductor.engines.inductor.lowerings import our_lowerings
 from eductor.engines.inductor.pending import keep_or_defer, wait_or_defer
@@ -103,6 +103,8 @@ class _Installation:
             (graph.SubgraphLowering, "__init__", start_body),
             (wrapper.SubgraphPythonWrapperCodegen, "codegen_input_size_asserts", assert_sizes),
             (cpp.CppTile2DKernel, "store", _store_in_tile),
+            (wrapper.SubgraphPythonWrapperCodegen, "codegen_device_guard_enter", guard_device),
+            (wrapper.SubgraphPythonWrapperCodegen, "codegen_device_guard_exit", guard_device),
             (AsyncCompile, "cpp_pybinding", bind_in_batch),
             (AsyncCompile, "wait", wait_or_defer),
             (FxGraphCache, "_save_graph", keep_or_defer),
