@@ -147,7 +147,8 @@ class FakeDevice:
         if not isinstance(x, tuple):
             return x
         storage, form = x
-        return self.tensor_over(storage or self.unowned(form["data_ptr"], form["nbytes"]), form)
+        storage = self.unowned(form["data_ptr"], form["nbytes"]) if storage is None else storage
+        return self.tensor_over(storage, form)
 
     def capture(self, run, arguments):
         if self.failures and (failure := self.failures.pop(0)) is not None:
