@@ -16,25 +16,56 @@ _SYNCHRONIZING = frozenset(
     {
         "_assert_async",
         "_assert_scalar",
+        "_cholesky_solve_helper",
+        "_ctc_loss_backward",
+        "_cudnn_ctc_loss",
+        "_functional_assert_scalar",
+        "_fused_moving_avg_obs_fq_helper",
+        "_fused_moving_avg_obs_fq_helper_functional",
         "_linalg_check_errors",
-        "_local_scalar_dense",
-        "_unique2",
-        "bincount",
-        "ctc_loss",
-        "equal",
-        "item",
-        "linalg_solve_ex",
-        "masked_select",
+        "_linalg_det",
+        "_linalg_eigh",
+        "_linalg_eigvals",
+        "_linalg_slogdet",
+        "_linalg_solve_ex",
+        "_linalg_svd",
+        "cholesky_inverse",
+        "embedding_renorm",
+        "embedding_renorm_",
+        "geqrf",
+        "histc",
+        "linalg_cholesky_ex",
+        "linalg_eig",
+        "linalg_householder_product",
+        "linalg_inv_ex",
+        "linalg_ldl_factor_ex",
+        "linalg_ldl_solve",
+        "linalg_lu",
+        "linalg_lu_factor_ex",
+        "linalg_lu_solve",
+        "linalg_matrix_exp",
+        "linalg_qr",
+        "linalg_solve_triangular",
+        "masked_scatter_backward",
+        "mode",
         "multinomial",
-        "nonzero",
-        "repeat_interleave",
+        "ormqr",
+        "record_stream",
         "resize_",
+        "resize_as_",
+        "segment_reduce",
         "set_",
-        "unique_consecutive",
-        "unique_dim",
+        "triangular_solve",
     }
 )
-"""ATen operators that wait for the device, read from it, or change what a storage is."""
+"""ATen operators that wait for the device, read from it, or change what a storage is, besides those whose tag says so. All of
+dense linear algebra is here: libraries copy error codes and pivots to the host, for some sizes and in some versions."""
+
+_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+"""Tags of operators that read values of tensors on the host."""
+
+_INDEXING = frozenset({"_index_put_impl_", "_unsafe_index", "_unsafe_index_put", "index", "index_put", "index_put_"})
+"""Operators that read values of masks alone."""
 
 _NAMESPACES = frozenset({"aten", "prims", "eductor", "inductor", "inductor_prims", "triton_kernel_wrapper"})
 _STRUCTURAL = frozenset(
@@ -76,10 +107,12 @@ def _of_target(node: Node) -> No | None:
     name = target.name().split("::")[1].split(".")[0]
     if target.namespace not in _NAMESPACES:
         return No(f"{target} may do something on the host in each call", node)
-    if name in _SYNCHRONIZING or compat.is_unsafe_in_cuda_graphs(target):
+    if name in _INDEXING:
+        return No(f"{target} with a mask waits for the device", node) if _has_mask(node) else None
+    if name in _SYNCHRONIZING or _TAGS.intersection(target.tags) or compat.is_unsafe_in_cuda_graphs(target):
         return No(f"{target} waits for the device", node)
-    if name in ("index_put", "index_put_", "index", "_unsafe_index_put", "_unsafe_index") and _has_mask(node):
-        return No(f"{target} with a mask waits for the device", node)
+    if name == "searchsorted" and node.kwargs.get("sorter") is not None:
+        return No(f"{target} with a sorter waits for the device", node)
     return None
 
 
