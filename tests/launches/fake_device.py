@@ -62,8 +62,11 @@ class FakeGraph:
 
     def replay(self):
         self.device.replays += 1
+        self.device.now += self.device.replay_seconds
         self.device.expect_order()
+        self.device.launches = False
         fresh = self.run([self.device.again(x) for x in self.inputs])
+        self.device.launches = True
         values = [(block, _bytes(fresh[k]).clone()) for k, block in self.blocks.items()]
         self.device.destroy_all_but(self.spared)
         for block, value in values:
@@ -100,14 +103,18 @@ class Stream:
 
 
 class FakeDevice:
-    """`failures` are the messages of the next captures, None for one that succeeds."""
+    """`failures` are the messages of the next captures, None for one that succeeds. Its clock is `now`, which replays move by
+    `replay_seconds`; the device itself is `device_seconds` behind the host, and `is_done` when its times are known."""
 
     def __init__(self):
         self.arena = {}
         self.graphs = self.replays = self.captures = 0
         self.failures = []
         self.capturing = False
-        self.used = (0, 2**40, 0)
+        self.used = (2**20, 2**40, 0)
+        self.now = self.replay_seconds = self.device_seconds = 0.0
+        self.is_done = self.launches = True
+        """Whether the host launches kernels, which no replay does."""
         self.current, self.last = Stream(), None
 
     def block(self, size):
@@ -166,7 +173,13 @@ class FakeDevice:
         return self.current
 
     def timer(self):
-        return lambda: lambda: 0.0
+        started = self.now
+
+        def end():
+            seconds = self.now - started + self.device_seconds
+            return lambda: seconds if self.is_done else None
+
+        return end
 
     def empty(self, sizes):
         return [torch.empty(size, dtype=torch.uint8) for size in sizes]
