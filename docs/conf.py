@@ -19,6 +19,7 @@ NAVIGATION = {
         "getting_started",
         "options",
         "engines",
+        "launches",
         "command_line",
         "cache",
         "limits",

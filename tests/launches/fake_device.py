@@ -32,8 +32,12 @@ class Block:
     def bytes(self):
         return torch.empty(0, dtype=torch.uint8).set_(self.storage)
 
+    def is_whole(self):
+        """Whether the caller has not resized it."""
+        return self.storage.data_ptr() == self.address
+
     def destroy(self):
-        if self.storage.data_ptr() == self.address:  # the caller has not resized it
+        if self.is_whole():
             self.bytes().fill_(255)
 
 
@@ -148,7 +152,8 @@ class FakeDevice:
         if not isinstance(x, torch.Tensor):
             return x
         storage = x.untyped_storage()
-        return (None if storage.data_ptr() in self.arena else storage, compat.form_of(x))
+        block = self.arena.get(storage.data_ptr())
+        return (None if block is not None and block.is_whole() else storage, compat.form_of(x))
 
     def again(self, x):
         if not isinstance(x, tuple):
