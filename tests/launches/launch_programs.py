@@ -20,7 +20,7 @@ class LaunchProgram:
     """`replays`: whether launches are replayed; None where both is right. `reason`: what a refusal says.
 
     `refused_on_gpu` is the reason of a refusal on a GPU alone. `rounds`: Dynamo changes how it rounds. `needs_gpu` is not for the fake device. `prepare` sets up
-    what the replayed run meets, and is given a monkeypatch and the device. `missing` is what does not exist yet.
+    what the replayed run meets, and is given a monkeypatch and the fake device, if it is one.
     """
 
     number: int
@@ -31,7 +31,6 @@ class LaunchProgram:
     rounds: bool
     needs_gpu: bool
     prepare: Callable[[Any, Any], None] | None
-    missing: str
 
     def __str__(self) -> str:
         return f"{self.number}-{self.run.__name__}"
@@ -41,14 +40,12 @@ PROGRAMS: list[LaunchProgram] = []
 
 
 def program(
-    number: int, *, replays=True, reason="", refused_on_gpu="", rounds=False, needs_gpu=False, prepare=None, missing=""
+    number: int, *, replays=True, reason="", refused_on_gpu="", rounds=False, needs_gpu=False, prepare=None
 ) -> Callable[..., Any]:
     """Adds a program to the table; `number` is its number in the specification."""
 
     def add(run):
-        PROGRAMS.append(
-            LaunchProgram(number, run, replays, reason, refused_on_gpu, rounds, needs_gpu, prepare, missing)
-        )
+        PROGRAMS.append(LaunchProgram(number, run, replays, reason, refused_on_gpu, rounds, needs_gpu, prepare))
         return run
 
     return add

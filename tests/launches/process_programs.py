@@ -6,6 +6,7 @@ import gc
 import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 
 import pytest
 import torch
@@ -152,7 +153,7 @@ def _(x):
     return torch.empty_like(x)
 
 
-WAITS = "waits for the device"
+WAITS = "the device"  # is waited for, or alone knows a size
 _refused("nonzero", 58, lambda x: x.nonzero() * 2, WAITS)
 _refused("item", 58, lambda x: x * x.sum().item(), WAITS)
 _refused("mask", 58, lambda x: x[x > 0].sum(), WAITS)
@@ -182,30 +183,34 @@ def triton_kernel_of_the_user(device, compile):
     return [f(x) for x in inputs(device)]
 
 
-def _fail_once(monkeypatch, device):
-    """The first capture fails: on a GPU, where something waits for it in the middle."""
-    if device is not None:
-        device.failures = ["scripted"]
-        return
-    monkeypatch.setattr(pool, "_pools", {})
-    captured, failed = CudaGraphs._captured, []
+def _fail(number):
+    """The capture with this number fails: on a GPU, where something waits for it in the middle."""
 
-    def waiting(self, run, arguments):
-        if failed:
-            return captured(self, run, arguments)
+    def prepare(monkeypatch, device):
+        if device is not None:
+            device.failures = [None] * number + ["scripted"]
+            return
+        monkeypatch.setattr(pool, "_pools", {})
+        captured, numbers = CudaGraphs._captured, count()
 
-        def wait(values):
-            failed.append(True)
-            results = run(values)
-            torch.cuda.synchronize()
-            return results
+        def scripted(self, run, arguments):
+            return captured(self, _waiting(run) if next(numbers) == number else run, arguments)
 
-        return captured(self, wait, arguments)
+        monkeypatch.setattr(CudaGraphs, "_captured", scripted)
 
-    monkeypatch.setattr(CudaGraphs, "_captured", waiting)
+    return prepare
 
 
-@program(60, reason="the capture failed", prepare=_fail_once)
+def _waiting(run):
+    def wait(values):
+        results = run(values)
+        torch.cuda.synchronize()
+        return results
+
+    return wait
+
+
+@program(60, reason="the capture failed", prepare=_fail(0))
 def capture_that_fails(device, compile):
     f, g, kept = compile(lambda x: F.dropout(wave(x), 0.5)), compile(lambda x: F.dropout(wave(x) * 2, 0.5)), []
     torch.manual_seed(3)
@@ -214,7 +219,7 @@ def capture_that_fails(device, compile):
     return kept
 
 
-@program(60, reason="the capture failed", prepare=_fail_once)
+@program(60, reason="the capture failed", prepare=_fail(0))
 def capture_that_fails_in_training(device, compile):
     nets = layers(device), layers(device, seed=1)
     f, g = (compile(lambda x, net=net: F.dropout(net(x), 0.5).square().mean()) for net in nets)
@@ -222,11 +227,7 @@ def capture_that_fails_in_training(device, compile):
     return [*train(f, [nets[0]], inputs(device)), *train(g, [nets[1]], inputs(device)), random_state(device)]
 
 
-def _fail_the_second(monkeypatch, device):
-    device.failures = [None, "scripted"]
-
-
-@program(60, reason="the capture failed", prepare=_fail_the_second)
+@program(60, reason="the capture failed", prepare=_fail(1))
 def capture_of_a_backward_that_fails(device, compile):
     net = layers(device)
     return train(compile(lambda x: net(x).square().mean()), [net], inputs(device))

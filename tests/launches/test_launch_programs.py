@@ -31,6 +31,8 @@ import eductor
 from eductor import compiler
 from eductor.launches import ReplayedProgram, take
 
+WITH_ATEN = (1, 5, 11, 13, 22, 30, 33, 37, 42, 47, 55)
+"""The programs that run on a GPU with kernels of eager, too."""
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
 
@@ -132,28 +134,19 @@ def check_decisions(program, device, seen):
         assert (seen.replays > 0) == replays, seen.reasons()
 
 
-def _cases(programs):
-    return [
-        pytest.param(p, id=str(p), marks=[pytest.mark.xfail(strict=False, reason=p.missing)] if p.missing else [])
-        for p in programs
-    ]
-
-
-@pytest.mark.parametrize("program", _cases(p for p in PROGRAMS if not p.needs_gpu))
+@pytest.mark.parametrize("program", [p for p in PROGRAMS if not p.needs_gpu], ids=str)
 def test_on_a_fake_device(program, seen, monkeypatch, one_thread):
     check(program, CPU, seen, monkeypatch, engine="aten")
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("program", _cases(PROGRAMS))
+@pytest.mark.parametrize("program", PROGRAMS, ids=str)
 def test_on_a_gpu(program, seen, monkeypatch):
     check(program, CUDA, seen, monkeypatch)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(
-    "program", _cases(p for p in PROGRAMS if p.number in (1, 5, 11, 13, 22, 30, 33, 37, 42, 47, 55))
-)
+@pytest.mark.parametrize("program", [p for p in PROGRAMS if p.number in WITH_ATEN], ids=str)
 def test_on_a_gpu_with_kernels_of_eager(program, seen, monkeypatch):
     check(program, CUDA, seen, monkeypatch, engine="aten")
 

@@ -130,6 +130,21 @@ def backward_twice(device, compile):
     return kept
 
 
+def _saves_nothing_visible(x):
+    return (x * 2).exp().sin().sum()
+
+
+@program(37)
+def backward_twice_where_no_tensor_is_saved(device, compile):
+    f, kept = compile(_saves_nothing_visible), []
+    for x in inputs(device):
+        x = x.requires_grad_()
+        loss = f(x)
+        loss.backward()
+        kept += [loss, raised(loss.backward), x.grad]
+    return kept
+
+
 @program(37)
 def backward_three_times_around_another_forward(device, compile):
     net = layers(device)
@@ -479,6 +494,21 @@ def saved_tensors_on_the_cpu(device, compile):
     return kept
 
 
+@program(51)
+def hooks_see_saved_tensors(device, compile):
+    f, kept = compile(_saves_nothing_visible), []
+    for k, x in enumerate(inputs(device)):
+        x, packed = x.requires_grad_(), []
+        if k < 5:
+            loss = f(x)
+        else:
+            with torch.autograd.graph.saved_tensors_hooks(lambda t, p=packed: p.append(t) or t, lambda t: t):
+                loss = f(x)
+        loss.backward()
+        kept += [loss, x.grad, len(packed) > 0]
+    return kept
+
+
 @program(52)
 def gan(device, compile):
     maker, judge = layers(device), layers(device, seed=1)
@@ -515,6 +545,20 @@ def evaluation_of_an_average_between_forward_and_backward(device, compile):
         for slow, fast in zip(average.parameters(), net.parameters(), strict=True):
             slow.lerp_(fast.detach(), 0.1)
     return [*kept, *average.parameters()]
+
+
+@program(53)
+def functions_captured_between_forward_and_backward(device, compile):
+    net = layers(device)
+    f, g, kept = compile(_loss(net)), compile(lambda x: (x @ x.t()).sin().cos() @ x), []
+    for k, x in enumerate(inputs(device, count=14)):
+        loss = f(x)
+        if k % 7 > 4:
+            kept += [g(x * j) for j in range(4)]
+        loss.backward()
+        kept += [loss, *gradients(net)]
+        net.zero_grad()
+    return kept
 
 
 @program(54)
