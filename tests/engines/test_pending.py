@@ -14,7 +14,7 @@ from torch._dynamo.utils import counters
 from torch._inductor import config
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codecache import FxGraphCache, LambdaFuture
-from torch._inductor.triton_bundler import TritonBundler
+from torch._inductor.triton_bundler import TritonBundle, TritonBundler
 from torch._inductor.utils import fresh_cache
 from torch._inductor.virtualized import V
 
@@ -252,9 +252,14 @@ def test_a_module_waits_itself_if_its_kernels_run_at_once_or_are_there(changes, 
     assert len(waits) == 2
 
 
-def test_the_stored_graph_has_the_triton_kernels_that_come_later():
+def test_the_stored_graph_has_all_triton_kernels():
+    """Those that come later, and those that this process built before its workers were ready."""
     scope, seen = {"__file__": "x.py", "kernel": worked_on()}, []
-    graph = SimpleNamespace(set_triton_bundle=lambda bundle: seen.append(bundle.kernel_artifacts))
+    before = TritonBundle(["built before"], ["of it"])
+    graph = SimpleNamespace(
+        _triton_bundle=before,
+        set_triton_bundle=lambda bundle: seen.append([*bundle.kernel_artifacts, *bundle.static_autotuners]),
+    )
 
     def wait(compiler, names):
         TritonBundler.put("hash", 0)
@@ -268,7 +273,7 @@ def test_the_stored_graph_has_the_triton_kernels_that_come_later():
         assert seen == []
         left.finish()
         left.finish()
-    assert seen == [["hash"], [], "stored"]
+    assert seen == [["hash"], ["built before", "of it"], "stored"]
     assert TritonBundler._entries is None
     assert scope["kernel"] == "kernel"
 

@@ -367,3 +367,23 @@ def test_attention_kernels_of_a_gpu_are_shared():
     assert Pipeline.of(context.options, ["outline_repeated_regions"]).run("lower", module, context)
     assert len(module.graph.find_nodes(op="call_function", target=invoke_subgraph)) >= 3
     check_bodies(module)
+
+
+def test_layers_are_cut_where_no_kernel_becomes_two():
+    """A sum and the norm that follows it are one kernel, whatever layer they belong to."""
+
+    def layers(y, *weights):
+        for weight in weights:
+            for _ in range(3):
+                y = y + F.gelu(F.layer_norm(y, (512,)) @ weight) @ weight.t()
+        return y
+
+    with FakeTensorMode():
+        given = [torch.empty(2048, 512, device="cuda", dtype=torch.bfloat16)]
+        given += [torch.empty(512, 2048, device="cuda", dtype=torch.bfloat16) for _ in range(12)]
+        module = make_fx(layers)(*given)
+    context = Context("lower", Options(strict=True))
+    assert Pipeline.of(context.options, ["outline_repeated_regions"]).run("lower", module, context)
+    (body,) = {call.args[0].target for call in module.graph.find_nodes(op="call_function", target=invoke_subgraph)}
+    first, *_ = (node for node in getattr(module, body).graph.nodes if node.op == "call_function")
+    assert first.target is torch.ops.aten.mm.default

@@ -90,11 +90,18 @@ def keep_or_defer(keep: Callable[..., Any], key: str, compiled: Any, *args: Any)
         keep(key, compiled, *args)
         return
 
-    def keep_with(kernels: Any) -> None:
-        compiled.set_triton_bundle(kernels)
+    def keep_with(later: Any) -> None:
+        compiled.set_triton_bundle(_together(compiled._triton_bundle, later))
         keep(key, compiled, *args)
 
     current.keep_later(keep_with)
+
+
+def _together(first: Any, later: Any) -> Any:
+    """The Triton kernels that were built before the workers were ready, in this process, and those that came later."""
+    return type(later)(
+        [*first.kernel_artifacts, *later.kernel_artifacts], [*first.static_autotuners, *later.static_autotuners]
+    )
 
 
 def _builds_of_triton(scope: Mapping[str, Any]) -> dict[Future[Any], int]:

@@ -77,12 +77,13 @@ class _Search:
         if device is None:
             return None
         time, most, choices = self._cuts.time(calls, device) or CALL, (run.end - run.start) // run.period, []
-        called = CALL / (time + HOST * self._cuts.kernels(calls))
+        whole = time + HOST * self._cuts.kernels(calls)
         for start in range(run.start, run.start + run.period):
             count = (run.end - start) // run.period
             inner = sorted(self._cuts.prices[start + run.period : start + count * run.period : run.period])
             if inner:
-                lost = inner[len(inner) // 2] / device.bandwidth / time + called
+                called = CALL + device.launch * self._cuts.splits[start + run.period]
+                lost = inner[len(inner) // 2] / device.bandwidth / time + called / whole
                 choices.append((WORTH * lost + (most - count) / most, lost, start, count))
         _, lost, start, count = min(choices)
         if self._is_forced or lost <= MOST_LOST:

@@ -33,6 +33,7 @@ class Cuts:
             below = max((self._levels.get(operand, 0) for operand in call.all_input_nodes), default=0)
             self._levels[call] = below + self._is_alone(call)
         self._changes = [0.0] * (len(calls) + 1)
+        self._fused = [0.0] * (len(calls) + 1)
         self._inside: set[Node] = set()
         for value, readers in self._readers().items():
             self._price(value, readers)
@@ -40,6 +41,8 @@ class Cuts:
             if call.target is operator.getitem:
                 self._add(self._places.get(call.all_input_nodes[0]), self._places[call], _NEVER)
         self.prices = list(accumulate(self._changes))
+        self.splits = [count > 0 for count in accumulate(self._fused)]
+        """Whether a cut before each call makes two kernels of one."""
 
     def _is_alone(self, call: Node) -> bool:
         """Whether a call is a kernel that fuses with nothing."""
@@ -64,6 +67,7 @@ class Cuts:
             together = levels.get(self._levels[value], ()) if self._is_fused[value] else ()
             if together:
                 self._add(place, together[-1], size)  # it is read again
+                self._add(place, together[-1], 1, self._fused)
             if together and len(together) == len(readers) and value not in self._outputs:
                 self._inside.add(value)
                 self._add(place, readers[-1], size)  # it is written for the cut alone
@@ -86,11 +90,12 @@ class Cuts:
         """About how many kernels calls are."""
         return sum(self._is_alone(c) or (self._is_fused[c] and c not in self._inside) for c in calls)
 
-    def _add(self, first: int | None, last: int, price: float) -> None:
+    def _add(self, first: int | None, last: int, price: float, changes: list[float] | None = None) -> None:
         """Add a price to all cuts after one call and before or at another one."""
+        changes = self._changes if changes is None else changes
         if first is not None and last > first:
-            self._changes[first + 1] += price
-            self._changes[last + 1] -= price
+            changes[first + 1] += price
+            changes[last + 1] -= price
 
 
 def is_fused(call: Node) -> bool:
