@@ -75,7 +75,7 @@ def why_no_buffer(given: list[Any], static: Iterable[int], device: torch.device)
     unmoved = set(static)
     for i, value in enumerate(given):
         if not isinstance(value, torch.Tensor):
-            if value is not None and not isinstance(value, (bool, int, float)):
+            if value is not None and not isinstance(value, int):
                 return No(f"input {i} is a {type(value).__name__}")
             continue
         if type(value) not in _PLAIN:

@@ -107,7 +107,8 @@ class ReplayedProgram:
                     ticket.is_used = True
                     shape.judge()
                     return outputs
-                pool.follow()
+                if not pool.device.is_capturing():  # the user's capture must not wait for what is not in it
+                    pool.follow()
             self._values.restore(inputs, ticket.saved, pool.device)
             gradients = self._values.own(part.ordinary(run, inputs, pool.device), ticket.saved)
             ticket.is_used = not keeps
