@@ -74,7 +74,8 @@ class FakeGraph:
         values = [(block, _bytes(fresh[k]).clone()) for k, block in self.blocks.items()]
         self.device.destroy_all_but(self.spared)
         for block, value in values:
-            block.bytes()[: len(value)] = value
+            if block.is_whole():
+                block.bytes()[: len(value)] = value
 
 
 def _bytes(x):

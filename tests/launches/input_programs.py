@@ -160,7 +160,7 @@ def overlapping_inputs(device, compile):
     return [f(x[:4], x[1:]) for x in inputs(device, (5, 8))]
 
 
-@program(25, replays=None)
+@program(25, replays=False, reason="share memory")
 def input_that_overlaps_itself(device, compile):
     f = compile(wave)
     return [f(x.view(-1).as_strided((4, 8), (2, 1))) for x in inputs(device)]
