@@ -94,8 +94,7 @@ class AutogradStep:
         outputs = self._run_forward(list(args[: self._inputs]))
         returns = tuple(outputs[: self._returns])
         ctx.save_for_backward(*(args[i] if is_input else outputs[i] for is_input, i in self._saved))
-        if self._launches is not None:
-            ctx.launched = outputs[-1]
+        ctx.launched = outputs[-1] if self._launches is not None else None
         ctx.sizes = [args[i] if is_input else outputs[i] for is_input, i in self._sizes]
         ctx.destinations = [args[i] for i in self._parts.destinations]
         ctx.hooked = compat.has_saved_tensors_hooks()
@@ -108,9 +107,9 @@ class AutogradStep:
         """The gradient of each argument. No saved value or gradient is held here while the compiled backward runs."""
         gradients = [given[t.of] for t in self._tangents]
         values = _saved_tensors(ctx, self._parts)
-        keeps, kept = compat.keeps_graph(), ctx.kept
+        keeps, kept, launched = compat.keeps_graph(), ctx.kept, ctx.launched
         if not keeps:
-            ctx.kept = None
+            ctx.kept = ctx.launched = None
         if self._must_replay(kept, gradients):
             assert self._replay is not None
             return self._sorted(self._replay.backward(kept, gradients))
@@ -124,7 +123,7 @@ class AutogradStep:
         keeps = keeps or ctx.hooked
         run = self._backwards(defined, keeps)
         if self._launches is not None:
-            run = self._launches.backward(ctx.launched, defined, keeps=keeps, run=run)
+            run = self._launches.backward(launched, defined, keeps=keeps, run=run)
         found = run(inputs)
         result: list[Any] = [None] * self._arguments
         for i, gradient in zip(self._positions, found, strict=True):

@@ -23,11 +23,6 @@ from eductor.program.job import Run
 from eductor.program.joint import Signature
 from eductor.program.parts import Parts
 
-_USED = (
-    "Trying to backward through the graph a second time: the values that its forward saved are gone. Call backward with "
-    "retain_graph=True the first time."
-)
-
 
 @dataclass(slots=True)
 class Launched:
@@ -98,8 +93,6 @@ class ReplayedProgram:
 
         def call(inputs: list[Any]) -> Sequence[Any]:
             pool = self._pool
-            if ticket.is_used:
-                raise RuntimeError(_USED)
             with pool.lock:
                 if not keeps and self._may_replay_backward(shape, pool, defined, ticket, run, inputs):
                     outputs = part.replay(inputs, pool.device)
