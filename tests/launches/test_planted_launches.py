@@ -12,7 +12,7 @@ from eductor import compat
 from eductor.launches import pool as pool_module
 from eductor.launches import take
 from eductor.launches.buffers import Buffers
-from eductor.launches.holds import Lease, Saved, Ticket
+from eductor.launches.holds import Lease, Saved
 from eductor.launches.pool import Pool
 from eductor.launches.replayed_program import ReplayedProgram
 from eductor.launches.saved_values import SavedValues
@@ -223,10 +223,6 @@ def nothing(*args, **kwargs):
     return None
 
 
-def unused(ticket, value):
-    """A ticket is never marked as used."""
-
-
 FAULTS = {
     "nobody holds an output": (Lease, "is_held", lambda self: False, held_outputs),
     "nobody holds a view": (Lease, "is_held", lambda self: False, held_view),
@@ -246,7 +242,6 @@ FAULTS = {
     "nobody captures": (ReplayedProgram, "_is_free", lambda self, pool: True, inside_of_a_capture),
     "streams do not wait": (Pool, "follow", nothing, several_streams),
     "nobody uses another stream": (Pool, "note_use", nothing, use_on_another_stream),
-    "tickets are never used": (Ticket, "is_used", property(lambda self: False, unused), held_losses),
 }
 
 

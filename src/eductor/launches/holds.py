@@ -61,13 +61,12 @@ class Lease:
 
 
 class Ticket:
-    """The right of one pending backward to the values that its replayed forward saved."""
+    """The right of one pending backward to the values that its replayed forward saved, as long as it lives."""
 
-    __slots__ = ("__weakref__", "is_used", "saved")
+    __slots__ = ("__weakref__", "saved")
 
     def __init__(self, saved: Saved) -> None:
         self.saved = saved
-        self.is_used = False
 
 
 class Saved:
@@ -89,8 +88,7 @@ class Saved:
 
     def is_held(self) -> bool:
         """Whether a backward is pending."""
-        ticket = self._ticket() if self._ticket is not None else None
-        return ticket is not None and not ticket.is_used
+        return self._ticket is not None and self._ticket() is not None
 
     def ticket(self) -> Ticket:
         """The ticket of a new replay."""

@@ -97,15 +97,12 @@ class ReplayedProgram:
                 if not keeps and self._may_replay_backward(shape, pool, defined, ticket, run, inputs):
                     outputs = part.replay(inputs, pool.device)
                     inputs.clear()
-                    ticket.is_used = True
                     shape.judge()
                     return outputs
                 if not pool.device.is_capturing():  # the user's capture must not wait for what is not in it
                     pool.follow()
             self._values.restore(inputs, ticket.saved, pool.device)
-            gradients = self._values.own(part.ordinary(run, inputs, pool.device), ticket.saved)
-            ticket.is_used = not keeps
-            return gradients
+            return self._values.own(part.ordinary(run, inputs, pool.device), ticket.saved)
 
         return call
 
