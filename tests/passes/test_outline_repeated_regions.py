@@ -369,6 +369,29 @@ def test_attention_kernels_of_a_gpu_are_shared():
     check_bodies(module)
 
 
+@pytest.mark.parametrize(("device", "shares"), [("cuda", False), ("cpu", True)])
+def test_convolutions_of_a_gpu_share_no_body_that_would_transpose(device, shares):
+    """They run in channels last there, and a body keeps the layouts of the graph."""
+
+    def layers(y, *weights):
+        for weight in weights:
+            y = F.conv2d(torch.relu(y), weight, padding=1) + y
+            for step in range(30):
+                y = torch.tanh(y) * step
+        return y
+
+    with FakeTensorMode():
+        given = [torch.empty(8, 512, 32, 32, device=device)]
+        given += [torch.empty(512, 512, 3, 3, device=device) for _ in range(4)]
+        module = make_fx(layers)(*given)
+    recorder = Recorder()
+    context = Context("lower", Options(strict=True))
+    changed = Pipeline.of(context.options, ["outline_repeated_regions"]).run("lower", module, context, [recorder])
+    reasons = {r.reason for record in recorder.records for r in record.rejects}
+    assert changed is shares, reasons
+    assert ("a body would transpose what its convolutions get and return" in reasons) is not shares
+
+
 def test_layers_are_cut_where_no_kernel_becomes_two():
     """A sum and the norm that follows it are one kernel, whatever layer they belong to."""
 

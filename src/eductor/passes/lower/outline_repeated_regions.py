@@ -6,9 +6,10 @@ from collections.abc import Hashable, Sequence
 from functools import cached_property
 
 import torch
+from torch.fx import Node
 
 from eductor.cost import device_of
-from eductor.graph import GraphView, Rewriter, tensor_of
+from eductor.graph import GraphView, Rewriter, tensor_of, value_of
 from eductor.passes.lower.repeated.cuts import Cuts
 from eductor.passes.lower.repeated.outlining import outline
 from eductor.passes.lower.repeated.region import Region
@@ -27,6 +28,9 @@ CALL, HOST = 3e-6, 2e-5
 WORTH = 10
 """How much a share of the run time counts against the same share of the calls, where a cheaper cut leaves a region out."""
 
+_CONVOLUTIONS = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)
+_CHANNELS_LAST = {4: (torch.channels_last,), 5: (torch.channels_last_3d,)}
+
 
 @graph_pass(stage="lower", numerics="exact", enters_bodies=False)
 def outline_repeated_regions(graph: GraphView, rewrite: Rewriter, *, context: Context) -> None:
@@ -37,7 +41,8 @@ def outline_repeated_regions(graph: GraphView, rewrite: Rewriter, *, context: Co
     generator and no symbolic size. Its results share no memory with other values: views of them are made outside.
 
     It pays where a layer occurs often: lowering, fusing and generating code take most of the time of a compile. It
-    declines where the cuts and the calls would take more than 3 percent of the estimated run time. The option
+    declines where the cuts and the calls would take more than 3 percent of the estimated run time, and on a GPU for
+    convolutions that are not in channels last, which run so, while a body keeps the layouts of the graph. The option
     `regions` decides otherwise: False outlines nothing, True whatever repeats.
     """
     if context.options.regions is not False:
@@ -73,6 +78,10 @@ class _Search:
     def _cut(self, run: Run) -> tuple[int, int] | None:
         """The first call and the number of the regions of a run, cut where it costs least; None if it costs too much."""
         calls = self._calls[run.start : run.start + run.period]
+        moved = next(filter(_changes_layout, calls), None)
+        if moved is not None and not self._is_forced:
+            self._rewrite.reject("a body would transpose what its convolutions get and return", moved)
+            return None
         device = next((device_of(t.device, self._options) for t in map(tensor_of, calls) if t is not None), None)
         if device is None:
             return None
@@ -98,6 +107,15 @@ class _Search:
             self._rewrite.reject(f"a shared body would save {saved} calls, fewer than {LEAST}", regions[0].calls[0])
             return False
         return saved > 0
+
+
+def _changes_layout(call: Node) -> bool:
+    """Whether a convolution runs in channels last, though its result is not so in the graph, whose layouts a body keeps."""
+    value = value_of(call)
+    result = value[0] if isinstance(value, tuple) else value
+    if call.target not in _CONVOLUTIONS or not isinstance(result, torch.Tensor) or result.device.type != "cuda":
+        return False
+    return not any(result.is_contiguous(memory_format=f) for f in _CHANNELS_LAST.get(result.dim(), ()))
 
 
 def _layer(x: torch.Tensor) -> torch.Tensor:
