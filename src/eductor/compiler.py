@@ -436,15 +436,15 @@ def linked(
 
     with flow.stage("link", "captured", graph.module) as facts:
         exact, launches = flow.options.profile == "exact", replayed(flow, captured, program)
-        if flow.wants_details:
-            facts["launches"] = str(launches) if isinstance(launches, No) else "replayed where it pays"
-        how: dict[str, Any] = {"launches": None if isinstance(launches, No) else launches, "exact": exact}
+        if launches is not None:
+            facts["launches"] = "replayed where that pays" if launches else f"not replayed: {launches}"
+        how: dict[str, Any] = {"launches": launches or None, "exact": exact}
         run = link(captured, graph.inputs, program, forward, backward, recompile=recompile, **how)
         return run if graph.packed is None else graph.packed.around(run)
 
 
-def replayed(flow: Flow, captured: Captured, program: Program) -> ReplayedProgram | No:
-    """The program with launches to replay, or why there are none."""
+def replayed(flow: Flow, captured: Captured, program: Program) -> ReplayedProgram | No | None:
+    """The program with launches to replay, or why there are none; None where nothing lies on a GPU."""
     if captured.pairs:
         return No("inputs share memory, and one of them is written")
     return candidate(program, flow.options, str(flow.graph), fuses=flow.engine.fuses)

@@ -74,3 +74,10 @@ def test_takes_that_do_not_pay_are_dropped(device):
     shape.forward.replays, shape.forward._replayed = 4, [(1e-3, lambda: 1e-3)] * 4
     shape.judge()
     assert "replayed it takes 1.00 ms" in str(shape.refusal)
+
+
+def test_explain_says_whether_launches_are_replayed(device):
+    x, options = torch.randn(4, 8), {"launches": "always"}
+    assert "launches replayed where that pays" in str(eductor.explain(torch.sin, x, options=options))
+    text = str(eductor.explain(torch.histc, x, options=options))
+    assert "launches not replayed: aten.histc.default waits for the device" in text

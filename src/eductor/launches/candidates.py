@@ -13,12 +13,15 @@ from eductor.options import Options
 from eductor.program.parts import Program
 
 
-def candidate(program: Program, options: Options, title: str, *, fuses: bool) -> ReplayedProgram | No:
-    """A program with its takes, or why its calls will all be ordinary. `fuses`: its engine makes few launches of many."""
+def candidate(program: Program, options: Options, title: str, *, fuses: bool) -> ReplayedProgram | No | None:
+    """A program with its takes, or why all its calls will be ordinary; None where nothing lies on a GPU.
+
+    `fuses`: its engine makes few launches of many.
+    """
     parts, signature = program.parts, program.signature
     device = _device(parts.forward)
     if device is None:
-        return No("no input or result lies on a GPU")
+        return None
     if options.launches == "never":
         return No("launches='never'")
     if not (fuses or options.always_replays):

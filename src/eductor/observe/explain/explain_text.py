@@ -69,6 +69,8 @@ def _facts(stage: StageRecord) -> str:
         )
     if "forward_nodes" in facts:
         return f"{_count(facts['forward_nodes'], 'node')} forward, no backward"
+    if "launches" in facts:
+        return f"{_count(stage.nodes, 'node')}, launches {facts['launches']}"
     return _count(stage.nodes, "node")
 
 
