@@ -330,3 +330,19 @@ def test_adding_to_elements_in_a_transposed_tile_stays_in_bounds():
         y = call(x)
         found.append(torch.autograd.grad(y, x, torch.ones_like(y))[0])
     torch.testing.assert_close(found[1], found[0])
+
+
+def test_adding_to_elements_in_a_transposed_tile_by_one_thread(one_thread):
+    """The gradient of windows that overlap, in another layout: the vectors of each row are added one after the other."""
+
+    def program(x):
+        return (x * 1).unfold(-2, 2, 1).transpose(0, 3)
+
+    compiled = eductor.compile(program, engine="inductor", strict=True)
+    found = []
+    for call in (program, compiled):
+        x = torch.linspace(0, 1, 256, dtype=torch.float64).view(2, 16, 8).requires_grad_()
+        y = call(x)
+        gradient = torch.linspace(1, 2, y.numel(), dtype=y.dtype).view(y.shape)
+        found.append(torch.autograd.grad(y, x, gradient)[0])
+    torch.testing.assert_close(found[1], found[0])

@@ -183,11 +183,14 @@ def _create_kernel(create: Any, cls: Any, op: Any, /, *args: Any, **kwargs: Any)
 def _store_in_tile(store: Any, kernel: Any, name: str, index: Any, value: Any, mode: Any = None) -> None:
     """Add to indexed elements in a transposed tile at the place in the tile, which torch counts twice.
 
-    The index is made a value there, and its row in the tile is added when that is done: not before, too.
+    Where several threads add, the index is made a value, and its row in the tile is added when that is done: not before,
+    too.
     """
+    from torch._inductor import config
     from torch._inductor.codegen.cpp import CppVecKernel
 
-    if mode != "atomic_add" or kernel.need_vec_transpose(kernel.rename_indexing(index)):
+    adds_at_values = mode == "atomic_add" and (kernel.num_threads > 1 or config.cpp.dynamic_threads)
+    if not adds_at_values or kernel.need_vec_transpose(kernel.rename_indexing(index)):
         store(kernel, name, index, value, mode)
     else:
         CppVecKernel.store(kernel, name, index, value if value.is_vec else kernel.broadcast(value), mode)
