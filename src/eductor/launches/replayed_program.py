@@ -155,10 +155,10 @@ class ReplayedProgram:
         return not held
 
     def _captures_forward(self, shape: Shape, pool: Pool, run: Run, inputs: list[Any]) -> bool:
-        if 8 * shape.calls < self._calls:  # a short last batch, sizes that grow
+        if not shape.is_warm or 8 * shape.calls < self._calls:  # a short last batch, sizes that grow
             return False
         copied = sum(x.nbytes for i, x in enumerate(inputs) if isinstance(x, torch.Tensor) and i not in self._static)
-        if not pool.can_capture() or not shape.wants_capture(copied):
+        if not (shape.wants_capture(copied) and pool.can_capture()):
             return False
         pool.device.release_cache()  # what ordinary calls have left, which a capture could neither use nor free
         how = {"static": self._static, "hidden": self._values.hidden}
@@ -190,8 +190,9 @@ class ReplayedProgram:
         try:
             with torch.inference_mode(False), torch.no_grad():  # later calls write to its buffers in any mode
                 take = Take.capture(pool, run, inputs, **how)
-        except (compat.CaptureFailed, RuntimeError) as error:
-            shape.refuse(No(f"the capture failed: {str(error).splitlines()[0]}"))
+        except Exception as error:  # what the graph itself raises, its ordinary run will raise again
+            first = next(iter(str(error).splitlines()), type(error).__name__)
+            shape.refuse(No(f"the capture failed: {first}"))
             pool.failures += 1
             if pool.failures == MOST_FAILURES:
                 pool.obstacle = f"{MOST_FAILURES} captures failed"

@@ -44,14 +44,17 @@ class Shape:
             self.backwards[defined] = ReplayedGraph(always=self._always)
         return self.backwards[defined]
 
-    def wants_capture(self, copied: int) -> bool:
-        """Whether the next forward shall be captured: all is warm, and it pays. `copied` bytes of inputs have to be copied."""
+    @property
+    def is_warm(self) -> bool:
+        """Whether the graphs of a step have run often enough to be captured."""
         parts = self._parts()
-        if parts is None or not all(part.is_warm for part in parts):
-            return False
+        return parts is not None and all(part.is_warm for part in parts)
+
+    def wants_capture(self, copied: int) -> bool:
+        """Whether a capture pays, as measured, where `copied` bytes of inputs have to be copied in each replay."""
         if self._always:
             return True
-        times = [part.ordinary_times() for part in parts]
+        times = [part.ordinary_times() for part in self._parts() or ()]
         if None in times:
             return False
         self._ordinary = sum((t for t in times if t is not None), start=Times(0.0, 0.0))
