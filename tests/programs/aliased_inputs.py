@@ -175,6 +175,18 @@ def overlapping_leaf_slices_written_under_no_grad():
     return Case(fn, (base[:5].requires_grad_(), base[3:8].requires_grad_()), tensors={"base": base})
 
 
+@program(lines=(27, 25), fallback="overlapping inputs with several histories")
+def a_gradient_written_to_a_base_beside_its_detached_slice():
+    base = plain(2, 3)
+    return Case(lambda a, b, c: (a.copy_(c), b * 2), (base, base.detach()[1:], leaf(3)))
+
+
+@program(lines=(27, 25), fallback="overlapping inputs with several histories")
+def a_gradient_written_to_a_detached_slice_beside_its_base():
+    base = plain(2, 3)
+    return Case(lambda a, b, c: (b.mul_(c), a * 2), (base, base.detach()[1:], leaf(3)))
+
+
 @program(lines=(27,))
 def written_slice_and_a_view_of_it_returned():
     def fn(a, b):

@@ -60,7 +60,7 @@ class Merged(Captured):
         super().__init__(captured.module)
         self.pairs = pairs
         self._written = signature.written
-        self._groups = [_Group.of(members, inputs) for members in _components(pairs)]
+        self._groups = [_Group.of(members, inputs, signature) for members in _components(pairs)]
         joined = {i for group in self._groups for i in group.members}
         self._alone = [i for i in range(len(inputs)) if i not in joined]
         # A write to a storage does not move the version counters of the tensors in it.
@@ -101,13 +101,15 @@ class _Group:
     has_base: bool
 
     @staticmethod
-    def of(members: tuple[int, ...], inputs: Sequence[Any]) -> _Group:
+    def of(members: tuple[int, ...], inputs: Sequence[Any], signature: Signature) -> _Group:
         tensors = [inputs[i] for i in members]
         if any(not _is_static(x) for x in tensors):
             raise Unsupported("overlapping inputs of unknown size of which one is written")
         bases = {id(_base_of(x)) for x in tensors}
         own_history = len(bases) > 1 or any(x.is_leaf and x._base is not None for x in tensors)
-        if own_history and any(x.requires_grad for x in tensors):
+        # A write through the storage would give its history to none of the tensors in it.
+        gets_history = len(bases) > 1 and any(signature.analysis.inputs[i].flows for i in members)
+        if gets_history or (own_history and any(x.requires_grad for x in tensors)):
             raise Unsupported("overlapping inputs with several histories in autograd of which one is written")
         if len(bases) > 1 and len({(x.dtype, x.is_inference()) for x in tensors}) > 1:
             raise Unsupported("overlapping inputs of several dtypes of which one is written")
