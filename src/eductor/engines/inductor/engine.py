@@ -8,6 +8,7 @@ compile of the same graph in another process fast. Only this package uses the ge
 - `bodies`: what repeated layers share; `cpp_units`: the C++ kernels of a graph in few files; `kernels`: the kernels of a compiled graph
 - `pending`: kernels that are still being built when a compile returns
 - `calls`, `direct_launch`: how it runs; `bounds`: errors of indices
+- `result_layouts`: strides of results that are views
 - `batch_norms`, `empty_norms`, `repeated_cats`: decompositions; `stock`: torch's own pipeline, observed
 """
 
@@ -34,6 +35,7 @@ from eductor.engines.inductor.kernels import kernels_of
 from eductor.engines.inductor.patches import emulates_roundings
 from eductor.engines.inductor.pending import pending
 from eductor.engines.inductor.repeated_cats import with_layouts_of_cats
+from eductor.engines.inductor.result_layouts import mark_bases_of_results
 from eductor.engines.inductor.warm_up import load as load
 from eductor.engines.inductor.warm_up import warmed_up as warmed_up
 from eductor.errors import Unsupported
@@ -86,6 +88,7 @@ def compile(job: Job) -> Compiled:
     _refuse_unseen_writes(module)
     lookups = lookups_in(module)
     module.graph.output_node().meta["user_visible_output_idxs"] = sorted(job.visible)
+    mark_bases_of_results(module, job.visible)
     prepare_bodies(module)
     if job.rounds:
         _mark_roundings(module)
