@@ -26,12 +26,16 @@ class Verdict:
     warned: tuple[str, ...] = ()
 
 
-def in_eager(program: Random) -> Observation | None:
-    """What a program does in eager; None for one that eager refuses."""
+def in_eager(program: Random, *, widely: bool = False) -> Observation | None:
+    """What a program does in eager, or in float64; None for one that eager refuses."""
+    return ran(program.compared(widely=widely))
+
+
+def ran(made: Compared) -> Observation | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return observe(lambda fn: fn, program.compared())
+            return observe(lambda fn: fn, made)
     except Exception:
         return None
 
@@ -46,7 +50,8 @@ def judge(program: Random, engine: str, expected: Observation | None = None) -> 
 
 def judge_batch(programs: Sequence[Random], engine: str) -> Verdict:
     """The differences of several programs that are compiled as one, with the options of the first."""
-    made = Compared("batch", (), lambda: together(programs), low_precision=any(p.is_rough for p in programs))
+    sources = [p.source() for p in programs]
+    made = Compared("batch", (), lambda: together(sources), low_precision=any(p.is_rough for p in programs))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -67,8 +72,8 @@ class Together(nn.Module):
         return [model(*inputs) for model, inputs in zip(self.models, given, strict=True)]
 
 
-def together(programs: Sequence[Random]) -> Case:
-    cases = [case_of(p.source()) for p in programs]
+def together(sources: Sequence[str]) -> Case:
+    cases = [case_of(source) for source in sources]
     return Case(Together([c.fn for c in cases]), tuple(c.inputs for c in cases))
 
 
@@ -100,11 +105,8 @@ def outputs_alias(seen: Observation) -> bool:
 
 def apart(programs: Sequence[Random], expected: Observation, got: Observation, found: Sequence[str]) -> list[str]:
     """The differences that rounding does not explain: eager's own distance from float64 is the measure."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            truth = observe(lambda fn: fn, wide(programs))
-    except Exception:
+    truth = in_float64(programs)
+    if truth is None:
         return list(found)
     kept: list[str] = []
     for name in [*expected.facts, *(n for n in got.facts if n not in expected.facts)]:
@@ -122,18 +124,16 @@ def _compared(name: str, a: Seen, b: Seen) -> list[str]:
     return compare(name, a, b, lambda x, y: True)
 
 
-def wide(programs: Sequence[Random]) -> Compared:
-    """The programs in float64."""
+def in_float64(programs: Sequence[Random]) -> Observation | None:
+    """What the programs do in float64; one of several that is refused there runs as it is. None if nothing runs."""
     if len(programs) == 1:
-        return programs[0].compared(widely=True)
-    narrow = [p.source().replace("torch.float32", "torch.float64") for p in programs]
-    cases = [s.replace("torch.bfloat16", "torch.float64") for s in narrow]
-
-    def make() -> Case:
-        made = [case_of(s) for s in cases]
-        return Case(Together([c.fn for c in made]), tuple(c.inputs for c in made))
-
-    return Compared("wide", (), make)
+        return in_eager(programs[0], widely=True)
+    wide = [p.source(widely=True) for p in programs]
+    truth = ran(Compared("wide", (), lambda: together(wide)))
+    if truth is None:
+        wide = [p.source(widely=in_eager(p, widely=True) is not None) for p in programs]
+        truth = ran(Compared("wide", (), lambda: together(wide)))
+    return truth
 
 
 def is_further(a: torch.Tensor, b: torch.Tensor, truth: torch.Tensor) -> bool:

@@ -74,8 +74,8 @@ class Random:
             modules=tuple((name, made) for name, made in self.modules if name in held),
         )
 
-    def source(self) -> str:
-        """The class `Model` and the function `inputs`, as Python."""
+    def source(self, *, widely: bool = False) -> str:
+        """The class `Model` and the function `inputs`, as Python; `widely`: all of it in float64."""
         held = [f"        self.{name} = {made}" for name, made in self.modules]
         names = [line.result for line in self.inputs]
         body = [f"        {line}" for line in self.lines]
@@ -103,7 +103,8 @@ class Random:
             "def model():",
             f"    return Model().to({self.dtype}).train({self.training}).requires_grad_({self.gradients})",
         ]
-        return "\n".join(parts) + "\n"
+        source = "\n".join(parts) + "\n"
+        return re.sub(r"torch\.(float32|bfloat16)\b", "torch.float64", source) if widely else source
 
     def script(self) -> str:
         """A file that runs by itself, in eager and compiled."""
@@ -116,10 +117,8 @@ class Random:
         )
 
     def compared(self, *, widely: bool = False) -> Compared:
-        """The program as its comparison with eager takes it; `widely`: all of it in float64."""
-        source = self.source()
-        if widely:
-            source = source.replace("torch.float32", "torch.float64").replace("torch.bfloat16", "torch.float64")
+        """The program as its comparison with eager takes it."""
+        source = self.source(widely=widely)
         return Compared(self.seed, (), lambda: case_of(source), low_precision=self.is_rough)
 
     @property

@@ -15,8 +15,8 @@ from programs.comparing import Case, observe
 from programs.comparing import Program as Compared
 
 from .__main__ import groups, log
-from .judging import in_eager, judge, judged
-from .program import Random
+from .judging import in_eager, in_float64, judge, judged
+from .program import Line, Random
 from .shrinking import shrunk
 from .writing import MOTIFS, written
 
@@ -91,6 +91,17 @@ def test_a_planted_fault_is_found_and_shrunk():
     assert len(small.lines) <= len(found.lines)
     assert "relu" in small.source()
     assert "def forward" in small.script()
+
+
+def one_line(expression):
+    return Random("", (Line("x0", "tensor(0, 4, dtype=torch.float32)"),), (), (Line("v0", expression),), ("v0",))
+
+
+def test_a_program_that_float64_refuses_leaves_the_others_of_its_batch_there():
+    refused, other = one_line("x0 + x0.view(torch.int32)"), one_line("x0 / 3")
+    assert in_eager(refused, widely=True) is None
+    truth = in_float64([refused, other])
+    assert [truth.facts[f"output {i}"].value.dtype for i in range(2)] == [torch.float32, torch.float64]
 
 
 def test_the_log_counts_programs(tmp_path):
