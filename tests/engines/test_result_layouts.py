@@ -21,6 +21,7 @@ VIEWS = (
     lambda x: x.mT[torch.tensor([0, 1, 0])][..., 1:],
     lambda x: x.mT.double()[..., 1:].unsqueeze(0),
     lambda x: (x.mT * 2).split([1, 3], 2)[1],
+    lambda x: torch.relu(x).flatten(1).unfold(1, 2, 1).diagonal(0, 1, -3),
 )
 
 

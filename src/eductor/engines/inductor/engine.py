@@ -35,7 +35,7 @@ from eductor.engines.inductor.kernels import kernels_of
 from eductor.engines.inductor.patches import emulates_roundings
 from eductor.engines.inductor.pending import pending
 from eductor.engines.inductor.repeated_cats import with_layouts_of_cats
-from eductor.engines.inductor.result_layouts import mark_bases_of_results
+from eductor.engines.inductor.result_layouts import mark_results
 from eductor.engines.inductor.warm_up import load as load
 from eductor.engines.inductor.warm_up import warmed_up as warmed_up
 from eductor.errors import Unsupported
@@ -88,7 +88,7 @@ def compile(job: Job) -> Compiled:
     _refuse_unseen_writes(module)
     lookups = lookups_in(module)
     module.graph.output_node().meta["user_visible_output_idxs"] = sorted(job.visible)
-    mark_bases_of_results(module, job.visible)
+    mark_results(module, job.visible)
     prepare_bodies(module)
     if job.rounds:
         _mark_roundings(module)

@@ -34,7 +34,7 @@ from eductor.engines.inductor.bodies import assert_sizes, create_call, guard_dev
 from eductor.engines.inductor.cpp_units import bind_in_batch
 from eductor.engines.inductor.lowerings import our_lowerings
 from eductor.engines.inductor.pending import keep_or_defer, wait_or_defer
-from eductor.engines.inductor.result_layouts import lay_out_bases
+from eductor.engines.inductor.result_layouts import lay_out_marked
 from eductor.engines.inductor.source_keys import key_of_torch, key_of_triton
 from eductor.engines.inductor.vector_isa import valid_sets
 from eductor.engines.inductor.workers import generate_awake
@@ -101,7 +101,7 @@ class _Installation:
             (scheduler.Scheduler, "fusable_weak_dep", _fuse_with_write),
             (lowering, "mutate_to", _write_in_place),
             (graph, "make_fallback", self._make_fallback),
-            (graph.GraphLowering, "run_node", lay_out_bases),
+            (graph.GraphLowering, "run_node", lay_out_marked),
             (graph.SubgraphLowering, "__init__", start_body),
             (wrapper.SubgraphPythonWrapperCodegen, "codegen_input_size_asserts", assert_sizes),
             (cpp.CppTile2DKernel, "store", _store_in_tile),

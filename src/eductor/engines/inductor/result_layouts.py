@@ -1,7 +1,8 @@
 """Keeps the strides of results that are views of computed values.
 
 Torch's code generator chooses the layout of a computed value, and of a result that is a view of it keeps only the order of
-the strides, by a copy if need be. Laid out as in the graph, the value has that view, and needs no copy.
+the strides, by a copy if need be. Laid out as in the graph, the value has that view, and needs no copy; where the generator
+reads a view by an index of its own, the result is copied to its strides.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from torch.fx import GraphModule, Node
 from eductor.graph.effects.bases import base_node
 from eductor.graph.values.meta import output_of, tensor_of
 
-_MARK = "eductor_is_base_of_result"
+_MARK = "eductor_has_strides_of_graph"
 
 
-def mark_bases_of_results(module: GraphModule, visible: Collection[int]) -> None:
-    """Mark the computed values of which visible results are views."""
+def mark_results(module: GraphModule, visible: Collection[int]) -> None:
+    """Mark the visible results that are computed, and the computed values of which they are views."""
     results = output_of(module)
     for result in (results[k] for k in visible):
-        base = base_node(result) if isinstance(result, Node) else None
-        if base is not None and base is not result and base.op == "call_function":
-            base.meta[_MARK] = True
+        for node in (result, base_node(result)) if isinstance(result, Node) else ():
+            if node.op == "call_function":
+                node.meta[_MARK] = True
 
 
-def lay_out_bases(run_node: Callable[..., Any], lowering: Any, node: Node) -> Any:
+def lay_out_marked(run_node: Callable[..., Any], lowering: Any, node: Node) -> Any:
     """Lower a node, and lay out a marked value as it is in the graph."""
     from torch._inductor.ir import ExternKernel, TensorBox
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
