@@ -96,6 +96,21 @@ def test_a_write_through_one_of_two_aliases_is_counted_for_both():
         y.sum().backward()
 
 
+def test_a_view_of_one_of_two_aliases_counts_writes_to_it():
+    def program(a, b):
+        a.add_(1)
+        return b[1:], a * 2
+
+    a, w = torch.ones(4), leaf(2)
+    b = a.detach()[1:]
+    with pytest.warns(eductor.EductorWarning, match="without a common base"):
+        view, _ = eductor.compile(program, engine="aten")(a, b)
+    loss = (view * w).sum()
+    b.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
 def test_an_overlap_that_cannot_be_compiled_comes_up_later():
     compiled = eductor.compile(written, engine="aten")
     compiled(torch.ones(3), torch.ones(3).requires_grad_())

@@ -53,7 +53,7 @@ def _extent(x: torch.Tensor) -> tuple[int, int]:
 class Merged(Captured):
     """A captured graph whose overlapping inputs are one input: `flatten` joins them, `enter` makes the views again.
 
-    `signature` is that of the trace with separate inputs.
+    `signature` is that of the trace with separate inputs; `refuse_views` takes the one that they have as one input.
     """
 
     def __init__(self, captured: Captured, inputs: Sequence[Any], pairs: Pairs, signature: Signature) -> None:
@@ -75,6 +75,13 @@ class Merged(Captured):
         for group, base in zip(self._groups, flat[len(self._alone) :], strict=True):
             entries.update(group.views(base))
         return [entries[i] for i in range(len(entries))]
+
+    def refuse_views(self, signature: Signature) -> None:
+        """Raises for an output that would be a view of a storage: autograd would connect it with no input."""
+        first = len(self._alone)
+        storages = {("input", first + k) for k, group in enumerate(self._groups) if not group.has_base}
+        if any(place in storages for views in signature.views if views is not None for place in views.places):
+            raise Unsupported("an output that is a view of overlapping inputs without a common base")
 
     def fits(self, inputs: Sequence[Any]) -> bool:
         return all(group.fits(inputs) for group in self._groups)

@@ -54,8 +54,9 @@ def trace_joint(module: GraphModule, inputs: Sequence[Any], options: TraceOption
     joint = _trace(captured, given, options)
     pairs = overlapping(given, joint.written) if joint.written else frozenset()
     if pairs:
-        captured = Merged(captured, given, pairs, joint.signature)
-        joint = _trace(captured, captured.flatten(given), options)
+        captured = merged = Merged(captured, given, pairs, joint.signature)
+        joint = _trace(merged, merged.flatten(given), options)
+        merged.refuse_views(joint.signature)
     replay = replay_needs(joint, redraws=options.redraws) if options.double_backward and joint.tangents else None
     function_graph = pure_copy(joint.module) if replay is not None and has_function(module) else None
     return Traced(captured, joint, replay, function_graph)
