@@ -78,7 +78,7 @@ def test_bodies_give_the_values_of_the_flat_graph(lowered):
 
 def test_the_number_of_kernels_does_not_grow_with_the_layers():
     kernels = []
-    for count in (4, 7):
+    for count in (7, 10):  # enough for the cheapest cut, which leaves one layer outside
         model = layers(count)
         metrics.reset()
         with torch._inductor.config.patch(force_disable_caches=True), torch.no_grad():
