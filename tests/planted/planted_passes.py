@@ -10,8 +10,8 @@ from eductor.pipeline.base import Stage
 
 
 def host_of(stage: Stage) -> Host:
-    """The first program of a stage that can be compiled."""
-    return next(host for host in all_hosts() if host.stage == stage and host.is_compiled)
+    """The first program of a stage that can be compiled, and bisected."""
+    return next(host for host in all_hosts() if host.stage == stage and host.is_compiled and host.can_be_cut)
 
 
 FAULT = FAULTS["wrong_constant"]
