@@ -444,7 +444,7 @@ def linked(
 
 
 def replayed(flow: Flow, captured: Captured, program: Program) -> ReplayedProgram | No | None:
-    """The program with launches to replay, or why there are none; None where nothing lies on a GPU."""
+    """The program with launches to replay, or why there are none; None for graphs without a GPU."""
     if captured.pairs:
         return No("inputs share memory, and one of them is written")
     return candidate(program, flow.options, str(flow.graph), fuses=flow.engine.fuses)

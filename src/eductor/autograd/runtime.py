@@ -113,7 +113,7 @@ def _detaching(run: Run, graph: GraphModule) -> Run:
     def call(inputs: list[Any]) -> Sequence[Any]:
         results = list(run(inputs))
         for k, base in views.items():
-            if results[k] is None:  # a replayed forward makes no tensor of what nobody sees
+            if results[k] is None:  # a replayed forward makes no tensor of an internal value
                 continue
             result = results[k] if base in (None, k) else _counting_together(results[k], results[base])
             results[k] = result.detach()

@@ -109,7 +109,7 @@ class CudaGraphs:
         return torch._C._construct_CUDA_Tensor_From_Storage_And_Metadata(form, cast(Any, storage))
 
     def unowned(self, address: int, size: int) -> torch.UntypedStorage:
-        """A storage over memory that somebody else owns."""
+        """A storage over memory that it does not own."""
         made = torch._C._construct_storage_from_data_pointer(address, self._device, size)
         return cast(torch.UntypedStorage, made)
 

@@ -39,7 +39,6 @@ class Buffers:
             if expanded:
                 self._narrowed[i] = expanded
         self._targets = [self._written(i, self.values[i]) for i in self._copied]
-        self.size = sum(self.values[i].untyped_storage().nbytes() for i in self._copied)
 
     def given(self) -> dict[int, torch.Tensor]:
         """The inputs that each call gives, as the graph is captured with them."""

@@ -14,7 +14,7 @@ from eductor.program.parts import Program
 
 
 def candidate(program: Program, options: Options, title: str, *, fuses: bool) -> ReplayedProgram | No | None:
-    """A program with its takes, or why all its calls will be ordinary; None where nothing lies on a GPU.
+    """A program with its takes, or why all its calls will be ordinary; None for graphs without a GPU.
 
     `fuses`: its engine makes few launches of many.
     """

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal
 
 from eductor.graph.no import No
-
-Launches = Literal["auto", "always", "never"]
 
 WARM_CALLS = 3
 """Ordinary calls before a capture: kernels are loaded and tuned in the first, the others are measured."""

@@ -38,7 +38,7 @@ class Lease:
         self._owners = self._references = 0
 
     def settle(self) -> None:
-        """Takes note of how it looks while nobody holds it."""
+        """Records the reference counts of a lease that no caller holds."""
         self._owners, self._references = compat.storage_owners(self.storage), sys.getrefcount(self.storage)
 
     def copy_out(self, device: Device) -> None:
@@ -51,7 +51,7 @@ class Lease:
             self._references = max(self._references, min(sys.getrefcount(self.storage), self._references + 1))
 
     def is_held(self) -> bool:
-        """Whether a tensor of somebody else lies in it, or somebody has the storage itself."""
+        """Whether a caller has a tensor over the storage, or the storage itself."""
         owners = compat.storage_owners(self.storage)
         return owners > self._owners or sys.getrefcount(self.storage) > self._references
 

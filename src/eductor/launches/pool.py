@@ -48,7 +48,7 @@ class Pool:
                 self.lock.release()
 
     def let_go(self, reason: str) -> bool:
-        """Drops all takes, for good, and frees their memory as far as nobody holds it; returns whether there were any."""
+        """Drops all takes, for good, and frees their memory as far as no caller holds it; returns whether there were any."""
         with self.lock:
             found = [shape for shape in self.shapes if shape.forward.take is not None]
             for shape in found:

@@ -136,7 +136,7 @@ class ReplayedProgram:
         return run(again)
 
     def _is_free(self, pool: Pool) -> bool:
-        """Whether a call may be replayed: nobody captures it or observes its operators."""
+        """Whether a call may be replayed: no capture is under way, and no mode observes its operators."""
         if pool.obstacle is not None or pool.device.is_capturing() or compat.is_observed():
             return False
         return not (self._trains and compat.has_saved_tensors_hooks())
@@ -218,5 +218,5 @@ _live: weakref.WeakValueDictionary[int, ReplayedProgram] = weakref.WeakValueDict
 
 
 def live_programs() -> list[ReplayedProgram]:
-    """The programs that somebody can still call, in the order in which they were compiled."""
+    """The programs that can still be called, in the order in which they were compiled."""
     return list(_live.values())

@@ -53,8 +53,8 @@ class SavedValues:
 
     @staticmethod
     def own(gradients: Sequence[Any], saved: Saved) -> list[Any]:
-        """The gradients of an ordinary backward. What lies in memory of the forward's take, which an engine may use for
-        them after its last reader, is copied: the next replay writes there."""
+        """The gradients of an ordinary backward. Those in memory of the forward's take, which an engine may use for
+        them after its last reader, are copied: the next replay writes there."""
         memory = {form["data_ptr"] for form in saved.forms.values()}
         return [
             g.clone() if isinstance(g, torch.Tensor) and g.untyped_storage().data_ptr() in memory else g

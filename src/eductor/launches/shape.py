@@ -30,7 +30,7 @@ class Shape:
         self.refusal: No | None = None
         """Why its calls are ordinary."""
         self.calls = self.blocked = 0
-        """Calls that were ordinary as somebody held what a replay would have overwritten."""
+        """All calls, and those that were ordinary as a replay would have overwritten memory in use."""
         self.is_kept = always
         self._blocked_in_a_row = 0
         self._captures = 0

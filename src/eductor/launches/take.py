@@ -62,7 +62,7 @@ class Take:
         return None
 
     def obstacles(self) -> list[Hold]:
-        """What somebody holds and a replay would overwrite."""
+        """The memory in use that a replay would overwrite."""
         return self._pool.held(self._knows)
 
     def replay(self, given: list[Any]) -> list[Any]:

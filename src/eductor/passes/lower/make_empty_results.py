@@ -1,4 +1,4 @@
-"""Makes results without elements anew, with the strides that eager gives them."""
+"""Replaces empty results by new tensors with the strides that eager gives them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ aten = torch.ops.aten
 
 @graph_pass(stage="lower", numerics="exact")
 def make_empty_results(graph: GraphView, rewrite: Rewriter) -> None:
-    """Makes results without elements anew, with the strides that eager gives them.
+    """Replaces empty results by new tensors with the strides that eager gives them.
 
     Inductor computes nothing for them, and gives them strides of zero or the order of another value.
 
